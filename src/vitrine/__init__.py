@@ -1,0 +1,29 @@
+"""vitrine trains Vision Transformers, sweeps over their choices, and says which is better and how sure one can be.
+
+``compose(overrides)`` gives a checked configuration, ``fit(config)`` trains it, ``resume(folder)`` goes on with a run
+and ``load_run(folder)`` opens one. Each is imported when it is first used: ``import vitrine`` alone imports no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrine.app import compose as compose
+    from vitrine.training.fit import fit as fit
+    from vitrine.training.load import load_run as load_run
+    from vitrine.training.resume import resume as resume
+
+_HOMES = {
+    "compose": "vitrine.app",
+    "fit": "vitrine.training.fit",
+    "load_run": "vitrine.training.load",
+    "resume": "vitrine.training.resume",
+}
+
+__all__ = ["compose", "fit", "load_run", "resume"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrine' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

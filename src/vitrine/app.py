@@ -1,0 +1,252 @@
+"""The Hydra shell around :func:`vitrine.training.fit.fit`: compose, check, call, return.
+
+A configuration is composed and checked before Hydra runs anything and before torch is imported, so that a mistake
+costs a second and leaves nothing behind. In a multirun every trial is checked before the first one starts.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitrine.config import EvalConfig, TrainConfig, train_faults
+from vitrine.config.limits import faults
+from vitrine.config.overrides import check_overrides
+from vitrine.data.folder import ImageFolder
+from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
+from vitrine.runs.record import RunRecord, check_writable
+
+SCHEMAS: dict[str, type] = {"train": TrainConfig, "eval": EvalConfig}
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+def compose(overrides: Sequence[str] = ()) -> TrainConfig:
+    """A checked configuration from overrides as they are typed after ``train.py``: ``compose(["model=vit_nano"])``.
+
+    Raises:
+        ConfigError: something in it cannot work; the error has all faults.
+    """
+    (config,) = _compose_all("train", list(overrides), multirun=False)
+    assert isinstance(config, TrainConfig)
+    return config
+
+
+def train() -> None:
+    """``python train.py``: train once, or once for each point of a multirun."""
+    _main("train", _train)
+
+
+def evaluate() -> None:
+    """``python eval.py``: the test metrics of a run, from its checkpoint."""
+    _main("eval", _evaluate)
+
+
+def _train(config: TrainConfig) -> float:
+    from vitrine.training.fit import fit
+    from vitrine.training.resume import resume
+
+    hydra_config = HydraConfig.get()
+    if config.resume:
+        result = resume(config.resume, config, list(hydra_config.overrides.task))
+    elif hydra_config.mode is RunMode.MULTIRUN:
+        result = fit(config, parent=Path(hydra_config.sweep.dir), varies=hydra_config.job.override_dirname)
+    else:
+        result = fit(config)
+    return result.metrics["val/acc"]
+
+
+def _evaluate(config: EvalConfig) -> float:
+    from vitrine.training.evaluate import evaluate_run
+
+    return evaluate_run(config)["test/acc"]
+
+
+def _main(name: str, task: Callable[[Any], float]) -> None:
+    """Check what was typed, then let Hydra run ``task`` once or many times; exits non-zero if anything failed."""
+    args = get_args_parser().parse_args()
+    trials = 1
+    show_traceback = any(
+        word.startswith(("debug=", "debug.traceback=true", "traceback=true")) for word in args.overrides
+    )
+    if not (args.help or args.hydra_help or args.info or args.shell_completion):
+        try:
+            if args.cfg:
+                _check_overrides(name, args.overrides)
+            else:
+                trials = len(_compose_all(name, args.overrides, multirun=args.multirun))
+        except VitrineError as error:
+            _exit_with(error, 2, show_traceback)
+
+    failed: list[str] = []
+
+    def job(composed: DictConfig) -> float:
+        what = HydraConfig.get().job.override_dirname
+        if args.multirun:
+            print(f"\ntrial {HydraConfig.get().job.num + 1} of {trials}: {what}", flush=True)
+        try:
+            return task(_finish(name, composed))
+        except Interrupted as error:
+            _exit_with(error, INTERRUPTED, show_traceback)
+        except VitrineError as error:
+            if not args.multirun:
+                _exit_with(error, 1, show_traceback)
+            print(f"vitrine: {error}", file=sys.stderr)
+            failed.append(f"  {what}: {error}")
+        except Exception as error:
+            traceback.print_exc()
+            if not args.multirun:
+                sys.exit(1)
+            failed.append(f"  {what}: {type(error).__name__}: {error}")
+        return float("nan")
+
+    hydra.main(config_path=str(_conf()), config_name=name, version_base="1.3")(job)()
+    if failed:
+        print("\n".join([f"vitrine: {len(failed)} of {trials} trials failed:", *failed]), file=sys.stderr)
+        sys.exit(1)
+
+
+def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[TrainConfig | EvalConfig]:
+    """The configuration of each trial that ``arguments`` ask for, all checked; the faults of all are told at once."""
+    with _composing() as loader:
+        sound, found = check_overrides(arguments, SCHEMAS[name], loader)
+        overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
+        if multirun:
+            (points,) = BasicSweeper.split_arguments(overrides, None)
+        else:
+            swept = [one for one in overrides if one.is_sweep_override()]
+            problem = "has several values; python train.py -m ... runs them one after the other"
+            found += [Fault(one.key_or_group, one.get_value_string(), problem) for one in swept]
+            points = [[one.input_line or "" for one in overrides if one not in swept]]
+        configs: list[TrainConfig | EvalConfig] = []
+        for point in points:
+            try:
+                configs.append(_finish(name, hydra.compose(name, list(point))))
+            except ConfigError as error:
+                found += error.faults
+            except (HydraException, OmegaConfBaseException) as error:
+                found.append(_composition_fault(error))
+    if found:
+        raise ConfigError(found)
+    _check_devices(configs)
+    return configs
+
+
+def _check_overrides(name: str, arguments: list[str]) -> None:
+    with _composing() as loader:
+        _, found = check_overrides(arguments, SCHEMAS[name], loader)
+    if found:
+        raise ConfigError(found)
+
+
+def _finish(name: str, composed: DictConfig) -> Any:
+    """The typed configuration: what only the data's folder can say filled in, and everything checked."""
+    found = []
+    if name == "eval":
+        if OmegaConf.is_missing(composed, "run"):
+            raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
+    elif composed.resume:
+        found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
+    else:
+        found += _fill_in(composed.data)
+        found += _fault_of(
+            "paths.output_dir", composed.paths.output_dir, lambda: check_writable(Path(composed.paths.output_dir))
+        )
+    config = OmegaConf.to_object(composed)
+    found += train_faults(config) if isinstance(config, TrainConfig) else faults(config)
+    if found:
+        raise ConfigError(found)
+    return config
+
+
+def _fill_in(data: DictConfig) -> list[Fault]:
+    """Count the classes of a folder of pictures; what keeps that from being done is returned."""
+    if data.name != "imagefolder":
+        return []
+    found = []
+    if OmegaConf.is_missing(data, "root"):
+        data.root = ""
+        found.append(
+            Fault("data.root", "", "data=imagefolder needs the folder of your pictures, with train/<class>/* in it")
+        )
+    classes = 2  # stands in where they can't be counted, so that the rest is checked all the same
+    if not found:
+        try:
+            classes = len(ImageFolder.scan(data.root).classes)
+        except DataError as error:
+            found.append(Fault("data.root", data.root, str(error)))
+    if OmegaConf.is_missing(data, "num_classes"):
+        data.num_classes = classes
+    return found
+
+
+def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]:
+    try:
+        action()
+    except RunError as error:
+        return [Fault(key, value, str(error))]
+    return []
+
+
+def _check_devices(configs: Sequence[TrainConfig | EvalConfig]) -> None:
+    """Refuse GPUs that aren't there. Imports torch, and so only where a GPU is asked for by name."""
+    wanting = [one for one in configs if isinstance(one, TrainConfig) and one.trainer.accelerator == "gpu"]
+    if wanting:
+        from vitrine.training.devices import choose
+
+        for config in wanting:
+            choose(config)
+
+
+def _composition_fault(error: Exception) -> Fault:
+    """What Hydra or OmegaConf says of a configuration file, as a fault."""
+    causes = [str(one) for one in (error, error.__cause__) if one is not None]
+    lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
+    key = getattr(error.__cause__, "full_key", None) or "configuration"
+    return Fault(
+        str(key), "", "; ".join(line for line in lines if not line.startswith(("object_type", "reference_type")))
+    )
+
+
+def _exit_with(error: Exception, code: int, show_traceback: bool) -> NoReturn:
+    if show_traceback:
+        traceback.print_exception(error)
+    else:
+        print(f"vitrine: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _conf() -> Path:
+    """The folder ``conf/``: at the top of a checkout, inside the package where it was installed from a wheel."""
+    packaged = Path(__file__).parent / "conf"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "conf"
+
+
+def _register() -> None:
+    for name, schema in SCHEMAS.items():
+        ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+
+
+@contextmanager
+def _composing() -> Iterator[ConfigLoader]:
+    """Hydra ready to compose from ``conf/``; what it was ready for before comes back after."""
+    with hydra.initialize_config_dir(str(_conf()), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+_register()

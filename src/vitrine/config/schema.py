@@ -1,0 +1,270 @@
+"""The shape of a configuration: every key that exists, its type and its limits. ``conf/`` gives the values.
+
+A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
+"""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from vitrine.config.limits import choice, faults, number
+from vitrine.config.vit import ViTConfig, vit_faults
+from vitrine.errors import Fault
+
+SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
+AUGMENTATIONS = ("none", "light")
+OPTIMIZERS = ("adamw", "adam", "sgd")
+SCHEDULES = ("cosine", "constant")
+ACCELERATORS = ("auto", "cpu", "gpu")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true")
+WANDB_MODES = ("online", "offline", "disabled")
+MONITORS = ("val/acc", "val/loss")
+
+
+@dataclass
+class DataConfig:
+    """Which images, and what is true of them whatever model sees them.
+
+    Attributes:
+        name: the source (data/sources.py).
+        root: folder that holds the data set, or where it is downloaded to.
+        image_size, in_channels, num_classes: what the model is given. Images of another size are resized when decoded.
+        patch_size: patch for models that name none.
+        epochs: length of training for runs that name none.
+        mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
+        flip: whether a mirrored image still shows the same class.
+        batch_size: images per optimiser step, over all processes together.
+        val_fraction: share of the training images held out for validation.
+        val_seed: which images those are.
+    """
+
+    name: str = choice(SOURCES, MISSING)
+    root: str = MISSING
+    image_size: int = number(MISSING, ge=1, le=4096)
+    in_channels: int = number(MISSING, ge=1, le=4)
+    num_classes: int = number(MISSING, ge=2, le=1_000_000)
+    patch_size: int = number(MISSING, ge=1, le=4096)
+    epochs: int = number(MISSING, ge=1, le=1_000_000)
+    mean: list[float] = MISSING
+    std: list[float] = number(MISSING, gt=0)
+    flip: bool = MISSING
+    batch_size: int = number(MISSING, ge=1, le=1_000_000)
+    val_fraction: float = number(0.1, gt=0, lt=1)
+    val_seed: int = number(0, ge=0, le=2**32 - 1)
+
+
+@dataclass
+class AugmentConfig:
+    """What is done to training images, drawn anew for each image and epoch (data/augment.py)."""
+
+    name: str = choice(AUGMENTATIONS, MISSING)
+
+
+@dataclass
+class LossConfig:
+    """Cross-entropy; ``label_smoothing`` as in arXiv:1512.00567, section 7."""
+
+    label_smoothing: float = number(0.0, ge=0, lt=1)
+
+
+@dataclass
+class OptimizerConfig:
+    """An optimiser and what it is set to. Weight decay acts on matrices only, not on biases, norms or tables.
+
+    ``betas`` belongs to adamw and adam, ``momentum`` to sgd; the other is null.
+    """
+
+    name: str = choice(OPTIMIZERS, MISSING)
+    lr: float = number(MISSING, gt=0, le=100)
+    weight_decay: float = number(MISSING, ge=0, le=10)
+    betas: list[float] | None = number(None, ge=0, lt=1)
+    momentum: float | None = number(None, ge=0, lt=1)
+
+
+@dataclass
+class ScheduleConfig:
+    """How the learning rate moves, per step: linear warm-up from 0, then down a half cosine to 0, or constant.
+
+    ``warmup`` is the share of all steps that warm up.
+    """
+
+    name: str = choice(SCHEDULES, MISSING)
+    warmup: float = number(0.0, ge=0, lt=1)
+
+
+@dataclass
+class TrainerConfig:
+    """How long and on what. Names are Lightning's where Lightning has one.
+
+    Attributes:
+        max_epochs: passes over the training images.
+        accelerator: where to compute; ``auto`` takes a GPU if there is one.
+        devices: processes, one per GPU, or so many on the CPU; null takes every GPU there is.
+        precision: ``auto`` is bfloat16 where the hardware multiplies matrices in it faster, else float32.
+        gradient_clip_val: largest norm of the gradient; null leaves it as it is.
+        deterministic: only operations that give the same bits each time.
+        log_every_n_steps: steps between two rows of the training loss in metrics.csv.
+    """
+
+    max_epochs: int = number(MISSING, ge=1, le=1_000_000)
+    accelerator: str = choice(ACCELERATORS, "auto")
+    devices: int | None = number(1, ge=1, le=1024)
+    precision: str = choice(PRECISIONS, "auto")
+    gradient_clip_val: float | None = number(1.0, gt=0)
+    deterministic: bool = False
+    log_every_n_steps: int = number(20, ge=1)
+
+
+@dataclass
+class EarlyStoppingConfig:
+    """Stop when ``monitor`` has not improved by ``min_delta`` for ``patience`` epochs."""
+
+    monitor: str = choice(MONITORS, "val/loss")
+    patience: int = number(10, ge=1)
+    min_delta: float = number(0.0, ge=0)
+
+
+@dataclass
+class EmaConfig:
+    """Validate, test and keep an exponential moving average of the weights, ``decay`` per optimiser step."""
+
+    decay: float = number(0.999, gt=0, lt=1)
+
+
+@dataclass
+class CallbacksConfig:
+    """What may watch over training. ``monitor`` chooses the checkpoint that is tested; ties go to the later epoch."""
+
+    monitor: str = choice(MONITORS, "val/acc")
+    early_stopping: EarlyStoppingConfig | None = None
+    ema: EmaConfig | None = None
+
+
+@dataclass
+class WandbConfig:
+    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY."""
+
+    project: str = "vitrine"
+    entity: str | None = None
+    mode: str = choice(WANDB_MODES, "online")
+    group: str | None = None
+    name: str | None = None
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
+
+
+@dataclass
+class TensorBoardConfig:
+    """TensorBoard event files, in the run folder's ``tensorboard/``."""
+
+    flush_secs: int = number(30, ge=1)
+
+
+@dataclass
+class LoggerConfig:
+    """Who else is told, beside the run folder, which always has everything."""
+
+    wandb: WandbConfig | None = None
+    tensorboard: TensorBoardConfig | None = None
+
+
+@dataclass
+class PathsConfig:
+    """Where things lie: runs, data sets without a ``data.root`` of their own, and decoded images."""
+
+    output_dir: str = MISSING
+    data_dir: str = MISSING
+    cache_dir: str = MISSING
+
+
+@dataclass
+class DebugConfig:
+    """For finding out what is wrong.
+
+    Attributes:
+        traceback: show Python's traceback also where one clear message would do.
+        limit_batches: batches per epoch, for training, validation and test each; null is all.
+        detect_anomaly: stop at the operation whose gradient is not a number (slow).
+        profile: print how long each part of training took.
+    """
+
+    traceback: bool = False
+    limit_batches: int | None = number(None, ge=1)
+    detect_anomaly: bool = False
+    profile: bool = False
+
+
+@dataclass
+class TrainConfig:
+    """Everything that ``train.py`` can be told.
+
+    Attributes:
+        seed: decides initial weights, the order of images, augmentation and dropout.
+        name: word in the run folder's name; null describes the run by what it trains.
+        tags: words to find the run by.
+        resume: run folder to go on with; null starts a new run.
+    """
+
+    model: ViTConfig = MISSING
+    data: DataConfig = MISSING
+    augment: AugmentConfig = MISSING
+    loss: LossConfig = MISSING
+    optimizer: OptimizerConfig = MISSING
+    schedule: ScheduleConfig = MISSING
+    trainer: TrainerConfig = MISSING
+    callbacks: CallbacksConfig = MISSING
+    logger: LoggerConfig = MISSING
+    paths: PathsConfig = MISSING
+    debug: DebugConfig = MISSING
+    seed: int = number(0, ge=0, le=2**32 - 1)
+    name: str | None = None
+    tags: list[str] = field(default_factory=list)
+    resume: str | None = None
+
+
+@dataclass
+class EvalConfig:
+    """Everything that ``eval.py`` can be told.
+
+    Attributes:
+        run: run folder.
+        data_root: where the run's data lies now; null is where it lay when the run was made.
+        accelerator: as in training.
+        traceback: show Python's traceback also where one clear message would do.
+    """
+
+    run: str = MISSING
+    data_root: str | None = None
+    accelerator: str = choice(ACCELERATORS, "auto")
+    traceback: bool = False
+
+
+def train_faults(config: TrainConfig) -> list[Fault]:
+    """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
+    found = vit_faults(config.model, "model.")
+    found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
+    broken = {fault.key for fault in found}
+    data, optimizer, model = config.data, config.optimizer, config.model
+
+    for key, values in (("data.mean", data.mean), ("data.std", data.std)):
+        if len(values) not in (1, data.in_channels):
+            found.append(Fault(key, str(values), f"needs 1 value or {data.in_channels}, one per channel"))
+    for key, used, by in (("betas", ("adamw", "adam"), "adamw and adam"), ("momentum", ("sgd",), "sgd")):
+        value = getattr(optimizer, key)
+        if optimizer.name in used and value is None:
+            found.append(Fault(f"optimizer.{key}", "null", f"is needed by optimizer={optimizer.name}"))
+        if optimizer.name not in used and value is not None:
+            found.append(Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}"))
+    if optimizer.betas is not None and len(optimizer.betas) != 2:
+        found.append(Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]"))
+    devices = config.trainer.devices or 1
+    if not {"data.batch_size", "trainer.devices"} & broken and data.batch_size % devices:
+        found.append(Fault("data.batch_size", str(data.batch_size), f"must be divisible by trainer.devices={devices}"))
+    if model.num_classes < data.num_classes:
+        problem = f"must be >= {data.num_classes}, the number of classes of data={data.name}"
+        found.append(Fault("model.num_classes", str(model.num_classes), problem))
+    for key in ("image_size", "in_channels"):
+        if (value := getattr(model, key)) != getattr(data, key):
+            problem = f"is not what the images have; set data.{key}={value} and leave model.{key} to follow"
+            found.append(Fault(f"model.{key}", str(value), problem))
+    return found

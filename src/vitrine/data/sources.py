@@ -1,0 +1,223 @@
+"""Data sets, decoded: each source gives its images as one uint8 tensor per split, and fails with a message that helps.
+
+``SOURCES`` maps the word of ``data=`` to a function from a ``DataConfig`` to :class:`Images`. A new data set is one
+function, one line there, and one file in ``conf/data/``.
+"""
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from vitrine.config.schema import DataConfig
+from vitrine.data.cache import cached
+from vitrine.data.folder import ImageFolder
+from vitrine.errors import DataError
+
+OFFLINE = "without a network, data=digits works, or data.root=DIR with the data set in it"
+
+MNIST_MD5 = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images (N, C, H, W) uint8 and their labels (N,) int64."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, indices: Tensor) -> "Split":
+        return Split(self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set. ``val`` is there only where the source has one of its own, ``test`` only where there is one."""
+
+    classes: list[str]
+    train: Split
+    val: Split | None
+    test: Split | None
+
+
+def load(config: DataConfig, cache_dir: Path) -> Images:
+    """Read the data set that ``config`` names, downloading it where it is not there yet.
+
+    Raises:
+        DataError: it is missing and cannot be downloaded, damaged, or of another shape than ``config`` says.
+    """
+    images = SOURCES[config.name](config, cache_dir)
+    shape = (config.in_channels, config.image_size, config.image_size)
+    given = tuple(images.train.images.shape[1:])
+    if given != shape:
+        raise DataError(f"data={config.name} has images of (channels, height, width) = {given}, not {shape}")
+    return images
+
+
+def digits(config: DataConfig, cache_dir: Path) -> Images:
+    """scikit-learn's digits: 16 grey levels, scaled to 0..255. A fifth of each class is the test set, for good."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    bunch = load_digits()
+    images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
+    every = Split(images, torch.from_numpy(bunch.target.astype(np.int64)))
+    train, test = train_test_split(np.arange(len(every)), test_size=360, stratify=bunch.target, random_state=0)
+    classes = [str(digit) for digit in range(10)]
+    return Images(classes, every[torch.from_numpy(np.sort(train))], None, every[torch.from_numpy(np.sort(test))])
+
+
+def mnist(config: DataConfig, cache_dir: Path) -> Images:
+    """MNIST in torchvision's layout, ``ROOT/MNIST/raw``; the files are compared with their known MD5 sums."""
+    from torchvision import datasets
+
+    raw = Path(config.root) / "MNIST" / "raw"
+    splits = _torchvision(datasets.MNIST, config, raw / "train-images-idx3-ubyte")
+    for name, known in MNIST_MD5.items():
+        if hashlib.md5((raw / name).read_bytes(), usedforsecurity=False).hexdigest() != known:
+            raise DataError(
+                f"{raw / name} is damaged: its MD5 sum is not that of MNIST; delete it to download it again"
+            )
+    return splits
+
+
+def fashion_mnist(config: DataConfig, cache_dir: Path) -> Images:
+    """Fashion-MNIST in torchvision's layout, ``ROOT/FashionMNIST/raw``."""
+    from torchvision import datasets
+
+    return _torchvision(datasets.FashionMNIST, config, Path(config.root) / "FashionMNIST" / "raw")
+
+
+def cifar10(config: DataConfig, cache_dir: Path) -> Images:
+    """CIFAR-10 in torchvision's layout, or as pictures in ``ROOT/cifar10/{train,test}/<class>/``."""
+    from torchvision import datasets
+
+    batches = Path(config.root) / "cifar-10-batches-py"
+    pictures = Path(config.root) / "cifar10"
+    if pictures.is_dir() and not batches.is_dir():
+        return imagefolder(replace(config, root=str(pictures)), cache_dir)
+    return _torchvision(datasets.CIFAR10, config, batches)
+
+
+def cifar100(config: DataConfig, cache_dir: Path) -> Images:
+    """CIFAR-100 in torchvision's layout."""
+    from torchvision import datasets
+
+    return _torchvision(datasets.CIFAR100, config, Path(config.root) / "cifar-100-python")
+
+
+def imagefolder(config: DataConfig, cache_dir: Path) -> Images:
+    """Pictures in class folders, scaled so that the shorter side fits, cropped to the middle, and kept in the cache."""
+    folder = ImageFolder.scan(config.root)
+    if len(folder.classes) != config.num_classes:
+        raise DataError(
+            f"{config.root}/train has {len(folder.classes)} classes, not data.num_classes={config.num_classes}"
+        )
+    splits: dict[str, Split | None] = {"val": None, "test": None}
+    for name, pictures in folder.splits.items():
+        paths = [path for path, _ in pictures]
+        images = cached(
+            cache_dir,
+            label=f"{folder.root.name}-{name}",
+            sources=paths,
+            settings={"image_size": config.image_size, "in_channels": config.in_channels},
+            make=lambda paths=paths: _decode_all(paths, config),  # type: ignore[misc]
+        )
+        splits[name] = Split(torch.from_numpy(images), torch.tensor([label for _, label in pictures]))
+    train = splits["train"]
+    assert train is not None  # ImageFolder.scan makes sure of it
+    return Images(folder.classes, train, splits["val"], splits["test"])
+
+
+SOURCES: dict[str, Callable[[DataConfig, Path], Images]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "imagefolder": imagefolder,
+}
+
+
+def _torchvision(dataset: Callable[..., Any], config: DataConfig, folder: Path) -> Images:
+    """Both splits of a torchvision data set; downloads it where it is not there, one process at a time."""
+    splits = []
+    root = Path(config.root)
+    for train in (True, False):
+        try:
+            data = _read_or_download(dataset, root, train)
+        except DataError:
+            raise
+        except Exception as error:  # torchvision raises whatever the damaged bytes lead to
+            raise DataError(f"{folder} is damaged: {_first_line(error)}; delete it to download it again") from error
+        images = torch.as_tensor(np.asarray(data.data))
+        labels = torch.as_tensor(np.asarray(data.targets), dtype=torch.int64)
+        images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+        if len(images) != len(labels) or not len(labels) or int(labels.max()) >= len(data.classes):
+            raise DataError(f"{folder} is damaged: {len(images)} images, {len(labels)} labels up to {labels.max()}")
+        splits.append(Split(images, labels))
+    return Images(list(data.classes), splits[0], None, splits[1])
+
+
+def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> Any:
+    try:
+        return dataset(root, train=train)
+    except RuntimeError as error:
+        if "not found" not in str(
+            error
+        ):  # torchvision: "Dataset not found or corrupted. You can use download=True ..."
+            raise
+    name = getattr(dataset, "__name__", "the data set")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{name}.lock"), contextlib.redirect_stdout(io.StringIO()):
+            print(f"downloading {name} to {root}", flush=True)
+            return dataset(root, train=train, download=True)  # torchvision compares the archives with their MD5 sums
+    except (OSError, RuntimeError) as error:
+        reason = _first_line(error)
+        raise DataError(f"{name} is not in {root} and could not be downloaded ({reason}); {OFFLINE}") from None
+
+
+def _decode_all(paths: list[Path], config: DataConfig) -> np.ndarray:
+    shape = (config.in_channels, config.image_size, config.image_size)
+    images = np.empty((len(paths), *shape), dtype=np.uint8)
+    for index, path in enumerate(paths):
+        images[index] = _decode(path, config)
+    return images
+
+
+def _decode(path: Path, config: DataConfig) -> np.ndarray:
+    size = config.image_size
+    try:
+        with Image.open(path) as file:
+            image = file.convert({1: "L", 3: "RGB", 4: "RGBA"}[config.in_channels])
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path} cannot be read as a picture: {_first_line(error)}") from None
+    if image.size != (size, size):
+        scale = size / min(image.size)
+        width, height = (max(size, round(side * scale)) for side in image.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+    pixels = np.asarray(image, dtype=np.uint8)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,5 @@
+"""The models: tensors and modules only. Knows no Lightning, no Hydra, no files."""
+
+from vitrine.models.vit import VisionTransformer
+
+__all__ = ["VisionTransformer"]

@@ -1,0 +1,54 @@
+"""Initial weights. ``INITS`` maps the word of ``model.init`` to a function that sets all weights of a model but its tables.
+
+Whatever the scheme, biases that it doesn't speak of start at zero, norms at the identity, and the class token at zero.
+"""
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from vitrine.models.attention import Attention
+
+
+def paper(model: nn.Module) -> None:
+    """As the paper's own code (github.com/google-research/vision_transformer, vit_jax/models_vit.py).
+
+    Linear layers from Xavier's uniform distribution, query, key and value each for itself; the patch embedding from
+    LeCun's normal distribution; the head zero, so that training starts from equal chances.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=1 / math.sqrt(module.weight[0].numel()))
+    for module in model.modules():
+        if isinstance(module, Attention):
+            for matrix in module.qkv.weight.chunk(3):
+                nn.init.xavier_uniform_(matrix)
+    zero_biases(model)
+    head = model.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    nn.init.zeros_(head.weight)
+
+
+def trunc_normal(model: nn.Module) -> None:
+    """Every linear layer from N(0, 0.02), cut at two standard deviations, as timm and DeiT (arXiv:2012.12877)."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+            nn.init.zeros_(module.bias)
+
+
+def torch(model: nn.Module) -> None:
+    """What PyTorch gives each layer by itself: uniform in +-1/sqrt(inputs), biases too."""
+
+
+def zero_biases(model: nn.Module) -> None:
+    """Set the bias of every linear layer and convolution to zero."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+INITS: dict[str, Callable[[nn.Module], None]] = {"paper": paper, "trunc_normal": trunc_normal, "torch": torch}

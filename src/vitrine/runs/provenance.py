@@ -1,0 +1,78 @@
+"""Where a run's numbers come from: code, versions and machine."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
+
+
+def command() -> str:
+    """The command that started this process, as it can be typed again."""
+    return shlex.join(["python", *sys.argv])
+
+
+def versions() -> dict[str, str]:
+    """Python's version and that of each package that decides results; a package that is not there is left out."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory in bytes, and operating system."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": _memory(),
+        "system": platform.platform(),
+    }
+
+
+def code() -> tuple[dict[str, Any], str]:
+    """The commit that vitrine runs from, and the difference of the working tree to it (empty where there is none).
+
+    Outside a git checkout both are empty.
+    """
+    source = Path(__file__).parents[3]
+    if not (source / ".git").exists():
+        return {}, ""
+    commit = _git(source, "rev-parse", "HEAD")
+    difference = _git(source, "diff", "HEAD", "--", "src", "conf", "train.py", "eval.py")
+    if commit is None or difference is None:
+        return {}, ""
+    return {"commit": commit.strip(), "changed": bool(difference)}, difference
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,0 +1,258 @@
+"""The folder that a run leaves, written and read back. No torch here: thousands of runs are listed quickly.
+
+::
+
+    outputs/runs/2026-01-31_12-00-00_digits-192x12-p2-sincos2d-s0_3f9a/
+        config.yaml       every value the run was made with, resolved
+        run.json          id, status, command, code, versions, machine, times, sizes
+        code.diff         what the code had that its commit had not; only where there was such a difference
+        metrics.csv       a row per logged step and epoch
+        metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
+        predictions.npz   test logits (float32) and labels (int64)
+        curves.png        loss and accuracy over the epochs
+        confusion.png     test labels against predictions
+        checkpoints/      best.ckpt, last.ckpt
+
+``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted``. Every file but
+metrics.csv is replaced whole (:mod:`vitrine.runs.atomic`), so a crash leaves the old or the new one; metrics.csv grows
+by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is killed cannot say so:
+its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there any more.
+"""
+
+import csv
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vitrine.errors import RunError, nearest
+from vitrine.runs.atomic import write_text
+
+FIRST_COLUMNS = ("epoch", "step", "seconds")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder. ``RunRecord(path)`` trusts the path; :meth:`open` checks it, :meth:`create` makes a new one."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, word: str) -> "RunRecord":
+        """Make a new folder under ``parent``, its name unique also among runs that start in the same second.
+
+        Raises:
+            RunError: the folder cannot be made.
+        """
+        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        path = parent / f"{stamp}_{word}_{secrets.token_hex(2)}"
+        try:
+            (path / "checkpoints").mkdir(parents=True)
+        except FileExistsError:
+            if path.is_dir():
+                return cls.create(parent, word)
+            raise RunError(f"cannot make the run folder {path}: there is a file in its way") from None
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunRecord":
+        """The run at ``path``.
+
+        Raises:
+            RunError: there is no run at ``path``, or its run.json cannot be read.
+        """
+        path = Path(path)
+        if not (path / "run.json").is_file():
+            kind = "is not a run folder: it has no run.json" if path.is_dir() else "is no folder"
+            raise RunError(f"{path} {kind}{_neighbour(path)}")
+        record = cls(path)
+        _ = record.facts
+        return record
+
+    @property
+    def name(self) -> str:
+        """The folder's own name, unique among runs."""
+        return self.path.name
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint of the last step that was saved: all that is needed to go on."""
+        return self.path / "checkpoints" / "last.ckpt"
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint of the epoch that was best on validation."""
+        return self.path / "checkpoints" / "best.ckpt"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What run.json says."""
+        return self._json("run.json")
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Final metrics; empty for a run that did not come to its end."""
+        return self._json("metrics.json") if (self.path / "metrics.json").exists() else {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as it was resolved, as plain values."""
+        try:
+            values = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise RunError(f"cannot read {self.path / 'config.yaml'}: {error}") from None
+        if not isinstance(values, dict):
+            raise RunError(f"{self.path / 'config.yaml'} does not hold a configuration")
+        return values
+
+    @property
+    def status(self) -> str:
+        """``running``, ``finished``, ``failed`` or ``interrupted``, which a run is too whose process was killed."""
+        facts = self.facts
+        status = str(facts.get("status"))
+        if status == "running" and facts.get("host") == socket.gethostname() and not _alive(facts.get("pid"), facts):
+            return "interrupted"
+        return status
+
+    def history(self) -> list[dict[str, float]]:
+        """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out."""
+        try:
+            with (self.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
+                rows = csv.reader(file)
+                header = next(rows, [])
+                return [
+                    {name: float(value) for name, value in zip(header, row, strict=True) if value}
+                    for row in rows
+                    if len(row) == len(header)
+                ]
+        except FileNotFoundError:
+            return []
+
+    def update(self, **facts: Any) -> None:
+        """Set facts in run.json, keeping the others."""
+        known = self.facts if (self.path / "run.json").exists() else {}
+        write_text(self.path / "run.json", json.dumps(known | facts, indent=2) + "\n")
+
+    def start(self) -> None:
+        """Mark the run as running, in this process."""
+        self.update(status="running", error=None, host=socket.gethostname(), pid=os.getpid(), process=_process_start())
+
+    def end(self, status: str, error: str | None = None) -> None:
+        """Mark the run as ``finished``, ``failed`` or ``interrupted``."""
+        self.update(status=status, error=error, ended=now())
+
+    def write_config(self, values: Mapping[str, Any]) -> None:
+        """Write config.yaml; ``values`` are plain."""
+        write_text(self.path / "config.yaml", yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
+
+    def write_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Write metrics.json."""
+        write_text(self.path / "metrics.json", json.dumps(dict(metrics), indent=2) + "\n")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"cannot read {path}: {error}") from None
+        if not isinstance(values, dict):
+            raise RunError(f"{path} does not hold a record")
+        return values
+
+
+class MetricsFile:
+    """metrics.csv of a run, appended to row by row. A column that appears later is added to the rows before.
+
+    Args:
+        path: the file; where it exists, its rows up to ``step`` are kept and the later ones dropped, since a run that
+            goes on from a checkpoint makes them again.
+        step: optimiser steps done so far.
+    """
+
+    def __init__(self, record: RunRecord, step: int = 0) -> None:
+        self._path = record.path / "metrics.csv"
+        self._rows: list[dict[str, Any]] = [dict(row) for row in record.history() if row["step"] <= step]
+        for row in self._rows:
+            row.update(epoch=int(row["epoch"]), step=int(row["step"]))
+        self._columns = list(FIRST_COLUMNS)
+        self._rewrite()
+
+    @property
+    def seconds(self) -> float:
+        """Training time that the kept rows have seen."""
+        return float(self._rows[-1]["seconds"]) if self._rows else 0.0
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add a row; ``epoch``, ``step`` and ``seconds`` must be in it."""
+        self._rows.append(dict(row))
+        if set(row) <= set(self._columns):
+            with self._path.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+        else:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        names = dict.fromkeys(name for row in self._rows for name in row)
+        self._columns = list(dict.fromkeys([*FIRST_COLUMNS, *names]))
+        lines = [",".join(self._columns)]
+        lines += [",".join(str(row.get(name, "")) for name in self._columns) for row in self._rows]
+        write_text(self._path, "\r\n".join(lines) + "\r\n")
+
+
+def now() -> str:
+    """The time as an ISO 8601 string in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def check_writable(folder: Path) -> None:
+    """Raise RunError where a run folder could not be made under ``folder``. Makes nothing."""
+    folder = folder.absolute()
+    ancestor = next(path for path in (folder, *folder.parents) if path.exists())
+    if not ancestor.is_dir():
+        raise RunError(f"{ancestor} is a file, not a folder for runs")
+    if not os.access(ancestor, os.W_OK | os.X_OK):
+        raise RunError(f"{ancestor} cannot be written to")
+
+
+def _process_start() -> str:
+    """When this process started, in a form that tells it from a later one with the same number."""
+    try:
+        return Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _alive(pid: Any, facts: Mapping[str, Any]) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, TypeError, ValueError):
+        return False
+    except PermissionError:
+        pass  # there is such a process, of somebody else
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return True
+    return not facts.get("process") or started == facts["process"]
+
+
+def _neighbour(path: Path) -> str:
+    """A hint at the nearest run folder: inside a folder of runs the newest, else the one with nearly this name."""
+    try:
+        if path.is_dir():
+            runs = sorted(one.parent for one in path.glob("**/run.json"))
+            return f"; the newest run in it is {runs[-1]}" if runs else ""
+        names = [one.name for one in path.absolute().parent.iterdir() if (one / "run.json").exists()]
+    except OSError:
+        return ""
+    match = nearest(path.name, names)
+    return f"; did you mean {path.parent / match}?" if match else ""

@@ -1,0 +1,170 @@
+"""What happens around training: progress for a person, speed for the record, and a clean stop when one is asked for."""
+
+import signal
+import threading
+import time
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitrine.errors import Interrupted
+from vitrine.training.checkpoints import Checkpoints
+from vitrine.training.classifier import Classifier
+
+
+class StopOnSignal(Callback):
+    """On Ctrl-C or SIGTERM: finish the step, save, and raise :class:`Interrupted`. A second Ctrl-C stops at once.
+
+    In several processes all stop after the same step, as soon as one of them is asked to.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Listen, where signals can be listened to: in the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """Stop if that was asked for."""
+        asked = self.asked
+        if trainer.world_size > 1:
+            asked = trainer.strategy.reduce_boolean_decision(asked, all=False)
+        if asked:
+            self.checkpoints.save(trainer)
+            raise Interrupted
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        """Listen no longer."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+class TrainingLog(Callback):
+    """Writes a row of the training log every ``every`` steps and at the end of an epoch.
+
+    These are the only steps that wait for the device.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """Write a row if it is time."""
+        assert isinstance(module, Classifier)
+        last_of_epoch = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        if trainer.global_step % self.every == 0 or last_of_epoch:
+            module.log_training()
+
+
+class Throughput(Callback):
+    """Logs the images per second of each epoch's training, over all processes, validation left out."""
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._since(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Log the epoch, which ends with its validation."""
+        assert isinstance(module, Classifier)
+        seconds = time.perf_counter() - self._start
+        steps = trainer.global_step - self._step
+        if steps > 0:
+            module.log_now({"images_per_second": round(steps * module.images_per_step / seconds, 1)})
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Start the clock also where training goes on inside an epoch."""
+        self._since(trainer)
+
+    def _since(self, trainer: pl.Trainer) -> None:
+        self._start, self._step = time.perf_counter(), trainer.global_step
+
+
+class ProgressBar(Callback):
+    """One bar over the whole training, with epoch, loss, validation accuracy, images per second and time left.
+
+    Where the output is no terminal, a line for each epoch. Redrawn by time, not by step.
+
+    Args:
+        console: where to draw.
+        epochs: epochs in the whole training.
+        steps: optimiser steps in the whole training.
+    """
+
+    REDRAW_SECONDS = 0.2
+
+    def __init__(self, console: Console, epochs: int, steps: int) -> None:
+        self.console = console
+        self.epochs = epochs
+        self.steps = steps
+        self.progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("val acc {task.fields[acc]}"),
+            TextColumn("{task.fields[speed]} images/s"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            expand=True,
+        )
+        self._task = self.progress.add_task("", total=steps, epoch=0, epochs=epochs, loss="-", acc="-", speed="-")
+        self._drawn = 0.0
+        self._begin = (0.0, 0)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Draw the empty bar."""
+        self._begin = (time.monotonic(), trainer.global_step)
+        if self.console.is_terminal:
+            self.progress.start()
+            self._draw(trainer, module)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """Redraw if that was long ago."""
+        if self.console.is_terminal and time.monotonic() - self._drawn > self.REDRAW_SECONDS:
+            self._draw(trainer, module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Show what the epoch has reached."""
+        if self.console.is_terminal:
+            self._draw(trainer, module)
+        else:
+            fields = self._fields(trainer, module)
+            begin, before = self._begin
+            pace = (time.monotonic() - begin) / max(1, trainer.global_step - before)
+            left = timedelta(seconds=round(pace * (self.steps - trainer.global_step)))
+            line = "epoch {epoch}/{epochs}  loss {loss}  val acc {acc}  {speed} images/s  left {left}"
+            print(line.format(epochs=self.epochs, left=left, **fields), file=self.console.file, flush=True)
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        """Leave the bar as it is, also after an error."""
+        self.progress.stop()
+
+    def _draw(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._drawn = time.monotonic()
+        self.progress.update(self._task, completed=trainer.global_step, **self._fields(trainer, module))
+
+    def _fields(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
+        assert isinstance(module, Classifier)
+        latest = module.latest
+        return {
+            "epoch": min(trainer.current_epoch + 1, self.epochs),
+            "loss": f"{latest['train/loss']:.3f}" if "train/loss" in latest else "-",
+            "acc": f"{latest['val/acc']:.4f}" if "val/acc" in latest else "-",
+            "speed": f"{latest['images_per_second']:,.0f}" if "images_per_second" in latest else "-",
+        }

@@ -1,0 +1,134 @@
+"""Checkpoints: when they are written, how, and how they are read back."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from vitrine.config import ViTConfig
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
+from vitrine.runs.atomic import link, replacing
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint whole and synced to disk, or raises; Lightning's own syncs nothing, and may skip silently."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write ``checkpoint`` to ``path``."""
+        try:
+            with replacing(Path(path)) as temporary:
+                torch.save(checkpoint, temporary)
+        except (OSError, RuntimeError) as error:
+            raise RunError(f"cannot write {path}: {error}") from error
+
+
+class Checkpoints(Callback):
+    """Writes last.ckpt after each epoch; best.ckpt is the last.ckpt of the epoch that was best on validation.
+
+    Equal epochs go to the later one, which has trained longer at a lower learning rate. The two are one file on disk
+    until the next epoch.
+
+    Args:
+        record: the run.
+        monitor: ``val/acc`` or ``val/loss``.
+    """
+
+    def __init__(self, record: RunRecord, monitor: str) -> None:
+        self.record = record
+        self.monitor = monitor
+        self.best: dict[str, float] = {}
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Keep what the epoch has reached."""
+        values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        sign = 1 if self.monitor == "val/acc" else -1
+        better = not self.best or sign * values[self.monitor] >= sign * self.best[self.monitor]
+        if better:
+            self.best = {**values, "epoch": trainer.current_epoch + 1}
+        self.save(trainer)
+        if better and trainer.is_global_zero:
+            link(self.record.last, self.record.best)
+
+    def save(self, trainer: pl.Trainer) -> None:
+        """Write last.ckpt as training stands; every process must call it."""
+        trainer.save_checkpoint(self.record.last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best epoch so far."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the best epoch so far."""
+        self.best = state["best"]
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds: tensors and plain values. Pickled objects are refused, not run.
+
+    Raises:
+        RunError: there is no checkpoint at ``path``, or it is damaged, or it holds more than tensors and plain values.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise RunError(f"there is no checkpoint {path}: the run stopped before its first epoch was saved") from None
+    except pickle.UnpicklingError as error:
+        if "weights_only" not in str(error).lower():
+            raise RunError(f"{path} is damaged: {_first_line(error)}") from None
+        raise RunError(f"{path} holds pickled objects, which could run any code; refused") from None
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {_first_line(error)}") from None
+    if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
+        raise RunError(f"{path} is no checkpoint of vitrine: it has no state_dict and config")
+    return checkpoint
+
+
+def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The model's weights in a checkpoint, under the model's own names."""
+    prefix = "model."
+    weights = checkpoint["state_dict"]
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], source: str) -> None:
+    """Copy ``weights`` into ``model``.
+
+    Raises:
+        RunError: names or shapes differ; the message has the first few, and the settings that would explain them.
+    """
+    own = model.state_dict()
+    problems = [f"{name} is missing" for name in own if name not in weights]
+    problems += [f"{name} is not in the model" for name in weights if name not in own]
+    problems += [
+        f"{name} is {_shape(weights[name])}, the model's {_shape(own[name])}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise RunError(f"{source} does not fit the model: {'; '.join(problems[:3])}{more}")
+    model.load_state_dict(weights)
+
+
+def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
+    """Fields of a stored ViTConfig that differ from ``config``, as ``dim=64, not 192``."""
+    return [
+        f"{field.name}={stored.get(field.name)}, not {getattr(config, field.name)}"
+        for field in fields(config)
+        if stored.get(field.name) != getattr(config, field.name)
+    ]
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a single number"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

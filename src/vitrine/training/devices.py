@@ -1,0 +1,84 @@
+"""Where to compute, and in which precision: what ``auto`` means on this machine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vitrine.config.schema import TrainConfig
+from vitrine.errors import ConfigError, Fault
+
+# Below this width bfloat16 gains nothing on a CPU: the work between the matrix products, which stays in float32,
+# and the casts take longer than the products (benchmarks/README.md).
+LEAST_WIDTH_FOR_CPU_BF16 = 128
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a run computes on.
+
+    Attributes:
+        accelerator: ``cpu``, ``cuda`` or ``mps``.
+        devices: processes, one per GPU, or so many on the CPU.
+        precision: Lightning's word for it; never ``auto``.
+        name: of the device, for people.
+    """
+
+    accelerator: str
+    devices: int
+    precision: str
+    name: str
+
+
+def choose(config: TrainConfig) -> Hardware:
+    """What ``config`` asks for, on this machine.
+
+    Raises:
+        ConfigError: it asks for GPUs that are not there.
+    """
+    trainer = config.trainer
+    if trainer.accelerator == "gpu" and not gpus():
+        problem = "there is no GPU here that PyTorch can use"
+        raise ConfigError([Fault("accelerator", "gpu", problem, "accelerator=cpu, or accelerator=auto")])
+    accelerator = "cpu" if trainer.accelerator == "cpu" or not gpus() else _gpu_kind()
+    devices = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1
+    if accelerator != "cpu" and devices > gpus():
+        raise ConfigError([Fault("trainer.devices", str(devices), f"there are {gpus()} GPUs here")])
+    if config.data.batch_size % devices:
+        problem = f"must be divisible by the number of devices, {devices}"
+        raise ConfigError([Fault("data.batch_size", str(config.data.batch_size), problem)])
+    precision = trainer.precision
+    if precision == "auto":
+        precision = "bf16-mixed" if _bf16_pays(accelerator, config.model.dim) else "32-true"
+    return Hardware(accelerator, devices, precision, _name(accelerator))
+
+
+def gpus() -> int:
+    """GPUs that PyTorch can use here."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else int(torch.backends.mps.is_available())
+
+
+def _gpu_kind() -> str:
+    return "cuda" if torch.cuda.is_available() else "mps"
+
+
+def _bf16_pays(accelerator: str, width: int) -> bool:
+    if accelerator == "cuda":
+        return torch.cuda.get_device_capability()[0] >= 8
+    return accelerator == "cpu" and width >= LEAST_WIDTH_FOR_CPU_BF16 and _cpu_multiplies_bf16()
+
+
+def _cpu_multiplies_bf16() -> bool:
+    """Whether the processor has instructions for products of bfloat16 matrices."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    flags = next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def _name(accelerator: str) -> str:
+    if accelerator == "cuda":
+        return torch.cuda.get_device_name()
+    return "Apple GPU" if accelerator == "mps" else f"CPU, {torch.get_num_threads()} threads"

@@ -1,0 +1,97 @@
+"""What a person sees of a run, beside the progress bar: what is about to happen, and what came out."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+
+from vitrine.config import TrainConfig
+from vitrine.runs import RunRecord
+from vitrine.training.devices import Hardware
+
+
+def show_start(
+    console: Console,
+    config: TrainConfig,
+    record: RunRecord,
+    hardware: Hardware,
+    facts: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> None:
+    """Print one table: data, model, parameters, FLOPs, device, precision, run folder."""
+    model, data = config.model, config.data
+    layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {data.num_classes} classes"
+    split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
+    plan = f"{config.trainer.max_epochs} epochs of {facts['steps_per_epoch']:,} steps with {data.batch_size} images"
+    tokens = f"{model.tokens} tokens of {model.patch_size}x{model.patch_size} pixels"
+    processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
+    rows = {
+        "data": f"{data.name}: {layout}; {split}",
+        "model": f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
+        f"position {model.position}, pool {model.pool}",
+        "parameters": f"{facts['parameters']:,}",
+        "FLOPs per image": f"{_short(facts['flops_per_image'])} (forward; a multiply-add is 2)",
+        "training": f"{plan}, {config.optimizer.name} at {config.optimizer.lr:g}, seed {config.seed}",
+        "device": f"{hardware.name}{processes}",
+        "precision": hardware.precision,
+        "run folder": str(record.path),
+    }
+    _print(console, rows)
+
+
+def show_result(console: Console, record: RunRecord, metrics: Mapping[str, float]) -> None:
+    """Print one table of what the run has reached, and where to find it."""
+    rows = {}
+    for stage, title in (("val", "validation"), ("test", "test")):
+        if f"{stage}/acc" in metrics:
+            rows[f"{title} accuracy"] = f"{metrics[f'{stage}/acc']:.4f}"
+            rows[f"{title} loss"] = f"{metrics[f'{stage}/loss']:.4f}"
+    if "test/acc" not in metrics:
+        rows["test accuracy"] = "the data has no test images"
+    if "best_epoch" in metrics:
+        rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, the best on validation"
+    if "train_seconds" in metrics:
+        rows["training time"] = f"{metrics['train_seconds']:.1f} s"
+    rows["run folder"] = str(record.path)
+    _print(console, rows)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Keep libraries from printing what a user can't act on; errors still show."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "torch.distributed")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _print(console: Console, rows: Mapping[str, str]) -> None:
+    if not console.is_terminal:  # whole lines, for files and pipes
+        width = max(map(len, rows))
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()), file=console.file, flush=True)
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _short(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} P"

@@ -1,0 +1,83 @@
+"""The test metrics of a trained model, from its checkpoint alone."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from rich.console import Console
+
+from vitrine.config import EvalConfig, TrainConfig
+from vitrine.config.plain import from_plain
+from vitrine.data.module import ImageData
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
+from vitrine.runs.atomic import replacing
+from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+from vitrine.training.classifier import Classifier
+from vitrine.training.devices import Hardware, choose
+from vitrine.training.display import quiet_libraries, show_result
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``test/acc`` and ``test/loss``, with the logits (N, num_classes) float32 and labels (N,) int64 behind them."""
+
+    metrics: dict[str, float]
+    logits: np.ndarray
+    labels: np.ndarray
+
+    def save(self, record: RunRecord) -> None:
+        """Write predictions.npz."""
+        with replacing(record.path / "predictions.npz") as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, logits=self.logits, labels=self.labels)
+
+
+def test(config: TrainConfig, checkpoint: dict[str, Any], data: ImageData, hardware: Hardware) -> Outcome:
+    """Measure a checkpoint's weights on the test images, in one process.
+
+    Raises:
+        RunError: the weights don't fit the model that ``config`` describes.
+    """
+    module = Classifier(config, steps=0, images_per_step=0)
+    load_weights(module.model, model_weights(checkpoint), "the checkpoint")
+    trainer = pl.Trainer(
+        accelerator=hardware.accelerator,
+        devices=1,
+        precision=hardware.precision,  # type: ignore[arg-type]
+        deterministic=config.trainer.deterministic,
+        limit_test_batches=config.debug.limit_batches,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.test(module, datamodule=data, verbose=False)
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    logits, labels = (torch.cat(parts).numpy() for parts in zip(*module.test_outputs, strict=True))
+    return Outcome(metrics, logits, labels)
+
+
+def evaluate_run(options: EvalConfig) -> dict[str, float]:
+    """Test a run's best checkpoint again and print the result. The run folder stays as it is.
+
+    Raises:
+        RunError: there is no such run, or its checkpoint is missing, damaged or refused.
+        DataError: its data is missing or damaged, or has no test images.
+    """
+    record = RunRecord.open(options.run)
+    checkpoint = read_checkpoint(record.best)
+    config = from_plain(TrainConfig, checkpoint["config"])
+    if options.data_root is not None:
+        config.data.root = options.data_root
+    config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1)
+    with quiet_libraries():
+        hardware = choose(config)
+        data = ImageData(config)
+        if data.test is None:
+            raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
+        torch.set_flush_denormal(True)
+        outcome = test(config, checkpoint, data, hardware)
+        show_result(Console(), record, outcome.metrics)
+    return outcome.metrics

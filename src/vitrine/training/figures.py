@@ -1,0 +1,62 @@
+"""Pictures of a run, drawn from its record."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitrine.runs import RunRecord
+from vitrine.runs.atomic import replacing
+
+TRAIN, VAL = "#4477aa", "#ee6677"  # told apart by readers with any colour vision (Paul Tol's "bright")
+
+
+def draw_curves(record: RunRecord) -> Path:
+    """curves.png: loss and accuracy of training and validation over the epochs."""
+    rows = record.history()
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    steps_per_epoch = max((row["step"] / row["epoch"] for row in rows if "val/acc" in row), default=1.0)
+    for axes, name, title in zip(figure.subplots(1, 2), ("loss", "acc"), ("loss (nats)", "accuracy"), strict=True):
+        for stage, label, colour, marker in (("train", "training", TRAIN, ""), ("val", "validation", VAL, "o")):
+            key = f"{stage}/{name}"
+            points = [(row["step"] / steps_per_epoch, row[key]) for row in rows if key in row]
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    return _save(figure, record.path / "curves.png")
+
+
+def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
+    """confusion.png: test labels against predictions; numbers in the cells where they can be read."""
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+
+    count = len(classes)
+    predictions = logits.argmax(axis=1)
+    counts = confusion_matrix(labels, predictions, labels=range(count))
+    size = min(12.0, 3.5 + 0.45 * count)
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
+    readable = count <= 25
+    display = ConfusionMatrixDisplay(counts, display_labels=classes)
+    display.plot(ax=axes, cmap="Blues", include_values=readable, values_format="d", colorbar=False)
+    right = (predictions == labels).mean()
+    axes.set(xlabel="predicted", ylabel="true", title=f"{len(labels):,} test images, {right:.2%} right")
+    if not readable:
+        axes.set(xticks=[], yticks=[])
+    elif max(map(len, classes)) > 2:
+        axes.tick_params(axis="x", rotation=45)
+    return _save(figure, record.path / "confusion.png")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    FigureCanvasAgg(figure)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
+    return path

@@ -1,0 +1,223 @@
+"""Where all parts meet: a configuration goes in; a trained, tested and recorded model comes out."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, EMAWeightAveraging
+from rich.console import Console
+
+from vitrine.config import TrainConfig, train_faults
+from vitrine.config.plain import to_plain
+from vitrine.data.module import ImageData
+from vitrine.data.plan import mix
+from vitrine.errors import ConfigError, Interrupted
+from vitrine.runs import RunRecord, provenance
+from vitrine.runs.record import now
+from vitrine.training import processes
+from vitrine.training.callbacks import ProgressBar, StopOnSignal, Throughput, TrainingLog
+from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, read_checkpoint
+from vitrine.training.classifier import Classifier
+from vitrine.training.devices import Hardware, choose
+from vitrine.training.display import quiet_libraries, show_result, show_start
+from vitrine.training.evaluate import test
+from vitrine.training.figures import draw_confusion, draw_curves
+from vitrine.training.measure import flops_per_image, peak_memory
+from vitrine.training.trackers import RunLogger, invite
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run has reached.
+
+    Attributes:
+        metrics: ``val/acc``, ``val/loss`` of the chosen epoch, ``test/acc``, ``test/loss`` where there are test images,
+            ``best_epoch`` and ``train_seconds``.
+        run_dir: the run folder.
+    """
+
+    metrics: dict[str, float]
+    run_dir: Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run about to be trained, in as many processes as its hardware says; plain enough to be sent to each of them.
+
+    Attributes:
+        config: everything the run is made with.
+        record: its folder.
+        hardware: what it computes on.
+        group: word that runs of one sweep share, for trackers.
+        varies: what distinguishes the run in its group, as it was typed.
+    """
+
+    config: TrainConfig
+    record: RunRecord
+    hardware: Hardware
+    group: str | None = None
+    varies: str = ""
+
+
+def fit(
+    config: TrainConfig, *, parent: Path | None = None, varies: str = "", callbacks: Sequence[Callback] = ()
+) -> Result:
+    """Train, choose the best epoch on validation, test it once, and leave a run folder.
+
+    Args:
+        config: what to train; see :func:`vitrine.compose`.
+        parent: folder to make the run folder in; ``None`` is ``runs/`` under ``paths.output_dir``.
+        varies: what distinguishes the run among others in ``parent``.
+        callbacks: Lightning callbacks beside the configured ones; in one process only.
+
+    Raises:
+        ConfigError: ``config`` can't work; nothing has been written.
+        DataError: the data is missing or damaged; nothing has been written.
+        RunError: the run folder can't be written.
+        Interrupted: a signal asked to stop; the run can be gone on with.
+    """
+    if found := train_faults(config):
+        raise ConfigError(found)
+    with quiet_libraries():
+        hardware = choose(config)
+        data = ImageData(config)
+        record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
+        run = Run(config, record, hardware, parent.name if parent else None, varies)
+        _write_origin(run, data)
+        return carry_out(run, data, callbacks)
+
+
+def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> Result:
+    """Train from where the run's last checkpoint stands, or from the start, and see the record to its end."""
+    run.record.start()
+    try:
+        if run.hardware.devices == 1:
+            train_and_test(run, data, callbacks)
+        else:
+            processes.run_all(run)
+    except (Interrupted, KeyboardInterrupt):
+        run.record.end("interrupted")
+        raise Interrupted(f"interrupted; go on with: python train.py resume={run.record.path}") from None
+    except BaseException as error:
+        run.record.end("failed", f"{type(error).__name__}: {error}")
+        raise
+    run.record.end("finished")
+    return Result(run.record.metrics, run.record.path)
+
+
+def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
+    """What each process of a run does; the first one also shows, tests, and writes the record."""
+    config, record, hardware = run.config, run.record, run.hardware
+    torch.set_flush_denormal(True)  # gradients near zero would otherwise slow a CPU down several times
+    torch.manual_seed(mix(config.seed))
+    steps = data.steps_per_epoch * config.trainer.max_epochs
+    module = Classifier(config, steps, min(config.data.batch_size, len(data.train)))
+    checkpoints = Checkpoints(record, config.callbacks.monitor)
+    checkpoint = read_checkpoint(record.last) if record.last.exists() else None
+
+    watchers: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
+    if (ema := config.callbacks.ema) is not None:
+        watchers.append(EMAWeightAveraging(decay=ema.decay))
+    if (stopping := config.callbacks.early_stopping) is not None:
+        mode = "max" if stopping.monitor == "val/acc" else "min"
+        watchers.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
+    logger = None
+    if rank == 0:
+        console = Console()
+        facts = {
+            "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
+            "flops_per_image": flops_per_image(config.model),
+            "steps_per_epoch": data.steps_per_epoch,
+        }
+        record.update(**facts)
+        show_start(console, config, record, hardware, facts, data.sizes)
+        watchers.append(ProgressBar(console, config.trainer.max_epochs, steps))
+        guests = invite(config, record, run.group, run.varies)
+        logger = RunLogger(record, checkpoint["global_step"] if checkpoint else 0, guests)
+
+    trainer = pl.Trainer(
+        max_epochs=config.trainer.max_epochs,
+        accelerator=hardware.accelerator,
+        devices=hardware.devices,
+        strategy="ddp" if hardware.devices > 1 else "auto",
+        precision=hardware.precision,  # type: ignore[arg-type]
+        gradient_clip_val=config.trainer.gradient_clip_val,
+        deterministic=config.trainer.deterministic,
+        limit_train_batches=config.debug.limit_batches,
+        limit_val_batches=config.debug.limit_batches,
+        detect_anomaly=config.debug.detect_anomaly,
+        profiler="simple" if config.debug.profile else None,
+        logger=logger or False,
+        callbacks=[*watchers, *callbacks, checkpoints, StopOnSignal(checkpoints)],
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=record.path,
+        enable_checkpointing=False,  # Checkpoints does it
+        enable_progress_bar=False,  # ProgressBar does it
+        enable_model_summary=False,
+        use_distributed_sampler=False,  # the loaders give each process its share
+        num_sanity_val_steps=0,
+    )
+    status = "failed"
+    metrics: dict[str, float] = {}
+    pictures: dict[str, Path] = {}
+    try:
+        start = time.perf_counter()
+        trainer.fit(module, datamodule=data, ckpt_path=record.last if checkpoint else None, weights_only=True)
+        if rank > 0:
+            return
+        processes.part()
+        best = {name.replace("epoch", "best_epoch"): value for name, value in checkpoints.best.items()}
+        metrics |= best | {"train_seconds": round(time.perf_counter() - start, 2)}
+        pictures["curves"] = draw_curves(record)
+        if data.test is not None:
+            outcome = test(config, read_checkpoint(record.best), data, hardware)
+            metrics |= outcome.metrics
+            outcome.save(record)
+            pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.images.classes)
+        record.update(**peak_memory())
+        record.write_metrics(metrics)
+        status = "finished"
+        show_result(console, record, metrics)
+    except Interrupted:
+        status = "interrupted"
+        raise
+    finally:
+        if logger is not None:
+            logger.finish(status, metrics, pictures)
+
+
+def _write_origin(run: Run, data: ImageData) -> None:
+    """Write all that is known before training: configuration, command, code, versions, machine, data."""
+    code, difference = provenance.code()
+    if difference:
+        (run.record.path / "code.diff").write_text(difference)
+    run.record.update(
+        id=run.record.name,
+        status="running",
+        started=now(),
+        command=provenance.command(),
+        code=code,
+        versions=provenance.versions(),
+        machine=provenance.machine(),
+        device=run.hardware.name,
+        processes=run.hardware.devices,
+        precision=run.hardware.precision,
+        images=data.sizes,
+        classes=data.images.classes,
+        validation=data.held_out_hash,
+        group=run.group,
+        varies=run.varies,
+        tags=run.config.tags,
+    )
+    run.record.write_config(to_plain(run.config))
+
+
+def _word(config: TrainConfig, varies: str) -> str:
+    """What a run folder's name says of the run."""
+    model = config.model
+    word = varies or f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
+    word = config.name or word
+    return "".join(letter if letter.isalnum() or letter in "-_=." else "-" for letter in word)[:100]

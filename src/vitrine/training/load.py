@@ -1,0 +1,53 @@
+"""A finished run, ready to be used from Python."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vitrine.config import TrainConfig, vit_config_from
+from vitrine.config.plain import from_plain
+from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
+from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run folder with its model.
+
+    Attributes:
+        record: the folder: facts, history, paths.
+    """
+
+    record: RunRecord
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """What the run was made with."""
+        return from_plain(TrainConfig, self.record.config)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Final metrics, such as ``test/acc``; empty for a run that did not come to its end."""
+        return self.record.metrics
+
+    @cached_property
+    def model(self) -> VisionTransformer:
+        """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised float images.
+
+        Raises:
+            RunError: the checkpoint is missing, damaged or refused.
+        """
+        checkpoint = read_checkpoint(self.record.best)
+        model = VisionTransformer(vit_config_from(checkpoint["config"]["model"]))
+        load_weights(model, model_weights(checkpoint), str(self.record.best))
+        return model.eval()
+
+
+def load_run(folder: str | Path) -> LoadedRun:
+    """Open a run folder.
+
+    Raises:
+        RunError: there is no run at ``folder``.
+    """
+    return LoadedRun(RunRecord.open(folder))

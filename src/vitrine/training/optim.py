@@ -1,0 +1,56 @@
+"""Optimisers and learning-rate schedules, from their configuration."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from vitrine.config.schema import OptimizerConfig, ScheduleConfig
+from vitrine.models import VisionTransformer
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+
+
+def build_optimizer(config: OptimizerConfig, model: VisionTransformer) -> Optimizer:
+    """The optimiser over all parameters of ``model``; weight decay on its matrices only."""
+    own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
+    return OPTIMIZERS[config.name](parameter_groups(model, config.weight_decay), lr=config.lr, fused=True, **own)
+
+
+def parameter_groups(model: VisionTransformer, weight_decay: float) -> list[dict[str, object]]:
+    """Parameters that decay, the matrices, and those that don't: biases, norms, and what the model names."""
+    spared = model.no_weight_decay()
+    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[parameter.ndim > 1 and name not in spared].append(parameter)
+    return [
+        {"params": groups[True], "weight_decay": weight_decay},
+        {"params": groups[False], "weight_decay": 0.0},
+    ]
+
+
+def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:
+    """The schedule over ``steps`` optimiser steps, to be advanced after each."""
+    return LambdaLR(optimizer, partial(learning_rate_factor, name=config.name, warmup=config.warmup, steps=steps))
+
+
+def learning_rate_factor(step: int, *, name: str, warmup: float, steps: int) -> float:
+    """What the learning rate is multiplied with at ``step`` (0-based) of ``steps``.
+
+    Rises linearly to 1 over the first ``warmup`` share of the steps, then stays (``constant``) or falls along a half
+    cosine, to reach 0 just after the last step (``cosine``).
+    """
+    rising = round(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    if name == "constant" or steps <= rising:
+        return 1.0
+    done = min(1.0, (step - rising) / (steps - rising))
+    return 0.5 * (1 + math.cos(math.pi * done))

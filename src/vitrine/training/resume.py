@@ -1,0 +1,89 @@
+"""Going on with a run where it stopped."""
+
+from operator import attrgetter
+from pathlib import Path
+
+from rich.console import Console
+
+from vitrine.config import TrainConfig, train_faults
+from vitrine.config.plain import from_plain, to_plain
+from vitrine.data.module import ImageData
+from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.runs import RunRecord, provenance
+from vitrine.runs.record import now
+from vitrine.training.checkpoints import differences, read_checkpoint
+from vitrine.training.devices import choose
+from vitrine.training.display import quiet_libraries, show_result
+from vitrine.training.fit import Result, Run, carry_out
+
+# What may be other than it was, and the keys that each override decides. All else would make it another run.
+CHANGEABLE = {
+    "trainer.max_epochs": ("trainer.max_epochs",),
+    "trainer.devices": ("trainer.devices",),
+    "accelerator": ("trainer.accelerator", "trainer.devices"),
+    "data.root": ("data.root",),
+    "paths.cache_dir": ("paths.cache_dir",),
+    "logger": ("logger",),
+    "debug": ("debug",),
+}
+
+
+def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list[str] | None = None) -> Result:
+    """Go on with the run in ``folder`` as it was configured, from its last checkpoint.
+
+    Args:
+        folder: the run folder.
+        given: a configuration to take changed values from.
+        overrides: which values those are, as typed; each must be one of ``CHANGEABLE``.
+
+    Raises:
+        RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
+        ConfigError: an override would make it another run.
+    """
+    record = RunRecord.open(folder)
+    if record.status == "running":
+        raise RunError(f"{record.path} is still running, as process {record.facts['pid']}")
+    config = from_plain(TrainConfig, record.config)
+    _take(config, given, overrides or [])
+    if found := train_faults(config):
+        raise ConfigError(found)
+    if record.last.exists():
+        stored = read_checkpoint(record.last)["config"]["model"]
+        if other := differences(stored, config.model):
+            raise RunError(f"{record.last} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
+    epochs = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
+    if config.trainer.max_epochs < epochs:
+        problem = f"must be >= {epochs}, the epochs that are done"
+        raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
+    if record.status == "finished" and config.trainer.max_epochs == epochs:
+        print(f"{record.path} is finished; trainer.max_epochs=N, above {epochs}, trains it longer")
+        show_result(Console(), record, record.metrics)
+        return Result(record.metrics, record.path)
+    with quiet_libraries():
+        run = Run(config, record, choose(config), record.facts.get("group"), record.facts.get("varies") or "")
+        data = ImageData(config)
+        if data.held_out_hash != (known := record.facts["validation"]):
+            raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")
+        times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
+        record.update(resumed=times)
+        record.write_config(to_plain(config))
+        return carry_out(run, data)
+
+
+def _take(config: TrainConfig, given: TrainConfig | None, overrides: list[str]) -> None:
+    """Copy into ``config`` what ``overrides`` set in ``given``."""
+    faults = []
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        section = key.split(".")[0]
+        if key == "resume" or section.startswith("hydra"):
+            continue
+        keys = CHANGEABLE.get(key) or CHANGEABLE.get(section if section in ("logger", "debug") else "")
+        if keys is None:
+            problem = f"would make it another run; what may change when a run goes on: {', '.join(CHANGEABLE)}"
+            faults.append(Fault(key, value, problem))
+        for path in keys or ():
+            parent, _, name = path.rpartition(".")
+            setattr(attrgetter(parent)(config) if parent else config, name, attrgetter(path)(given))
+    if faults:
+        raise ConfigError(faults)
