@@ -57,7 +57,7 @@ def evaluate() -> None:
     _main("eval", _evaluate)
 
 
-def _train(config: TrainConfig) -> float:
+def _train(config: TrainConfig, varies: str) -> float:
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
 
@@ -65,19 +65,19 @@ def _train(config: TrainConfig) -> float:
     if config.resume:
         result = resume(config.resume, config, list(hydra_config.overrides.task))
     elif hydra_config.mode is RunMode.MULTIRUN:
-        result = fit(config, parent=Path(hydra_config.sweep.dir), varies=hydra_config.job.override_dirname)
+        result = fit(config, parent=Path(hydra_config.sweep.dir), varies=varies)
     else:
         result = fit(config)
     return result.metrics["val/acc"]
 
 
-def _evaluate(config: EvalConfig) -> float:
+def _evaluate(config: EvalConfig, varies: str) -> float:
     from vitrine.training.evaluate import evaluate_run
 
     return evaluate_run(config)["test/acc"]
 
 
-def _main(name: str, task: Callable[[Any], float]) -> None:
+def _main(name: str, task: Callable[[Any, str], float]) -> None:
     """Check what was typed, then let Hydra run ``task`` once or many times; exits non-zero if anything failed."""
     args = get_args_parser().parse_args()
     trials = 1
@@ -96,11 +96,11 @@ def _main(name: str, task: Callable[[Any], float]) -> None:
     failed: list[str] = []
 
     def job(composed: DictConfig) -> float:
-        what = HydraConfig.get().job.override_dirname
+        what = _varies(args.overrides)
         if args.multirun:
             print(f"\ntrial {HydraConfig.get().job.num + 1} of {trials}: {what}", flush=True)
         try:
-            return task(_finish(name, composed))
+            return task(_finish(name, composed), what)
         except Interrupted as error:
             _exit_with(error, INTERRUPTED, show_traceback)
         except VitrineError as error:
@@ -119,6 +119,12 @@ def _main(name: str, task: Callable[[Any], float]) -> None:
     if failed:
         print("\n".join([f"vitrine: {len(failed)} of {trials} trials failed:", *failed]), file=sys.stderr)
         sys.exit(1)
+
+
+def _varies(arguments: Sequence[str]) -> str:
+    """What distinguishes the present trial from the others that ``arguments`` ask for: ``patch=2,seed=1``."""
+    swept = {one.key_or_group for one in OverridesParser.create().parse_overrides(arguments) if one.is_sweep_override()}
+    return ",".join(word for word in HydraConfig.get().overrides.task if word.partition("=")[0] in swept)
 
 
 def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[TrainConfig | EvalConfig]:

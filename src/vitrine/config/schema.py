@@ -126,7 +126,7 @@ class EarlyStoppingConfig:
 
 @dataclass
 class EmaConfig:
-    """Validate, test and keep an exponential moving average of the weights, ``decay`` per optimiser step."""
+    """Validate, test and keep an exponential moving average of the weights, ``decay`` per step once warmed up."""
 
     decay: float = number(0.999, gt=0, lt=1)
 

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -103,9 +104,17 @@ class Classifier(pl.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The configured optimiser, its schedule advanced after each step."""
-        optimizer = build_optimizer(self.config.optimizer, self.model)
+        fused = self.trainer.precision != "16-mixed"  # there, gradients are unscaled and clipped before the step
+        optimizer = build_optimizer(self.config.optimizer, self.model, fused=fused)
         schedule = build_schedule(self.config.schedule, optimizer, self.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip by the norm of all gradients. Lightning itself refuses fused optimisers in any mixed precision."""
+        if gradient_clip_val is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the model is rebuilt from: plain values only."""

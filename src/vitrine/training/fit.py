@@ -3,11 +3,12 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, EMAWeightAveraging
+from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
@@ -26,6 +27,7 @@ from vitrine.training.display import quiet_libraries, show_result, show_start
 from vitrine.training.evaluate import test
 from vitrine.training.figures import draw_confusion, draw_curves
 from vitrine.training.measure import flops_per_image, peak_memory
+from vitrine.training.optim import ema_step
 from vitrine.training.trackers import RunLogger, invite
 
 
@@ -120,7 +122,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
 
     watchers: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
     if (ema := config.callbacks.ema) is not None:
-        watchers.append(EMAWeightAveraging(decay=ema.decay))
+        watchers.append(WeightAveraging(avg_fn=partial(ema_step, decay=ema.decay)))
     if (stopping := config.callbacks.early_stopping) is not None:
         mode = "max" if stopping.monitor == "val/acc" else "min"
         watchers.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -18,10 +19,10 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(config: OptimizerConfig, model: VisionTransformer) -> Optimizer:
-    """The optimiser over all parameters of ``model``; weight decay on its matrices only."""
+def build_optimizer(config: OptimizerConfig, model: VisionTransformer, *, fused: bool = True) -> Optimizer:
+    """The optimiser over all parameters of ``model``, as one kernel if ``fused``; weight decay on its matrices only."""
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
-    return OPTIMIZERS[config.name](parameter_groups(model, config.weight_decay), lr=config.lr, fused=True, **own)
+    return OPTIMIZERS[config.name](parameter_groups(model, config.weight_decay), lr=config.lr, fused=fused, **own)
 
 
 def parameter_groups(model: VisionTransformer, weight_decay: float) -> list[dict[str, object]]:
@@ -34,6 +35,16 @@ def parameter_groups(model: VisionTransformer, weight_decay: float) -> list[dict
         {"params": groups[True], "weight_decay": weight_decay},
         {"params": groups[False], "weight_decay": 0.0},
     ]
+
+
+def ema_step(average: Tensor, current: Tensor, count: Tensor, *, decay: float) -> Tensor:
+    """One step of an exponential moving average of weights, after ``count`` steps before it.
+
+    The decay rises from 0.1 to ``decay`` as (1 + count) / (10 + count), as in TensorFlow's ExponentialMovingAverage, so
+    that a short run's average is not mostly its initial weights.
+    """
+    now = torch.clamp((1 + count) / (10 + count), max=decay)
+    return torch.lerp(current, average, now.to(average.dtype))
 
 
 def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:
