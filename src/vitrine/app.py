@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
-from vitrine.config.overrides import check_overrides
+from vitrine.config.overrides import check_overrides, quote_numbers
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
 from vitrine.runs.record import RunRecord, check_writable
@@ -79,6 +79,7 @@ def _evaluate(config: EvalConfig, varies: str) -> float:
 
 def _main(name: str, task: Callable[[Any, str], float]) -> None:
     """Check what was typed, then let Hydra run ``task`` once or many times; exits non-zero if anything failed."""
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: "=" in word and not word.startswith("-"))  # flags first
     args = get_args_parser().parse_args()
     trials = 1
     show_traceback = any(
@@ -93,6 +94,8 @@ def _main(name: str, task: Callable[[Any, str], float]) -> None:
         except VitrineError as error:
             _exit_with(error, 2, show_traceback)
 
+    with _composing() as loader:
+        sys.argv[1:] = quote_numbers(sys.argv[1:], loader)
     failed: list[str] = []
 
     def job(composed: DictConfig) -> float:
@@ -123,14 +126,16 @@ def _main(name: str, task: Callable[[Any, str], float]) -> None:
 
 def _varies(arguments: Sequence[str]) -> str:
     """What distinguishes the present trial from the others that ``arguments`` ask for: ``patch=2,seed=1``."""
-    swept = {one.key_or_group for one in OverridesParser.create().parse_overrides(arguments) if one.is_sweep_override()}
-    return ",".join(word for word in HydraConfig.get().overrides.task if word.partition("=")[0] in swept)
+    overrides = OverridesParser.create().parse_overrides(list(arguments))
+    swept = {one.key_or_group for one in overrides if one.is_sweep_override()}
+    words = [word for word in HydraConfig.get().overrides.task if word.partition("=")[0] in swept]
+    return ",".join(words).replace("'", "")
 
 
 def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[TrainConfig | EvalConfig]:
     """The configuration of each trial that ``arguments`` ask for, all checked; the faults of all are told at once."""
     with _composing() as loader:
-        sound, found = check_overrides(arguments, SCHEMAS[name], loader)
+        sound, found = check_overrides(quote_numbers(arguments, loader), SCHEMAS[name], loader)
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         if multirun:
             (points,) = BasicSweeper.split_arguments(overrides, None)

@@ -5,6 +5,7 @@ exist, can its value have that key's type? Limits and combinations are checked l
 """
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -45,6 +46,15 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
         if not found:
             sound.append(argument)
     return sound, faults
+
+
+def quote_numbers(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
+    """``arguments`` with the numbers that choose from a group in quotes: Hydra takes ``patch='2'``, but not ``patch=2``."""
+    groups = set(_groups(loader))
+    return [
+        re.sub(r"(?<=[=,(])(\d+)(?=[,)]|$)", r"'\1'", word) if word.partition("=")[0].lstrip("+") in groups else word
+        for word in arguments
+    ]
 
 
 def keys(schema: Any, prefix: str = "") -> Iterator[str]:
@@ -107,10 +117,9 @@ def _groups(loader: ConfigLoader, parent: str = "") -> Iterator[str]:
 
 
 def _options(loader: ConfigLoader, group: str, prefix: str = "") -> Iterator[str]:
-    """Options of a group, those in folders inside it included: ``mnist/quick``. What others build on is left out."""
+    """Options of a group, those in folders inside it included: ``mnist/quick``."""
     for option in loader.get_group_options(group, ObjectType.CONFIG):
-        if option != "base":
-            yield f"{prefix}{option}"
+        yield f"{prefix}{option}"
     for inner in loader.get_group_options(group, ObjectType.GROUP):
         yield from _options(loader, f"{group}/{inner}", f"{prefix}{inner}/")
 

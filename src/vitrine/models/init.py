@@ -1,6 +1,6 @@
-"""Initial weights. ``INITS`` maps the word of ``model.init`` to a function that sets all weights of a model but its tables.
+"""Initial weights. ``INITS`` maps the word of ``model.init`` to a function that sets those of linear layers.
 
-Whatever the scheme, biases that it doesn't speak of start at zero, norms at the identity, and the class token at zero.
+Whatever the scheme, norms start at the identity, the class token at zero, and tables as models/position.py says.
 """
 
 import math

@@ -14,7 +14,7 @@ PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omega
 
 def command() -> str:
     """The command that started this process, as it can be typed again."""
-    return shlex.join(["python", *sys.argv])
+    return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 def versions() -> dict[str, str]:
@@ -47,7 +47,7 @@ def code() -> tuple[dict[str, Any], str]:
     if not (source / ".git").exists():
         return {}, ""
     commit = _git(source, "rev-parse", "HEAD")
-    difference = _git(source, "diff", "HEAD", "--", "src", "conf", "train.py", "eval.py")
+    difference = _git(source, "diff", "--no-color", "--no-ext-diff", "HEAD", "--", "src", "conf", "train.py", "eval.py")
     if commit is None or difference is None:
         return {}, ""
     return {"commit": commit.strip(), "changed": bool(difference)}, difference
@@ -56,7 +56,12 @@ def code() -> tuple[dict[str, Any], str]:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # a file in another encoding is no reason to stop
+            timeout=20,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

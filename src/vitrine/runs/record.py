@@ -126,16 +126,17 @@ class RunRecord:
     def history(self) -> list[dict[str, float]]:
         """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out."""
         try:
-            with (self.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
-                rows = csv.reader(file)
-                header = next(rows, [])
-                return [
-                    {name: float(value) for name, value in zip(header, row, strict=True) if value}
-                    for row in rows
-                    if len(row) == len(header)
-                ]
+            text = (self.path / "metrics.csv").read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
+        whole = text[: text.rfind("\n") + 1]  # a last line without its end may lack digits, too
+        rows = csv.reader(whole.splitlines())
+        header = next(rows, [])
+        return [
+            {name: float(value) for name, value in zip(header, row, strict=True) if value}
+            for row in rows
+            if len(row) == len(header)
+        ]
 
     def update(self, **facts: Any) -> None:
         """Set facts in run.json, keeping the others."""
@@ -216,7 +217,10 @@ def now() -> str:
 def check_writable(folder: Path) -> None:
     """Raise RunError where a run folder could not be made under ``folder``. Makes nothing."""
     folder = folder.absolute()
-    ancestor = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        ancestor = next(path for path in (folder, *folder.parents) if path.exists())
+    except PermissionError:
+        raise RunError(f"{folder} cannot be reached: a folder above it may not be entered") from None
     if not ancestor.is_dir():
         raise RunError(f"{ancestor} is a file, not a folder for runs")
     if not os.access(ancestor, os.W_OK | os.X_OK):
@@ -225,10 +229,8 @@ def check_writable(folder: Path) -> None:
 
 def _process_start() -> str:
     """When this process started, in a form that tells it from a later one with the same number."""
-    try:
-        return Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    stat = _stat(os.getpid())
+    return stat[19] if stat else ""
 
 
 def _alive(pid: Any, facts: Mapping[str, Any]) -> bool:
@@ -238,11 +240,19 @@ def _alive(pid: Any, facts: Mapping[str, Any]) -> bool:
         return False
     except PermissionError:
         pass  # there is such a process, of somebody else
-    try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
+    stat = _stat(pid)
+    if stat is None:
         return True
-    return not facts.get("process") or started == facts["process"]
+    ended = stat[0] in "ZX"  # dead, but its parent has not asked how it ended
+    return not ended and facts.get("process") in ("", None, stat[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the system says of a process, from its state on (proc(5)); None where it says nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 def _neighbour(path: Path) -> str:

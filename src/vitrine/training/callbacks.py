@@ -35,12 +35,14 @@ class StopOnSignal(Callback):
                 self._before[number] = signal.signal(number, self._ask)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Stop if that was asked for."""
-        asked = self.asked
-        if trainer.world_size > 1:
-            asked = trainer.strategy.reduce_boolean_decision(asked, all=False)
-        if asked:
+        """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""
+        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._agreed(trainer):
             self.checkpoints.save(trainer)
+            raise Interrupted
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Stop if that was asked for; the epoch has been saved."""
+        if self._agreed(trainer):
             raise Interrupted
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
@@ -48,6 +50,11 @@ class StopOnSignal(Callback):
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+
+    def _agreed(self, trainer: pl.Trainer) -> bool:
+        if trainer.world_size == 1:
+            return self.asked
+        return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:

@@ -34,7 +34,7 @@ def choose(config: TrainConfig) -> Hardware:
     """What ``config`` asks for, on this machine.
 
     Raises:
-        ConfigError: it asks for GPUs that are not there.
+        ConfigError: it asks for GPUs that are not there, or for a precision that the CPU has not.
     """
     trainer = config.trainer
     if trainer.accelerator == "gpu" and not gpus():
@@ -50,6 +50,9 @@ def choose(config: TrainConfig) -> Hardware:
     precision = trainer.precision
     if precision == "auto":
         precision = "bf16-mixed" if _bf16_pays(accelerator, config.model.dim) else "32-true"
+    if precision == "16-mixed" and accelerator == "cpu":  # Lightning would take bfloat16 and go on
+        problem = "needs a GPU; the CPU has bf16-mixed, 32-true and 64-true"
+        raise ConfigError([Fault("trainer.precision", precision, problem, "trainer.precision=bf16-mixed")])
     return Hardware(accelerator, devices, precision, _name(accelerator))
 
 

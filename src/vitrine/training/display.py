@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from vitrine.config import TrainConfig
@@ -85,7 +86,7 @@ def _print(console: Console, rows: Mapping[str, str]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))  # a folder may have square brackets in its name
     console.print(table)
 
 

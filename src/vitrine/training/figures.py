@@ -24,12 +24,14 @@ def draw_curves(record: RunRecord) -> Path:
             points = [(row["step"] / steps_per_epoch, row[key]) for row in rows if key in row]
             if points:
                 axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
+        axes.set_xlim(left=0)
         axes.set_xlabel("epoch")
         axes.set_ylabel(title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        if axes.lines:
+            axes.legend(frameon=False)
     return _save(figure, record.path / "curves.png")
 
 
@@ -49,9 +51,11 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
     right = (predictions == labels).mean()
     axes.set(xlabel="predicted", ylabel="true", title=f"{len(labels):,} test images, {right:.2%} right")
     if not readable:
-        axes.set(xticks=[], yticks=[])
-    elif max(map(len, classes)) > 2:
-        axes.tick_params(axis="x", rotation=45)
+        ticks = range(0, count, 10 ** (len(str(count - 1)) - 1))
+        axes.set(xlabel="predicted (class number)", ylabel="true (class number)")
+        axes.set(xticks=ticks, yticks=ticks, xticklabels=ticks, yticklabels=ticks)
+    elif max(map(len, classes)) > 4:
+        axes.set_xticklabels(classes, rotation=45, ha="right", rotation_mode="anchor")
     return _save(figure, record.path / "confusion.png")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrine.config import TrainConfig, vit_config_from
 from vitrine.config.plain import from_plain
+from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
@@ -39,7 +40,11 @@ class LoadedRun:
             RunError: the checkpoint is missing, damaged or refused.
         """
         checkpoint = read_checkpoint(self.record.best)
-        model = VisionTransformer(vit_config_from(checkpoint["config"]["model"]))
+        try:
+            model = VisionTransformer(vit_config_from(checkpoint["config"]["model"]))
+        except (KeyError, TypeError, ConfigError) as error:
+            problem = f"{self.record.best} is of a model that this version of vitrine does not know"
+            raise RunError(f"{problem}: {error}") from None
         load_weights(model, model_weights(checkpoint), str(self.record.best))
         return model.eval()
 

@@ -163,7 +163,7 @@ class RunLogger(Logger):
 
     def _dismiss(self, guest: Tracker, error: Exception) -> None:
         self.guests.remove(guest)
-        print(f"vitrine: {guest.name} failed and is told nothing more: {error}", file=sys.stderr)
+        print(f"vitrine: {guest.name} failed and is told nothing more: {_in_one_line(error)}", file=sys.stderr)
 
 
 def invite(config: TrainConfig, record: RunRecord, group: str | None, varies: str) -> list[Tracker]:
@@ -175,7 +175,14 @@ def invite(config: TrainConfig, record: RunRecord, group: str | None, varies: st
             guests.append(WandbTracker(config.logger.wandb, config, record, group, varies))
         except Exception as error:
             hint = "logger.wandb.mode=offline keeps the run for `wandb sync`; `wandb login` logs in"
-            print(f"vitrine: wandb could not start: {error} ({hint})", file=sys.stderr)
+            print(f"vitrine: wandb could not start: {_in_one_line(error)} ({hint})", file=sys.stderr)
     if config.logger.tensorboard is not None:
-        guests.append(TensorBoardTracker(config.logger.tensorboard, record))
+        try:
+            guests.append(TensorBoardTracker(config.logger.tensorboard, record))
+        except Exception as error:
+            print(f"vitrine: tensorboard could not start: {_in_one_line(error)}", file=sys.stderr)
     return guests
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

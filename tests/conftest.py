@@ -1,0 +1,37 @@
+"""Fixtures that tests of several folders use."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import ROOT, python
+
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Runs train.py in an empty folder; what it writes lands there."""
+
+    def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return python(str(ROOT / "train.py"), *words, cwd=tmp_path, env=env)
+
+    return run
+
+
+@pytest.fixture
+def evaluate(tmp_path):
+    """Runs eval.py in the same folder."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return python(str(ROOT / "eval.py"), *words, cwd=tmp_path)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets beside the checkout."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the real MNIST and CIFAR-10 are not beside this checkout (../shared/data)")
+    return SHARED_DATA

@@ -1,0 +1,227 @@
+"""The commands as they are typed: what they print, write, and end with."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import yaml
+from running import ROOT, SMALL, make_pictures, only_run, python
+
+PATIENCE = 1.5  # seconds within which a mistake is told, on a quiet machine
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, tmp_path):
+    done = train(*SMALL, "seed=0")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    run = only_run(tmp_path)
+    assert run.parent == tmp_path / "outputs" / "runs"
+    assert files(run) == [
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+        *(["code.diff"] if (run / "code.diff").exists() else []),
+        "config.yaml",
+        "confusion.png",
+        "curves.png",
+        "metrics.csv",
+        "metrics.json",
+        "predictions.npz",
+        "run.json",
+    ]
+    for shown in (
+        "digits",
+        "1,293 train, 144 val, 360 test",
+        "parameters",
+        "FLOPs per image",
+        "precision",
+        "epoch 2/2",
+    ):
+        assert shown in done.stdout
+    metrics = json.loads((run / "metrics.json").read_text())
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["status"] == "finished"
+    assert f"test accuracy        {metrics['test/acc']:.4f}" in done.stdout
+    assert str(run.relative_to(tmp_path)) in done.stdout
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"]["patch_size"] == 2
+
+    predictions = np.load(run / "predictions.npz")
+    assert predictions["logits"].shape == (360, 10)
+    right = (predictions["logits"].argmax(axis=1) == predictions["labels"]).mean()
+    assert right == pytest.approx(metrics["test/acc"])
+
+    before = files(run)
+    again = evaluate(f"run={run.relative_to(tmp_path)}")
+    assert again.returncode == 0, again.stderr
+    assert f"test accuracy  {metrics['test/acc']:.4f}" in again.stdout
+    assert f"test loss      {metrics['test/loss']:.4f}" in again.stdout
+    assert files(run) == before
+
+
+def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, tmp_path):
+    done = train("-m", *SMALL, "trainer.max_epochs=1", "position=learned,sincos2d", "seed=0,1")
+
+    assert done.returncode == 0, done.stderr
+    assert "trial 4 of 4: position=sincos2d,seed=1" in done.stdout
+    facts = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/sweeps/*/*/run.json")]
+    assert sorted(one["varies"] for one in facts) == [
+        f"position={position},seed={seed}" for position in ("learned", "sincos2d") for seed in (0, 1)
+    ]
+    assert {one["status"] for one in facts} == {"finished"}
+    assert len({one["validation"] for one in facts}) == 1, "every trial is chosen on the same images"
+
+
+def test_a_failed_trial_leaves_the_others_to_run_and_is_told_at_the_end(train, tmp_path):
+    fits, breaks = tmp_path / "fits", tmp_path / "breaks"
+    make_pictures(fits)
+    make_pictures(breaks)
+    broken = breaks / "train" / "a" / "0.png"
+    broken.write_bytes(b"no picture")
+
+    done = train("-m", *SMALL, "data=imagefolder", "data.image_size=8", "patch=2", f"data.root={breaks},{fits}")
+
+    assert done.returncode == 1
+    assert "1 of 2 trials failed" in done.stderr
+    assert str(broken) in done.stderr
+    assert "Traceback" not in done.stderr
+    (finished,) = tmp_path.glob("outputs/sweeps/*/*/metrics.json")
+    assert "test/acc" not in json.loads(finished.read_text()), "there is no test folder"
+
+
+def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
+    make_pictures(tmp_path / "pictures", "train", "val", "test")
+
+    done = train(*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=8")
+
+    assert done.returncode == 0, done.stderr
+    assert "2 classes; 40 train, 40 val, 40 test" in done.stdout
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["classes"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["modle=vit_tiny"], ["modle", "did you mean model?"]),
+        (["model=vit_tinny"], ["model=vit_tinny", "vit_base, vit_nano, vit_small, vit_tiny", "model=vit_tiny"]),
+        (["lr=1e-3"], ["lr", "did you mean optimizer.lr?"]),
+        (["model.dpeth=3"], ["model.dpeth", "did you mean model.depth?"]),
+        (["optimizer.lr=fast"], ["optimizer.lr=fast", "must be a number"]),
+        (["trainer.max_epochs=2.5"], ["trainer.max_epochs=2.5", "must be a whole number"]),
+        (["optimizer.lr=-1"], ["optimizer.lr=-1", "must be > 0 and <= 100"]),
+        (["optimizer.lr=nan"], ["optimizer.lr=nan", "must be > 0"]),
+        (["data.batch_size=0"], ["data.batch_size=0", "must be >= 1"]),
+        (["trainer.max_epochs=0"], ["trainer.max_epochs=0", "must be >= 1"]),
+        (["model.mlp_dropout=1"], ["model.mlp_dropout=1", "must be >= 0 and < 1"]),
+        (["seed=-1"], ["seed=-1", "must be >= 0"]),
+        (["model.patch_size=3"], ["model.patch_size=3", "must divide the image size, 8: 1, 2, 4, 8"]),
+        (["model.heads=5"], ["model.heads=5", "must divide the width, model.dim=192", "model.heads=4"]),
+        (["model.dim=90", "position=sincos2d"], ["model.dim=90", "divisible by 4", "model.dim=92"]),
+        (["data=imagefolder"], ["data.root", "needs the folder of your pictures"]),
+        (["data=imagefolder", "data.root=nowhere"], ["data.root=nowhere", "is not a folder"]),
+        (["data=imagefolder", "data.root=empty"], ["data.root=empty", "at least two classes; there is none"]),
+        (["data=imagefolder", "data.root=one"], ["data.root=one", "there is only a"]),
+        (["resume=outputs/none"], ["resume=outputs/none", "is no folder"]),
+        (["paths.output_dir=file"], ["paths.output_dir=file", "is a file, not a folder"]),
+        (["patch=2,4"], ["patch=2,4", "has several values", "-m"]),
+        (["-m", "patch=2,4", "depth=2,5"], ["depth=5", "1, 12, 2, 24, 3, 4, 6, 8"]),
+        (["-m", "model.patch_size=2,3"], ["model.patch_size=3", "must divide"]),
+        (["vit_tiny"], ["vit_tiny", "key=value"]),
+    ],
+)
+def test_a_mistake_gets_one_clear_message_and_leaves_nothing(train, tmp_path, words, told):
+    (tmp_path / "empty" / "train").mkdir(parents=True)
+    make_pictures(tmp_path / "one", classes=("a",))
+    (tmp_path / "file").write_text("")
+    before = files(tmp_path)
+
+    done = train(*words)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for words_told in told:
+        assert words_told in done.stderr
+    assert files(tmp_path) == before
+
+
+def test_all_faults_are_told_at_once(train):
+    done = train("depht=3", "optimizer.lr=fast", "optimizer.weight_decay=-1", "model.heads=5", "patch=5")
+
+    assert "5 faults" in done.stderr
+    for key in ("depht", "optimizer.lr", "optimizer.weight_decay", "model.heads", "patch"):
+        assert re.search(rf"^  {re.escape(key)}", done.stderr, re.MULTILINE), key
+
+
+def test_debug_shows_the_traceback(train):
+    assert "Traceback" in train("debug=traceback", "model.heads=5").stderr
+
+
+def test_a_gpu_that_is_not_there_is_refused(train, tmp_path):
+    import torch
+
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is a GPU")
+    done = train("accelerator=gpu")
+    assert done.returncode == 2
+    assert "there is no GPU here" in done.stderr
+    assert "accelerator=cpu" in done.stderr
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["modle=vit_tiny"]])
+def test_what_needs_no_training_imports_no_torch(tmp_path, words):
+    code = f"""
+import sys
+sys.argv = ["train.py", *{words!r}]
+from vitrine.app import train
+try:
+    train()
+except SystemExit:
+    pass
+finally:
+    print("torch" in sys.modules, "lightning" in sys.modules, "wandb" in sys.modules)
+"""
+    assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "False False False"
+
+
+def test_help_shows_commands_groups_and_keys(train):
+    done = train("--help")
+    assert done.returncode == 0
+    for shown in (
+        "python train.py model=vit_tiny",
+        "position: learned, none, sincos1d, sincos2d",
+        "weight_decay: 0.05",
+    ):
+        assert shown in done.stdout
+
+
+def test_evaluating_what_is_no_run_says_so(evaluate, tmp_path):
+    (tmp_path / "outputs").mkdir()
+    for folder, told in (("outputs", "is not a run folder"), ("nowhere", "is no folder")):
+        done = evaluate(f"run={folder}")
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "needs a run folder" in evaluate().stderr
+
+
+def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
+    wheel = tmp_path / "wheel"
+    built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)
+    assert built.returncode == 0, built.stderr
+    (archive,) = wheel.glob("*.whl")
+    code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.app.compose(['model=vit_nano']).model.dim)"
+    done = python(
+        "-S", "-c", f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sys.path!r}]; {code}", cwd=tmp_path
+    )
+    python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
+    done = python(
+        "-S", "-c", f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sys.path!r}]; {code}", cwd=tmp_path
+    )
+    assert done.stdout.split() == [str(tmp_path / "site" / "vitrine" / "app.py"), "64"], done.stderr

@@ -1,0 +1,55 @@
+"""The README's own commands, run as they are written there; long ones are shortened, never changed otherwise."""
+
+import re
+import shlex
+
+import pytest
+from running import ROOT, make_pictures, only_run, python
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.split("  #")[0].strip()
+    for language, block in BLOCKS
+    if language == "bash"
+    for line in block.splitlines()
+    if line.startswith(("python train.py", "python eval.py"))
+]
+SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=12", "model.depth=1"]
+
+
+def test_the_readme_shows_the_commands_of_a_first_hour():
+    for part in ("model=vit_tiny", "data=mnist", "data=imagefolder", " -m ", "resume=", "eval.py run=", "logger=wandb"):
+        assert any(part in command for command in COMMANDS), part
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, request):
+    words = shlex.split(command)[1:]
+    if any(word.startswith(("resume=", "run=")) for word in words):
+        assert python(str(ROOT / "train.py"), *SHORT, cwd=tmp_path).returncode == 0
+        words = [re.sub(r"^(resume|run)=.*", rf"\1={only_run(tmp_path)}", word) for word in words]
+    elif "data.root=DIR" in words:
+        make_pictures(tmp_path / "DIR", "train", "test", size=(20, 16))
+        words += ["data.image_size=16", *SHORT]
+    elif any(word in ("data=mnist", "data=cifar10") for word in words):
+        shared_data = request.getfixturevalue("shared_data")
+        words = [word for word in words if not word.startswith("data.root=")]
+        words += [f"data.root={shared_data}", *SHORT]
+        if "data=cifar10" in words:
+            pytest.skip("decoding CIFAR-10's 60,000 pictures takes half a minute; tests/data covers the source")
+    elif "--help" not in words and "--cfg" not in words:
+        words += SHORT
+
+    done = python(str(ROOT / words[0]), *words[1:], cwd=tmp_path)
+
+    if "accelerator=gpu" in words and "there is no GPU here" in done.stderr:
+        return
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_the_python_of_the_readme_runs(tmp_path):
+    (code,) = [block for language, block in BLOCKS if language == "python"]
+    done = python("-c", code.replace("trainer.max_epochs=2", "trainer.max_epochs=1"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,183 @@
+"""A run that was stopped and goes on is the run that was never stopped, to the last bit."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from running import ROOT, only_run
+
+from vitrine import compose, fit, resume
+from vitrine.errors import ConfigError, Interrupted, RunError
+from vitrine.runs import RunRecord
+
+# Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
+WORDS = [
+    "model=vit_nano",
+    "depth=2",
+    "data.batch_size=112",
+    "trainer.max_epochs=4",
+    "trainer.deterministic=true",
+    "trainer.log_every_n_steps=4",
+    "model.mlp_dropout=0.1",
+    "model.attention_dropout=0.1",
+    "model.drop_path=0.2",
+    "callbacks=[default,ema]",
+]
+
+
+class SignalAt(Callback):
+    """Sends this process a signal after an optimiser step."""
+
+    def __init__(self, step, number=signal.SIGINT):
+        self.step, self.number = step, number
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    return RunRecord(fit(compose([*WORDS, f"paths.output_dir={folder}"])).run_dir)
+
+
+def rows(record):
+    """metrics.csv without what a clock decides."""
+    with (record.path / "metrics.csv").open(newline="") as file:
+        found = [
+            {k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in csv.DictReader(file)
+        ]
+    return [row for row in found if any(row[key] for key in row if key not in ("epoch", "step"))]
+
+
+def weights(path):
+    checkpoint = torch.load(path, weights_only=True)
+    return {**checkpoint["state_dict"], **checkpoint["current_model_state"]}
+
+
+def assert_same(record, whole):
+    assert record.facts["status"] == "finished"
+    assert rows(record) == rows(whole)
+    for name in ("best.ckpt", "last.ckpt"):
+        one, other = weights(record.path / "checkpoints" / name), weights(whole.path / "checkpoints" / name)
+        assert all(torch.equal(one[key], other[key]) for key in other)
+    one, other = ({k: v for k, v in r.metrics.items() if k != "train_seconds"} for r in (record, whole))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [
+        (1, signal.SIGINT),  # the first step
+        (17, signal.SIGTERM),  # in the middle of an epoch
+        (22, signal.SIGINT),  # the last step of an epoch, before its validation
+    ],
+)
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, step, number):
+    with pytest.raises(Interrupted, match="resume="):
+        fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
+    record = RunRecord(only_run(tmp_path))
+    assert record.facts["status"] == "interrupted"
+    assert torch.load(record.last, weights_only=True)["global_step"] == step
+
+    result = resume(record.path)
+
+    assert result.run_dir == record.path
+    assert_same(record, whole)
+    assert len(record.facts["resumed"]) == 1
+
+
+def test_a_killed_run_goes_on_from_its_last_epoch(whole, tmp_path):
+    running = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *WORDS, f"paths.output_dir={tmp_path}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    record = RunRecord(only_run(tmp_path))
+    assert record.facts["status"] == "running", "it could not say that it was killed"
+    assert record.status == "interrupted", "but it is found out"
+    assert record.metrics == {}
+
+    resume(record.path)
+
+    assert_same(record, whole)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(whole, tmp_path):
+    with pytest.raises(Interrupted):
+        fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
+    record = RunRecord(only_run(tmp_path))
+    record.last.unlink()
+    resume(record.path)
+    assert_same(record, whole)
+
+
+def test_more_epochs_train_a_finished_run_longer(whole, tmp_path):
+    record = RunRecord(tmp_path / "copy")
+    shutil.copytree(whole.path, record.path)
+    words = ["trainer.max_epochs=5", f"resume={record.path}"]
+
+    resume(record.path, compose(words), words)
+
+    assert record.history()[-1]["epoch"] == 5
+    assert record.config["trainer"]["max_epochs"] == 5
+    assert rows(record)[: len(rows(whole))] == rows(whole)
+
+
+def test_a_finished_run_is_left_as_it_is(whole, capsys):
+    before = {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")}
+    assert resume(whole.path).metrics == whole.metrics
+    assert "is finished; trainer.max_epochs=N, above 4" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")} == before
+
+
+def test_what_would_make_it_another_run_is_refused(whole):
+    words = ["model.depth=3", "optimizer.lr=1", "trainer.max_epochs=2", f"resume={whole.path}"]
+    with pytest.raises(ConfigError) as error:
+        resume(whole.path, compose(words), words)
+    assert [fault.key for fault in error.value.faults] == ["model.depth", "optimizer.lr"]
+    with pytest.raises(ConfigError, match="must be >= 4, the epochs that are done"):
+        resume(whole.path, compose(words), words[2:])
+
+
+def test_a_running_run_is_not_gone_on_with(whole, tmp_path):
+    record = RunRecord(tmp_path / "copy")
+    shutil.copytree(whole.path, record.path)
+    record.start()
+    with pytest.raises(RunError, match=f"still running, as process {os.getpid()}"):
+        resume(record.path)
+
+
+def test_a_checkpoint_of_another_shape_is_refused(whole, tmp_path):
+    record = RunRecord(tmp_path / "copy")
+    shutil.copytree(whole.path, record.path)
+    record.end("interrupted")
+    config = record.config
+    config["model"]["depth"] = 3
+    record.write_config(config)
+    with pytest.raises(RunError, match="depth=2, not 3"):
+        resume(record.path)
+
+
+def test_data_that_is_not_what_it_was_is_refused(whole, tmp_path):
+    record = RunRecord(tmp_path / "copy")
+    shutil.copytree(whole.path, record.path)
+    facts = json.loads((record.path / "run.json").read_text())
+    record.update(status="interrupted", validation="0" * len(facts["validation"]))
+    with pytest.raises(RunError, match="was chosen on 0000"):
+        resume(record.path)
