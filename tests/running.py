@@ -36,7 +36,7 @@ def only_run(folder: Path) -> Path:
 def make_pictures(
     root: Path, *splits: str, classes: tuple[str, ...] = ("a", "b"), size: tuple[int, int] = (8, 8)
 ) -> None:
-    """Write 20 noisy pictures per class, lighter from class to class, to ``root/SPLIT/CLASS``; without splits, train."""
+    """Write 20 noisy pictures per class, lighter from class to class, to ``root/SPLIT/CLASS``."""
     generator = np.random.default_rng(0)
     for split in splits or ("train",):
         for label, name in enumerate(classes):

@@ -217,11 +217,7 @@ def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
     assert built.returncode == 0, built.stderr
     (archive,) = wheel.glob("*.whl")
     code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.app.compose(['model=vit_nano']).model.dim)"
-    done = python(
-        "-S", "-c", f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sys.path!r}]; {code}", cwd=tmp_path
-    )
     python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
-    done = python(
-        "-S", "-c", f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sys.path!r}]; {code}", cwd=tmp_path
-    )
+    path = [str(tmp_path / "site"), *sys.path]
+    done = python("-S", "-c", f"import sys; sys.path[:0] = {path!r}; {code}", cwd=tmp_path)
     assert done.stdout.split() == [str(tmp_path / "site" / "vitrine" / "app.py"), "64"], done.stderr

@@ -51,5 +51,7 @@ def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: fl
                 for sign, bound in ((">=", ge), (">", gt), ("<=", le), ("<", lt))
                 if math.isfinite(bound)
             ]
-            return [Fault(key, str(value), f"must be {' and '.join(bounds) or 'finite'}")]
+            if not math.isfinite(one):
+                bounds.insert(0, "finite")
+            return [Fault(key, str(value), f"must be {' and '.join(bounds)}")]
     return []

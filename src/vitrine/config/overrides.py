@@ -41,6 +41,7 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
         except HydraException as error:
             faults.append(Fault(argument, "", _syntax_problem(argument, error)))
             continue
+        override.config_loader = loader  # glob(..) asks it for the options of a group
         found = list(_faults(override, schema, loader, groups))
         faults += found
         if not found:
@@ -76,9 +77,10 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: set[
         options = list(_options(loader, name))
         for value in _values(override):
             for one in value if isinstance(value, list) else [value]:
-                if one is not None and str(one) not in options:
+                given = "null" if one is None else str(one)
+                if given not in options:
                     problem = f"{name} has no option of that name; it has {', '.join(sorted(options))}"
-                    yield Fault(name, str(one), problem, _near_option(name, str(one), options))
+                    yield Fault(name, given, problem, _near_option(name, given, options))
         return
     owner, leaf = _owner(schema, name)
     if owner is None:
@@ -173,7 +175,7 @@ def _unknown_problem(given: str, known: list[str]) -> str:
     inside = [key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}.")] if "." in given else []
     if inside:
         return f"there is no such key; {section} has {', '.join(inside)}"
-    top = sorted({key.split(".", 1)[0] for key in known})
+    top = sorted({key.split(".", 1)[0].split("/", 1)[0] for key in known})
     return f"there is no such key or group; there are {', '.join(top)}"
 
 

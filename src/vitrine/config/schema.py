@@ -45,7 +45,7 @@ class DataConfig:
     num_classes: int = number(MISSING, ge=2, le=1_000_000)
     patch_size: int = number(MISSING, ge=1, le=4096)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
-    mean: list[float] = MISSING
+    mean: list[float] = number(MISSING)
     std: list[float] = number(MISSING, gt=0)
     flip: bool = MISSING
     batch_size: int = number(MISSING, ge=1, le=1_000_000)
@@ -248,7 +248,8 @@ def train_faults(config: TrainConfig) -> list[Fault]:
 
     for key, values in (("data.mean", data.mean), ("data.std", data.std)):
         if len(values) not in (1, data.in_channels):
-            found.append(Fault(key, str(values), f"needs 1 value or {data.in_channels}, one per channel"))
+            several = f" or {data.in_channels}, one per channel" if data.in_channels > 1 else ""
+            found.append(Fault(key, str(values), f"needs 1 value{several}"))
     for key, used, by in (("betas", ("adamw", "adam"), "adamw and adam"), ("momentum", ("sgd",), "sgd")):
         value = getattr(optimizer, key)
         if optimizer.name in used and value is None:

@@ -10,7 +10,7 @@ from vitrine.errors import Fault
 POSITIONS = ("none", "learned", "sincos1d", "sincos2d")
 POOLS = ("cls", "mean")
 ATTENTION_KERNELS = ("auto", "sdpa", "explicit")
-INITS = ("paper", "trunc_normal", "torch")
+INITS = ("xavier", "paper", "trunc_normal", "torch")
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ViTConfig:
     class_token: bool = True
     pool: str = choice(POOLS, "cls")
     attention_kernel: str = choice(ATTENTION_KERNELS, "auto")
-    init: str = choice(INITS, "paper")
+    init: str = choice(INITS, "xavier")
     embed_dropout: float = number(0.0, ge=0, lt=1)
     attention_dropout: float = number(0.0, ge=0, lt=1)
     projection_dropout: float = number(0.0, ge=0, lt=1)
@@ -73,9 +73,8 @@ class ViTConfig:
 def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
     """What keeps ``config`` from being built: values out of range, and values that don't go together."""
     found = limits.faults(config, prefix)
-    if any(
-        fault.key in {f"{prefix}{name}" for name in ("image_size", "patch_size", "dim", "heads")} for fault in found
-    ):
+    used_below = {f"{prefix}{name}" for name in ("image_size", "patch_size", "dim", "heads", "mlp_ratio")}
+    if any(fault.key in used_below for fault in found):
         return found  # arithmetic on these would only repeat what is said already
 
     def fault(name: str, problem: str, nearest: str = "") -> None:

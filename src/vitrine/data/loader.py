@@ -81,7 +81,7 @@ class EvalLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of (B, C, H, W) uint8 images and (B,) int64 labels."""
-        own = torch.arange(self.rank, len(self.split), self.world_size, device=self.split.images.device)
+        own = torch.arange(len(self.split), device=self.split.images.device)[self.rank :: self.world_size]
         for batch in range(len(self)):
             chosen = self.split[own[batch * self.batch_size : (batch + 1) * self.batch_size]]
             yield chosen.images, chosen.labels

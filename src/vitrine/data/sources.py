@@ -32,6 +32,8 @@ MNIST_MD5 = {
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels
+
 
 @dataclass(frozen=True)
 class Split:
@@ -89,13 +91,11 @@ def mnist(config: DataConfig, cache_dir: Path) -> Images:
     from torchvision import datasets
 
     raw = Path(config.root) / "MNIST" / "raw"
-    splits = _torchvision(datasets.MNIST, config, raw / "train-images-idx3-ubyte")
-    for name, known in MNIST_MD5.items():
-        if hashlib.md5((raw / name).read_bytes(), usedforsecurity=False).hexdigest() != known:
-            raise DataError(
-                f"{raw / name} is damaged: its MD5 sum is not that of MNIST; delete it to download it again"
-            )
-    return splits
+    for name, known in MNIST_MD5.items():  # before they are read, so that the message names the file that is damaged
+        path = raw / name
+        if path.is_file() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != known:
+            raise DataError(f"{path} is damaged: its MD5 sum is not that of MNIST; delete it to download it again")
+    return _torchvision(datasets.MNIST, config, raw)
 
 
 def fashion_mnist(config: DataConfig, cache_dir: Path) -> Images:
@@ -125,6 +125,8 @@ def cifar100(config: DataConfig, cache_dir: Path) -> Images:
 
 def imagefolder(config: DataConfig, cache_dir: Path) -> Images:
     """Pictures in class folders, scaled so that the shorter side fits, cropped to the middle, and kept in the cache."""
+    if config.in_channels not in MODES:
+        raise DataError(f"data.in_channels={config.in_channels}: pictures have 1 (grey), 3 (colour) or 4 (with alpha)")
     folder = ImageFolder.scan(config.root)
     if len(folder.classes) != config.num_classes:
         raise DataError(
@@ -187,9 +189,10 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
     name = getattr(dataset, "__name__", "the data set")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{name}.lock"), contextlib.redirect_stdout(io.StringIO()):
+        with FileLock(root / f".{name}.lock"):
             print(f"downloading {name} to {root}", flush=True)
-            return dataset(root, train=train, download=True)  # torchvision compares the archives with their MD5 sums
+            with contextlib.redirect_stdout(io.StringIO()):
+                return dataset(root, train=train, download=True)  # torchvision checks the archives' MD5 sums
     except (OSError, RuntimeError) as error:
         reason = _first_line(error)
         raise DataError(f"{name} is not in {root} and could not be downloaded ({reason}); {OFFLINE}") from None
@@ -207,7 +210,7 @@ def _decode(path: Path, config: DataConfig) -> np.ndarray:
     size = config.image_size
     try:
         with Image.open(path) as file:
-            image = file.convert({1: "L", 3: "RGB", 4: "RGBA"}[config.in_channels])
+            image = file.convert(MODES[config.in_channels])
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
         raise DataError(f"{path} cannot be read as a picture: {_first_line(error)}") from None
     if image.size != (size, size):

@@ -1,0 +1,181 @@
+"""What a training does, seen through its public face: compose, fit, load_run."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from running import SMALL, make_pictures, only_run
+
+from vitrine import compose, fit, load_run
+from vitrine.data.module import ImageData
+from vitrine.errors import ConfigError, DataError, RunError
+
+
+class Watch(Callback):
+    """Keeps what each step and epoch had."""
+
+    def __init__(self):
+        self.losses, self.lrs, self.labels, self.norms = [], [], [], []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.losses.append(float(outputs["loss"]))
+        self.lrs.append(module.lr)
+        self.labels.append(batch[1])
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        gradients = [parameter.grad.flatten() for parameter in module.parameters()]
+        self.norms.append(float(torch.cat(gradients).norm()))
+
+
+@pytest.fixture
+def small(tmp_path):
+    def make(*words):
+        return compose([*SMALL, f"paths.output_dir={tmp_path}", *words])
+
+    return make
+
+
+def test_training_learns_and_the_run_can_be_used(small):
+    result = fit(small("trainer.max_epochs=12", "data.batch_size=32", "optimizer.lr=2e-3"))
+
+    assert result.metrics["test/acc"] > 0.8
+    run = load_run(result.run_dir)
+    assert run.metrics == result.metrics
+    assert run.config.optimizer.lr == 2e-3
+    assert not run.model.training
+    data = ImageData(run.config)
+    mean, std = run.config.data.mean[0], run.config.data.std[0]
+    with torch.no_grad():
+        logits = run.model((data.test.images.float() / 255 - mean) / std)
+    stored = np.load(result.run_dir / "predictions.npz")
+    np.testing.assert_allclose(logits.numpy(), stored["logits"], atol=1e-5)
+    np.testing.assert_array_equal(data.test.labels.numpy(), stored["labels"])
+
+
+def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones(small):
+    watches = {}
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        watches[name] = Watch()
+        fit(small(f"seed={seed}", "model.mlp_dropout=0.1"), callbacks=[watches[name]])
+    assert watches["one"].losses == watches["again"].losses
+    assert watches["one"].losses != watches["other"].losses
+
+
+def test_the_validation_split_depends_on_its_own_seed_alone(small):
+    hashes = {
+        words: ImageData(small(*words)).held_out_hash
+        for words in (("seed=0",), ("seed=1",), ("data.val_seed=1",), ("data.val_fraction=0.2",))
+    }
+    assert hashes["seed=0",] == hashes["seed=1",]
+    assert len(set(hashes.values())) == 3
+
+
+def test_the_schedule_is_followed_step_by_step(small):
+    watch = Watch()
+    fit(small("trainer.max_epochs=4", "optimizer.lr=1.0e-3", "schedule.warmup=0.25"), callbacks=[watch])
+    steps = 20  # 4 epochs of 5 steps
+    expected = [1e-3 * min((k + 1) / 5, 0.5 * (1 + np.cos(np.pi * max(0, k - 5) / 15))) for k in range(steps)]
+    np.testing.assert_allclose(watch.lrs, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradients_are_clipped_to_the_given_norm(small, precision):
+    watch = Watch()
+    words = ("trainer.gradient_clip_val=0.01", f"trainer.precision={precision}", "optimizer=sgd", "optimizer.lr=1.0e-9")
+    clipped = []
+
+    class AfterClipping(Watch):
+        def on_train_batch_end(self, trainer, module, *rest):
+            clipped.append(float(torch.cat([p.grad.flatten() for p in module.parameters()]).norm()))
+
+    fit(small(*words), callbacks=[watch, AfterClipping()])
+    assert min(watch.norms) > 0.011
+    np.testing.assert_allclose(clipped, 0.01, rtol=1e-2)
+
+
+def test_label_smoothing_raises_the_loss_of_a_sure_model(small):
+    plain, smooth = Watch(), Watch()
+    words = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
+    fit(small(*words), callbacks=[plain])
+    fit(small(*words, "loss.label_smoothing=0.3"), callbacks=[smooth])
+    assert plain.losses[-1] < 0.5 < 0.9 < smooth.losses[-1]
+
+
+def test_the_best_epoch_on_validation_is_the_one_that_is_tested(small):
+    run = load_run(fit(small("trainer.max_epochs=6", "optimizer.lr=0.05", "callbacks.monitor=val/loss")).run_dir)
+    epochs = [row for row in run.record.history() if "val/loss" in row]
+    best = min(reversed(epochs), key=lambda row: row["val/loss"])
+    assert run.metrics["best_epoch"] == best["epoch"]
+    assert run.metrics["val/loss"] == best["val/loss"]
+    checkpoint = torch.load(run.record.best, weights_only=True)
+    assert checkpoint["epoch"] + 1 == best["epoch"]
+
+
+def test_early_stopping_ends_a_run_that_no_longer_improves(small):
+    words = ("callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=1", "optimizer.lr=1.0e-12")
+    run = load_run(fit(small(*words, "trainer.max_epochs=9", "callbacks.early_stopping.min_delta=1")).run_dir)
+    assert run.record.history()[-1]["epoch"] == 2
+    assert run.record.facts["status"] == "finished"
+
+
+def test_the_average_of_the_weights_is_what_is_tested(small):
+    run = load_run(fit(small("callbacks=[default,ema]", "callbacks.ema.decay=0.9")).run_dir)
+    checkpoint = torch.load(run.record.best, weights_only=True)
+    averaged, current = checkpoint["state_dict"], checkpoint["current_model_state"]
+    assert not torch.equal(averaged["model.head.weight"], current["model.head.weight"])
+    assert torch.equal(run.model.head.weight, averaged["model.head.weight"])
+
+
+def test_every_optimizer_and_position_and_pool_trains(small):
+    for words in (
+        ("optimizer=sgd", "position=none"),
+        ("optimizer=adam", "position=sincos1d", "schedule=constant"),
+        ("pool=cls", "position=learned", "augment=none"),
+        ("trainer.precision=64-true",),
+    ):
+        metrics = fit(small("debug=quick", *words)).metrics
+        assert np.isfinite(metrics["test/loss"])
+
+
+def test_a_run_that_fails_says_so_in_its_folder(small, tmp_path):
+    class Fails(Callback):
+        def on_train_epoch_end(self, *_):
+            raise RuntimeError("the cable was pulled")
+
+    with pytest.raises(RuntimeError, match="cable"):
+        fit(small(), callbacks=[Fails()])
+    facts = json.loads((only_run(tmp_path) / "run.json").read_text())
+    assert facts["status"] == "failed"
+    assert facts["error"] == "RuntimeError: the cable was pulled"
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_the_run(small, tmp_path):
+    class Vandal(Callback):
+        def on_train_epoch_start(self, trainer, module):
+            folder = only_run(tmp_path) / "checkpoints"
+            folder.rmdir()
+            folder.write_text("a file where the folder was")
+
+    with pytest.raises(RunError, match="cannot write"):
+        fit(small(), callbacks=[Vandal()])
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "failed"
+
+
+def test_what_cannot_work_leaves_nothing(small, tmp_path):
+    config = small()
+    config.model.heads = 5
+    with pytest.raises(ConfigError, match=r"model\.heads=5"):
+        fit(config)
+    make_pictures(tmp_path / "pictures")
+    (tmp_path / "pictures" / "train" / "b" / "7.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"b/7\.png"):
+        fit(small("data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"))
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_mnist_trains_on_the_real_images(small, shared_data):
+    result = fit(small("data=mnist", f"data.root={shared_data}", "debug=quick", "patch=7"))
+    facts = load_run(result.run_dir).record.facts
+    assert facts["images"] == {"train": 54_000, "val": 6_000, "test": 10_000}

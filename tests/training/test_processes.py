@@ -1,0 +1,95 @@
+"""One training in two real processes that talk through gloo."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import ROOT, only_run
+
+WORDS = ["model=vit_nano", "depth=1", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "data.batch_size=200"]
+
+
+def start(folder, *words):
+    return command(*WORDS, f"paths.output_dir={folder}", *words)
+
+
+def command(*words):
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def history(folder):
+    return np.genfromtxt(only_run(folder) / "metrics.csv", delimiter=",", names=True)
+
+
+def children(pid):
+    return [
+        int(one) for one in subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    ]
+
+
+def test_two_processes_train_what_one_process_trains(tmp_path):
+    alone, together = start(tmp_path / "one"), start(tmp_path / "two", "accelerator=cpu_ddp")
+    for running in (alone, together):
+        out, err = running.communicate(timeout=200)
+        assert running.returncode == 0, err
+        assert err == ""
+    assert "2 processes" in out
+    assert out.count("epoch 3/3") == 1, "only the first process shows"
+    one, two = history(tmp_path / "one"), history(tmp_path / "two")
+    assert len(one) == len(two)
+    for column in ("trainloss", "valloss", "valacc"):
+        np.testing.assert_allclose(two[column], one[column], atol=2e-6)
+    metrics = [json.loads((only_run(tmp_path / name) / "metrics.json").read_text()) for name in ("one", "two")]
+    assert metrics[0]["test/acc"] == metrics[1]["test/acc"]
+    assert json.loads((only_run(tmp_path / "two") / "run.json").read_text())["processes"] == 2
+
+
+def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):
+    running = start(tmp_path, "-m", "accelerator=cpu_ddp", "debug.limit_batches=2", "seed=0,1")
+    _, err = running.communicate(timeout=200)
+    assert running.returncode == 0, err
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("sweeps/*/*/run.json")]
+    assert sorted(one["varies"] for one in records) == ["seed=0", "seed=1"]
+    assert {one["status"] for one in records} == {"finished"}
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGKILL, "failed", 1)]
+)
+def test_a_run_whose_process_is_stopped_or_killed_says_so_and_goes_on(tmp_path, number, status, code):
+    running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_epochs=2000")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = [pid for pid in children(running.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert len(workers) == 2
+    if number == signal.SIGINT:
+        os.killpg(running.pid, number)  # as a terminal does: to all of them
+    else:
+        os.kill(workers[1], number)
+    _, err = running.communicate(timeout=120)
+
+    assert running.returncode == code
+    assert "Traceback" not in err
+    facts = json.loads((only_run(tmp_path) / "run.json").read_text())
+    assert facts["status"] == status
+    if number == signal.SIGKILL:
+        assert "process 1 of 2 was killed by SIGKILL" in facts["error"]
+
+    epochs = int(np.nanmax(history(tmp_path)["epoch"]))
+    again = command(f"resume={only_run(tmp_path)}", f"trainer.max_epochs={epochs + 1}")
+    _, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "finished"
