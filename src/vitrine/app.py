@@ -19,6 +19,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -26,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
-from vitrine.config.overrides import check_overrides, quote_numbers
+from vitrine.config.overrides import check_overrides, optional_section, quote_numbers
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
 from vitrine.runs.record import RunRecord, check_writable
@@ -138,16 +139,18 @@ def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[Tra
         sound, found = check_overrides(quote_numbers(arguments, loader), SCHEMAS[name], loader)
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         if multirun:
-            (points,) = BasicSweeper.split_arguments(overrides, None)
+            points = _points(overrides, found)
         else:
             swept = [one for one in overrides if one.is_sweep_override()]
             problem = "has several values; python train.py -m ... runs them one after the other"
-            found += [Fault(one.key_or_group, one.get_value_string(), problem) for one in swept]
+            found += [Fault(one.key_or_group, _typed(one), problem) for one in swept]
             points = [[one.input_line or "" for one in overrides if one not in swept]]
         configs: list[TrainConfig | EvalConfig] = []
         for point in points:
             try:
-                configs.append(_finish(name, hydra.compose(name, list(point))))
+                usable, off = _sections_that_are_off(name, point)
+                found += off
+                configs.append(_finish(name, hydra.compose(name, usable)))
             except ConfigError as error:
                 found += error.faults
             except (HydraException, OmegaConfBaseException) as error:
@@ -156,6 +159,36 @@ def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[Tra
         raise ConfigError(found)
     _check_devices(configs)
     return configs
+
+
+def _sections_that_are_off(name: str, point: list[str]) -> tuple[list[str], list[Fault]]:
+    """Split off overrides of a section that nothing turns on, such as logger.wandb.mode without logger=wandb."""
+    inside = {word: section for word in point if (section := optional_section(SCHEMAS[name], word.partition("=")[0]))}
+    if not inside:
+        return point, []
+    composed = hydra.compose(name, [word for word in point if word not in inside])
+    off = [word for word, section in inside.items() if OmegaConf.select(composed, section) is None]
+    found = []
+    for word in off:
+        key, _, value = word.partition("=")
+        group, _, option = inside[word].partition(".")
+        choice = f"[default,{option}]" if group == "callbacks" else option
+        found.append(Fault(key, value, f"{inside[word]} is off; turn it on with {group}={choice}"))
+    return [word for word in point if word not in off], found
+
+
+def _typed(override: Override) -> str:
+    """The value of an override as it was typed."""
+    return (override.input_line or "").partition("=")[2].replace("'", "")
+
+
+def _points(overrides: list[Override], found: list[Fault]) -> list[list[str]]:
+    """The overrides of each trial of a multirun; values that can't be counted are added to ``found``."""
+    endless = [one for one in overrides if one.is_sweep_override() and not one.is_discrete_sweep()]
+    problem = "has no end of values; name some: a,b,c"
+    found += [Fault(one.key_or_group, _typed(one), problem) for one in endless]
+    (points,) = BasicSweeper.split_arguments([one for one in overrides if one not in endless], None)
+    return points
 
 
 def _check_overrides(name: str, arguments: list[str]) -> None:
@@ -190,8 +223,7 @@ def _fill_in(data: DictConfig) -> list[Fault]:
     if data.name != "imagefolder":
         return []
     found = []
-    if OmegaConf.is_missing(data, "root"):
-        data.root = ""
+    if not data.root:
         found.append(
             Fault("data.root", "", "data=imagefolder needs the folder of your pictures, with train/<class>/* in it")
         )

@@ -50,12 +50,29 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
 
 
 def quote_numbers(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
-    """``arguments`` with the numbers that choose from a group in quotes: Hydra takes ``patch='2'``, but not ``patch=2``."""
+    """Put numbers that choose from a group in quotes: Hydra takes ``patch='2'``, but not ``patch=2``."""
     groups = set(_groups(loader))
-    return [
-        re.sub(r"(?<=[=,(])(\d+)(?=[,)]|$)", r"'\1'", word) if word.partition("=")[0].lstrip("+") in groups else word
-        for word in arguments
-    ]
+
+    def quoted(word: str) -> str:
+        name, _, value = word.partition("=")
+        if name.lstrip("+") not in groups or not re.fullmatch(r"[\w,/-]+", value):
+            return word
+        return f"{name}=" + ",".join(f"'{one}'" if one.isdigit() else one for one in value.split(","))
+
+    return [quoted(word) for word in arguments]
+
+
+def optional_section(schema: Any, dotted: str) -> str:
+    """The section of ``dotted`` that may be null as a whole, as ``logger.wandb`` in ``logger.wandb.mode``; else ""."""
+    names = dotted.split(".")
+    for depth, name in enumerate(names[:-1], start=1):
+        hint = typing.get_type_hints(schema).get(name)
+        schema = _without_none(hint)
+        if not dataclasses.is_dataclass(schema):
+            return ""
+        if schema is not hint:
+            return ".".join(names[:depth])
+    return ""
 
 
 def keys(schema: Any, prefix: str = "") -> Iterator[str]:
@@ -162,12 +179,11 @@ def _near_option(group: str, given: str, options: list[str]) -> str:
 def _near_key(given: str, known: list[str]) -> str:
     """The nearest whole key; else a key that ends in the word given, as ``lr`` for ``optimizer.lr``."""
     last = {key.rsplit(".", 1)[-1]: key for key in reversed(known)}
-    if given in last:
-        return last[given]
-    if match := nearest(given, known):
-        return match
-    match = nearest(given.rsplit(".", 1)[-1], last)
-    return last[match] if match else ""
+    word = given.rsplit(".", 1)[-1]
+    if word in last:
+        return last[word]
+    match = nearest(word, last)
+    return nearest(given, known) or (last[match] if match else "")
 
 
 def _unknown_problem(given: str, known: list[str]) -> str:

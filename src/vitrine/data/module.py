@@ -54,6 +54,11 @@ class ImageData(pl.LightningDataModule):
         steps = len(self.train) // min(self.config.data.batch_size, len(self.train))
         return min(steps, self.config.debug.limit_batches or steps)
 
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole training."""
+        return self.steps_per_epoch * self.config.trainer.max_epochs
+
     def train_dataloader(self) -> TrainLoader:
         """Batches of this process, on its device, from where training stands."""
         trainer = self._trainer()

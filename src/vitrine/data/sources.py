@@ -182,9 +182,7 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
     try:
         return dataset(root, train=train)
     except RuntimeError as error:
-        if "not found" not in str(
-            error
-        ):  # torchvision: "Dataset not found or corrupted. You can use download=True ..."
+        if "not found" not in str(error):  # where nothing is there, torchvision says "not found or corrupted"
             raise
     name = getattr(dataset, "__name__", "the data set")
     try:
@@ -194,7 +192,7 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
             with contextlib.redirect_stdout(io.StringIO()):
                 return dataset(root, train=train, download=True)  # torchvision checks the archives' MD5 sums
     except (OSError, RuntimeError) as error:
-        reason = _first_line(error)
+        reason = " ".join(str(error).split())[:200]
         raise DataError(f"{name} is not in {root} and could not be downloaded ({reason}); {OFFLINE}") from None
 
 
@@ -210,7 +208,10 @@ def _decode(path: Path, config: DataConfig) -> np.ndarray:
     size = config.image_size
     try:
         with Image.open(path) as file:
-            image = file.convert(MODES[config.in_channels])
+            image: Image.Image = file
+            if file.mode.startswith("I;16"):  # Pillow would cut 16 bits off at 255
+                image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
+            image = image.convert(MODES[config.in_channels])
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
         raise DataError(f"{path} cannot be read as a picture: {_first_line(error)}") from None
     if image.size != (size, size):

@@ -12,7 +12,7 @@ from vitrine.models.attention import Attention
 
 
 def xavier(model: nn.Module) -> None:
-    """Xavier's uniform distribution for every linear map, biases zero, as MoCo v3 (arXiv:2104.02057, section 4.1) and MAE.
+    """Xavier's uniform distribution for every linear map, biases zero, as MAE (arXiv:2111.06377, appendix A.1).
 
     Query, key and value count as maps of their own, and so does the patch embedding: its fan-out is the model's width,
     which leaves patches smaller than fixed positions of size 1.
@@ -32,8 +32,8 @@ def xavier(model: nn.Module) -> None:
 def paper(model: nn.Module) -> None:
     """As the paper's own code (github.com/google-research/vision_transformer, vit_jax/models_vit.py).
 
-    Like ``xavier``, but the patch embedding from LeCun's normal distribution, and the head zero, so that training starts
-    from equal chances.
+    Like ``xavier``, but the patch embedding from LeCun's normal distribution, and the head zero, so that training
+    starts from equal chances.
     """
     xavier(model)
     for module in model.modules():

@@ -29,7 +29,7 @@ def sincos1d(config: ViTConfig) -> Tensor:
 
     Channel pair k turns at 10000^(-2k/D) radians a token. The class token is at place 0; an odd width ends in a sine.
     """
-    angles = _angles(torch.arange(config.tokens), torch.arange(0, config.dim, 2) / config.dim)
+    angles = _angles(torch.arange(config.tokens), torch.arange(0, config.dim, 2, dtype=torch.float64) / config.dim)
     table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : config.dim]
     return table.float().unsqueeze(0)
 
@@ -41,7 +41,7 @@ def sincos2d(config: ViTConfig) -> Tensor:
     section 4). The layout is that of arXiv:2205.01580. The class token gets zeros.
     """
     quarter = config.dim // 4
-    exponents = torch.arange(quarter) / quarter
+    exponents = torch.arange(quarter, dtype=torch.float64) / quarter
     places = torch.arange(config.grid)
     columns, rows = places.repeat(config.grid), places.repeat_interleave(config.grid)
     x, y = _angles(columns, exponents), _angles(rows, exponents)
@@ -53,7 +53,7 @@ def sincos2d(config: ViTConfig) -> Tensor:
 
 def _angles(places: Tensor, exponents: Tensor) -> Tensor:
     """(N,), (K,) -> (N, K) float64: place times 10000^-exponent."""
-    return torch.outer(places.double(), torch.exp(-math.log(10_000.0) * exponents.double()))
+    return torch.outer(places.double(), torch.exp(-math.log(10_000.0) * exponents))
 
 
 TABLES: dict[str, Callable[[ViTConfig], nn.Parameter | Tensor | None]] = {

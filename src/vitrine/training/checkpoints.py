@@ -52,7 +52,7 @@ class Checkpoints(Callback):
         sign = 1 if self.monitor == "val/acc" else -1
         better = not self.best or sign * values[self.monitor] >= sign * self.best[self.monitor]
         if better:
-            self.best = {**values, "epoch": trainer.current_epoch + 1}
+            self.best = {**values, "best_epoch": trainer.current_epoch + 1}
         self.save(trainer)
         if better and trainer.is_global_zero:
             link(self.record.last, self.record.best)

@@ -20,7 +20,7 @@ from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
 from vitrine.training.callbacks import ProgressBar, StopOnSignal, Throughput, TrainingLog
-from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, read_checkpoint
+from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
 from vitrine.training.devices import Hardware, choose
 from vitrine.training.display import quiet_libraries, show_result, show_start
@@ -112,34 +112,58 @@ def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> 
 
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
     """What each process of a run does; the first one also shows, tests, and writes the record."""
-    config, record, hardware = run.config, run.record, run.hardware
+    config, record = run.config, run.record
     torch.set_flush_denormal(True)  # gradients near zero would otherwise slow a CPU down several times
     torch.manual_seed(mix(config.seed))
-    steps = data.steps_per_epoch * config.trainer.max_epochs
-    module = Classifier(config, steps, min(config.data.batch_size, len(data.train)))
-    checkpoints = Checkpoints(record, config.callbacks.monitor)
-    checkpoint = read_checkpoint(record.last) if record.last.exists() else None
+    module = Classifier(config, data.steps, min(config.data.batch_size, len(data.train)))
+    done = 0
+    if record.last.exists():
+        checkpoint = read_checkpoint(record.last)
+        load_weights(module.model, model_weights(checkpoint), str(record.last))  # says clearly what does not fit
+        done = checkpoint["global_step"]
+    if rank > 0:
+        _train(run, data, module, callbacks)
+        return
 
-    watchers: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
-    if (ema := config.callbacks.ema) is not None:
-        watchers.append(WeightAveraging(avg_fn=partial(ema_step, decay=ema.decay)))
-    if (stopping := config.callbacks.early_stopping) is not None:
+    console = Console()
+    facts = {
+        "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
+        "flops_per_image": flops_per_image(config.model),
+        "steps_per_epoch": data.steps_per_epoch,
+    }
+    record.update(**facts)
+    show_start(console, config, record, run.hardware, facts, data.sizes)
+    with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
+        start = time.perf_counter()
+        progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
+        best = _train(run, data, module, [progress, *callbacks], logger)
+        processes.part()  # what follows is done by one process alone
+        metrics = best | {"train_seconds": round(time.perf_counter() - start, 2)}
+        pictures = {"curves": draw_curves(record)}
+        if data.test is not None:
+            outcome = test(config, read_checkpoint(record.best), data, run.hardware)
+            outcome.save(record)
+            metrics |= outcome.metrics
+            pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.images.classes)
+        record.update(**peak_memory())
+        record.write_metrics(metrics)
+        logger.conclude(metrics, pictures)
+    show_result(console, record, metrics)
+
+
+def _train(
+    run: Run, data: ImageData, module: Classifier, watchers: Sequence[Callback], logger: RunLogger | None = None
+) -> dict[str, float]:
+    """Train from the last checkpoint, or from the start; gives the metrics of the best epoch and its number."""
+    config, hardware = run.config, run.hardware
+    checkpoints = Checkpoints(run.record, config.callbacks.monitor)
+    averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
+    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
+    if averaging is not None:
+        callbacks.append(WeightAveraging(avg_fn=partial(ema_step, decay=averaging.decay)))
+    if stopping is not None:
         mode = "max" if stopping.monitor == "val/acc" else "min"
-        watchers.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
-    logger = None
-    if rank == 0:
-        console = Console()
-        facts = {
-            "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
-            "flops_per_image": flops_per_image(config.model),
-            "steps_per_epoch": data.steps_per_epoch,
-        }
-        record.update(**facts)
-        show_start(console, config, record, hardware, facts, data.sizes)
-        watchers.append(ProgressBar(console, config.trainer.max_epochs, steps))
-        guests = invite(config, record, run.group, run.varies)
-        logger = RunLogger(record, checkpoint["global_step"] if checkpoint else 0, guests)
-
+        callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
     trainer = pl.Trainer(
         max_epochs=config.trainer.max_epochs,
         accelerator=hardware.accelerator,
@@ -153,42 +177,18 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
         detect_anomaly=config.debug.detect_anomaly,
         profiler="simple" if config.debug.profile else None,
         logger=logger or False,
-        callbacks=[*watchers, *callbacks, checkpoints, StopOnSignal(checkpoints)],
+        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints)],
         plugins=[AtomicCheckpointIO()],
-        default_root_dir=record.path,
+        default_root_dir=run.record.path,
         enable_checkpointing=False,  # Checkpoints does it
         enable_progress_bar=False,  # ProgressBar does it
         enable_model_summary=False,
         use_distributed_sampler=False,  # the loaders give each process its share
         num_sanity_val_steps=0,
     )
-    status = "failed"
-    metrics: dict[str, float] = {}
-    pictures: dict[str, Path] = {}
-    try:
-        start = time.perf_counter()
-        trainer.fit(module, datamodule=data, ckpt_path=record.last if checkpoint else None, weights_only=True)
-        if rank > 0:
-            return
-        processes.part()
-        best = {name.replace("epoch", "best_epoch"): value for name, value in checkpoints.best.items()}
-        metrics |= best | {"train_seconds": round(time.perf_counter() - start, 2)}
-        pictures["curves"] = draw_curves(record)
-        if data.test is not None:
-            outcome = test(config, read_checkpoint(record.best), data, hardware)
-            metrics |= outcome.metrics
-            outcome.save(record)
-            pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.images.classes)
-        record.update(**peak_memory())
-        record.write_metrics(metrics)
-        status = "finished"
-        show_result(console, record, metrics)
-    except Interrupted:
-        status = "interrupted"
-        raise
-    finally:
-        if logger is not None:
-            logger.finish(status, metrics, pictures)
+    last = run.record.last if run.record.last.exists() else None
+    trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    return checkpoints.best
 
 
 def _write_origin(run: Run, data: ImageData) -> None:

@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vitrine.config.plain import to_plain
 from vitrine.config.schema import TensorBoardConfig, TrainConfig, WandbConfig
+from vitrine.errors import Interrupted
 from vitrine.runs import MetricsFile, RunRecord
 
 
@@ -114,6 +115,8 @@ class TensorBoardTracker:
 class RunLogger(Logger):
     """Writes each row to metrics.csv, then tells the guests. Works in the first process only.
 
+    As a context it lets the guests end whatever happens, with what became of the run.
+
     Args:
         record: the run.
         step: optimiser steps done before; later rows of metrics.csv are dropped.
@@ -126,6 +129,23 @@ class RunLogger(Logger):
         self.guests = guests
         self._file = MetricsFile(record, step)
         self._start = time.monotonic() - self._file.seconds
+        self._metrics: Mapping[str, float] = {}
+        self._pictures: Mapping[str, Path] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        status = "finished" if kind is None else "interrupted" if issubclass(kind, Interrupted) else "failed"
+        for guest in list(self.guests):
+            try:
+                guest.finish(status, self._metrics, self._pictures)
+            except Exception as error:
+                self._dismiss(guest, error)
+
+    def conclude(self, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        """Keep the final metrics and pictures for the guests' end."""
+        self._metrics, self._pictures = metrics, pictures
 
     @property
     def name(self) -> str:
@@ -150,15 +170,6 @@ class RunLogger(Logger):
             try:
                 guest.log(metrics, step)
             except Exception as error:  # a guest may fail in any way; the run goes on
-                self._dismiss(guest, error)
-
-    @rank_zero_only
-    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Let the guests end."""
-        for guest in list(self.guests):
-            try:
-                guest.finish(status, metrics, pictures)
-            except Exception as error:
                 self._dismiss(guest, error)
 
     def _dismiss(self, guest: Tracker, error: Exception) -> None:

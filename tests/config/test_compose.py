@@ -1,0 +1,151 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitrine.app import _compose_all
+from vitrine.errors import ConfigError, Fault
+from vitrine.training.devices import gpus
+
+CONF = Path(__file__).parents[2] / "conf"
+APART = {"hydra", "local"}  # Hydra's own, and what is true of one machine only
+OPTIONS = sorted(
+    (group.name, option.relative_to(group).with_suffix("").as_posix())
+    for group in CONF.iterdir()
+    if group.is_dir() and group.name not in APART
+    for option in group.rglob("*.yaml")
+    if option.stem != "base"
+)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of three classes, as data=imagefolder needs one."""
+    for name in ("aster", "rose", "tulip"):
+        (tmp_path / "pictures" / "train" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / "train" / name / "a.png").touch()
+    return tmp_path / "pictures"
+
+
+def test_there_are_options_to_compose():
+    assert len(OPTIONS) > 30
+    assert ("model", "vit_tiny") in OPTIONS
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=[f"{group}={option}" for group, option in OPTIONS])
+def test_every_option_of_every_group_composes(compose, pictures, group, option):
+    overrides = [f"{group}={option}"]
+    if group == "patch":
+        overrides += ["data.image_size=112"]  # all patch sizes divide it
+    if option == "imagefolder":
+        overrides += [f"data.root={pictures}"]
+    if (group, option) in {("accelerator", "gpu"), ("accelerator", "multi_gpu")} and not gpus():
+        with pytest.raises(ConfigError, match="there is no GPU here that PyTorch can use"):
+            compose(*overrides)
+    else:
+        config = compose(*overrides)
+        assert config.model.image_size == config.data.image_size
+
+
+def test_one_word_changes_what_its_group_stands_for(compose, pictures):
+    default = compose()
+    assert (default.data.name, default.model.dim, default.model.depth, default.seed) == ("digits", 192, 12, 0)
+    assert compose("model=vit_nano").model.dim == 64
+    assert compose("depth=6").model.depth == 6
+    assert compose("patch=4").model.patch_size == 4
+    assert compose("data=mnist").model.image_size == 28
+    assert compose("data=cifar100").model.num_classes == 100
+    assert compose("position=learned").model.position == "learned"
+    cls = compose("pool=cls").model
+    assert (cls.pool, cls.class_token) == ("cls", True)
+    assert compose("optimizer=sgd").optimizer.momentum == 0.9
+    assert compose("callbacks=[default,ema]").callbacks.ema.decay == 0.999
+    assert compose("debug=quick").trainer.max_epochs == 1
+    assert compose("data=imagefolder", f"data.root={pictures}").model.num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["patch=7"],
+            Fault("model.patch_size", "7", "must divide the image size, 8: 1, 2, 4, 8", "model.patch_size=8"),
+        ),
+        (
+            ["model=vit_nano", "model.heads=3"],
+            Fault("model.heads", "3", "must divide the width, model.dim=64: 1, 2, 4, 8, 16, 32, 64", "model.heads=2"),
+        ),
+        (
+            ["model.dim=66", "position=sincos2d"],
+            Fault("model.dim", "66", "must be divisible by 4 for model.position=sincos2d", "model.dim=68"),
+        ),
+        (
+            ["data.batch_size=63", "trainer.devices=2"],
+            Fault("data.batch_size", "63", "must be divisible by trainer.devices=2"),
+        ),
+        (
+            ["optimizer=sgd", "optimizer.betas=[0.9,0.99]"],
+            Fault("optimizer.betas", "[0.9, 0.99]", "belongs to adamw and adam, not to optimizer=sgd"),
+        ),
+        (
+            ["optimizer.momentum=0.9"],
+            Fault("optimizer.momentum", "0.9", "belongs to sgd, not to optimizer=adamw"),
+        ),
+        (["optimizer.lr=nan"], Fault("optimizer.lr", "nan", "must be finite and > 0 and <= 100")),
+        (["data.mean=[inf]"], Fault("data.mean", "[inf]", "must be finite")),
+        (
+            ["seed=1,2"],
+            Fault("seed", "1,2", "has several values; python train.py -m ... runs them one after the other"),
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(refusal, overrides, expected):
+    assert refusal(*overrides) == [expected]
+
+
+def test_faults_of_words_and_of_the_whole_are_told_at_once(refusal):
+    found = refusal("lr=3", "model=vit_mini", "patch=7", "model.heads=5", "data.batch_size=x", "optimizer.lr=-1")
+    assert {fault.key for fault in found} == {
+        "lr",
+        "model",
+        "model.patch_size",
+        "model.heads",
+        "data.batch_size",
+        "optimizer.lr",
+    }
+
+
+def test_a_folder_of_pictures_that_is_missing_is_told_with_the_nearest(refusal, pictures):
+    (fault,) = refusal("data=imagefolder", f"data.root={pictures}s")
+    assert (fault.key, fault.given) == ("data.root", f"{pictures}s")
+    assert fault.problem == f"{pictures}s is not a folder; did you mean {pictures}?"
+
+
+def test_every_trial_of_a_multirun_is_checked_before_any_runs():
+    with pytest.raises(ConfigError) as error:
+        _compose_all("train", ["model=vit_nano", "model.heads=4,5", "data.batch_size=64,0"], multirun=True)
+    assert sorted((fault.key, fault.given) for fault in error.value.faults) == [
+        ("data.batch_size", "0"),
+        ("model.heads", "5"),
+    ]
+    configs = _compose_all("train", ["model=vit_nano", "model.heads=2,4", "seed=range(0,3)"], multirun=True)
+    assert sorted((config.model.heads, config.seed) for config in configs) == [(h, s) for h in (2, 4) for s in range(3)]
+
+
+CHECK = """
+import sys, vitrine
+import vitrine.config
+from vitrine.errors import ConfigError
+config = vitrine.compose(["model=vit_nano"])
+try:
+    vitrine.compose(["model=vit_nan"])
+except ConfigError:
+    print(config.model.dim, *(name for name in ("torch", "torchvision", "lightning") if name in sys.modules))
+"""
+
+
+def test_a_configuration_is_composed_and_checked_without_importing_torch(tmp_path):
+    command = [sys.executable, "-c", CHECK]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("64\n", 0), done.stderr

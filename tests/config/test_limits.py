@@ -1,0 +1,88 @@
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from vitrine.config.limits import choice, faults, number
+from vitrine.errors import ConfigError, Fault, nearest
+
+
+@dataclass
+class Inner:
+    rate: float = number(0.5, ge=0, lt=1)
+
+
+@dataclass
+class Outer:
+    count: int = number(3, ge=1, le=10)
+    scale: float = number(1.0, gt=0)
+    anything: float = number(0.0)
+    large: int = number(0, ge=0, le=2**32 - 1)
+    several: list[float] = number(None, ge=0, lt=1)
+    colour: str = choice(["red", "green", "blue"], "red")
+    free: str = "whatever"
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_values_at_their_limits_pass():
+    assert faults(Outer()) == []
+    assert faults(Outer(count=1, scale=1e-30, several=[0, 0.999], colour="blue", inner=Inner(0))) == []
+    assert faults(Outer(count=10, large=2**32 - 1, several=[])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "given", "problem"),
+    [
+        ({"count": 0}, "count", "0", "must be >= 1 and <= 10"),
+        ({"count": 11}, "count", "11", "must be >= 1 and <= 10"),
+        ({"scale": 0.0}, "scale", "0.0", "must be > 0"),
+        ({"large": 2**32}, "large", "4294967296", "must be >= 0 and <= 4294967295"),
+        ({"several": [0.5, 1.0]}, "several", "[0.5, 1.0]", "must be >= 0 and < 1"),
+        ({"several": (-1, -2)}, "several", "(-1, -2)", "must be >= 0 and < 1"),
+        ({"inner": Inner(1.0)}, "inner.rate", "1.0", "must be >= 0 and < 1"),
+        ({"colour": "black"}, "colour", "black", "is not one of red, green, blue"),
+    ],
+)
+def test_a_value_outside_its_limits_is_told_with_what_is_allowed(changes, key, given, problem):
+    assert faults(Outer(**changes)) == [Fault(key, given, problem)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("anything", "must be finite"),
+        ("scale", "must be finite and > 0"),
+        ("count", "must be finite and >= 1 and <= 10"),
+    ],
+)
+def test_what_is_no_finite_number_is_refused_even_where_there_are_no_limits(key, problem, value):
+    assert faults(Outer(**{key: value})) == [Fault(key, str(value), problem)]
+    assert len(faults(Outer(several=[0.5, value]))) == 1
+
+
+def test_a_misspelt_choice_comes_with_the_nearest_one():
+    assert faults(Outer(colour="gren")) == [Fault("colour", "gren", "is not one of red, green, blue", "green")]
+
+
+def test_all_faults_are_found_under_the_prefix_given():
+    found = faults(Outer(count=0, colour="black", inner=Inner(2)), "outer.")
+    assert [fault.key for fault in found] == ["outer.count", "outer.colour", "outer.inner.rate"]
+
+
+def test_an_error_shows_every_fault_once_with_key_value_problem_and_hint():
+    first = Fault("model.dim", "5", "must be even", "model.dim=6")
+    second = Fault("lr", "", "there is no such key")
+    error = ConfigError([first, second, first])
+    assert error.faults == [first, second]
+    assert str(error) == (
+        "the configuration has 2 faults:\n"
+        "  model.dim=5\n      must be even\n      did you mean model.dim=6?\n"
+        "  lr\n      there is no such key"
+    )
+    assert str(ConfigError([second])).startswith("the configuration cannot work:\n")
+
+
+def test_the_nearest_word_is_empty_where_none_is_near():
+    assert nearest("sincos", ["none", "sincos2d"]) == "sincos2d"
+    assert nearest("xyz", ["none", "sincos2d"]) == ""

@@ -1,0 +1,171 @@
+import math
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+
+import vitrine
+from vitrine.config.plain import from_plain, to_plain
+from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig, train_faults
+from vitrine.errors import Fault
+
+
+@pytest.fixture(scope="module")
+def default():
+    return vitrine.compose(["model=vit_nano"])
+
+
+@pytest.fixture
+def change(default):
+    """The faults of the default configuration with values changed where no command line is in the way."""
+    config = deepcopy(default)
+    assert train_faults(config) == []
+
+    def call(**changes):
+        for path, value in changes.items():
+            *sections, leaf = path.split("__")
+            target = config
+            for section in sections:
+                target = getattr(target, section)
+            assert hasattr(target, leaf), path
+            setattr(target, leaf, value)
+        return train_faults(config)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"data__mean": [0.1, 0.2]}, Fault("data.mean", "[0.1, 0.2]", "needs 1 value")),
+        ({"data__std": []}, Fault("data.std", "[]", "needs 1 value")),
+        ({"data__std": [0.0]}, Fault("data.std", "[0.0]", "must be > 0")),
+        (
+            {"data__name": "digit"},
+            Fault(
+                "data.name",
+                "digit",
+                "is not one of digits, mnist, fashion_mnist, cifar10, cifar100, imagefolder",
+                "digits",
+            ),
+        ),
+        ({"data__val_fraction": 1.0}, Fault("data.val_fraction", "1.0", "must be > 0 and < 1")),
+        (
+            {"optimizer__momentum": 0.9},
+            Fault("optimizer.momentum", "0.9", "belongs to sgd, not to optimizer=adamw"),
+        ),
+        ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is needed by optimizer=adamw")),
+        (
+            {"optimizer__betas": [0.9]},
+            Fault("optimizer.betas", "[0.9]", "must be two numbers, such as [0.9,0.999]"),
+        ),
+        ({"optimizer__betas": [0.9, 1.0]}, Fault("optimizer.betas", "[0.9, 1.0]", "must be >= 0 and < 1")),
+        (
+            {"optimizer__name": "sgd", "optimizer__betas": None},
+            Fault("optimizer.momentum", "null", "is needed by optimizer=sgd"),
+        ),
+        (
+            {"optimizer__name": "sgd", "optimizer__momentum": 0.9},
+            Fault("optimizer.betas", "[0.9, 0.999]", "belongs to adamw and adam, not to optimizer=sgd"),
+        ),
+        (
+            {"optimizer__name": "adam", "optimizer__betas": None},
+            Fault("optimizer.betas", "null", "is needed by optimizer=adam"),
+        ),
+        ({"trainer__devices": 3}, Fault("data.batch_size", "64", "must be divisible by trainer.devices=3")),
+        ({"trainer__devices": 0}, Fault("trainer.devices", "0", "must be >= 1 and <= 1024")),
+        ({"data__batch_size": 0}, Fault("data.batch_size", "0", "must be >= 1 and <= 1000000")),
+        (
+            {"model__num_classes": 9},
+            Fault("model.num_classes", "9", "must be >= 10, the number of classes of data=digits"),
+        ),
+        (
+            {"model__image_size": 16},
+            Fault(
+                "model.image_size",
+                "16",
+                "is not what the images have; set data.image_size=16 and leave model.image_size to follow",
+            ),
+        ),
+        (
+            {"model__in_channels": 3},
+            Fault(
+                "model.in_channels",
+                "3",
+                "is not what the images have; set data.in_channels=3 and leave model.in_channels to follow",
+            ),
+        ),
+        (
+            {"trainer__precision": "bf16_mixed"},
+            Fault(
+                "trainer.precision",
+                "bf16_mixed",
+                "is not one of auto, 32-true, bf16-mixed, 16-mixed, 64-true",
+                "bf16-mixed",
+            ),
+        ),
+        (
+            {"callbacks__monitor": "val/los"},
+            Fault("callbacks.monitor", "val/los", "is not one of val/acc, val/loss", "val/loss"),
+        ),
+        (
+            {"callbacks__early_stopping": EarlyStoppingConfig(patience=0)},
+            Fault("callbacks.early_stopping.patience", "0", "must be >= 1"),
+        ),
+        ({"callbacks__ema": EmaConfig(decay=1.0)}, Fault("callbacks.ema.decay", "1.0", "must be > 0 and < 1")),
+        (
+            {"logger__wandb": WandbConfig(mode="of")},
+            Fault("logger.wandb.mode", "of", "is not one of online, offline, disabled"),
+        ),
+        ({"seed": -1}, Fault("seed", "-1", "must be >= 0 and <= 4294967295")),
+    ],
+)
+def test_each_fault_names_the_key_the_value_and_what_is_allowed(change, changes, fault):
+    assert change(**changes) == [fault]
+
+
+def test_statistics_of_colour_images_may_be_one_or_one_per_channel(change):
+    sizes = {"data__in_channels": 3, "model__in_channels": 3, "data__std": [0.1, 0.2, 0.3]}
+    assert change(**sizes) == []
+    problem = "needs 1 value or 3, one per channel"
+    assert change(data__mean=[0.1, 0.2]) == [Fault("data.mean", "[0.1, 0.2]", problem)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "key", ["optimizer__lr", "optimizer__weight_decay", "trainer__gradient_clip_val", "schedule__warmup"]
+)
+def test_numbers_that_are_not_finite_are_refused(change, key, value):
+    (fault,) = change(**{key: value})
+    assert (fault.key, fault.given) == (key.replace("__", "."), str(value))
+    assert fault.problem.startswith("must be finite and ")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("key", ["data__mean", "data__std"])
+def test_statistics_that_are_not_finite_are_refused(change, key, value):
+    (fault,) = change(**{key: [value]})
+    assert fault.problem.startswith("must be finite")
+
+
+def test_more_classes_in_the_model_than_in_the_data_are_allowed(change):
+    assert change(model__num_classes=1000) == []
+
+
+def test_devices_that_are_not_counted_yet_are_no_fault(change):
+    assert change(trainer__devices=None) == []
+
+
+def test_faults_of_every_section_are_told_at_once(change):
+    found = change(model__heads=5, data__mean=[1.0, 2.0], optimizer__lr=-1.0, trainer__max_epochs=0, seed=-1)
+    assert {fault.key for fault in found} == {"model.heads", "data.mean", "optimizer.lr", "trainer.max_epochs", "seed"}
+    assert len(found) == 5
+
+
+def test_a_configuration_survives_the_way_through_plain_values(compose):
+    config = compose("callbacks=[default,early_stopping,ema]", "logger=all", "tags=[a,b]")
+    plain = to_plain(config)
+    assert plain["callbacks"]["ema"] == {"decay": 0.999}
+    again = from_plain(TrainConfig, plain)
+    assert again == config
+    assert again != replace(config, seed=1)

@@ -1,0 +1,117 @@
+import re
+
+import pytest
+
+from vitrine.data.folder import ImageFolder
+from vitrine.errors import DataError
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder of empty pictures at the paths given. Scanning reads names only."""
+
+    def make(*paths, name="flowers"):
+        root = tmp_path / name
+        root.mkdir(exist_ok=True)
+        for path in paths:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            if path.endswith("/"):
+                (root / path).mkdir()
+            else:
+                (root / path).touch()
+        return root
+
+    return make
+
+
+def refusal(root):
+    with pytest.raises(DataError) as error:
+        ImageFolder.scan(root)
+    return str(error.value)
+
+
+def test_pictures_are_listed_with_the_place_of_their_class(tree):
+    root = tree("train/rose/b.png", "train/rose/a.jpg", "train/aster/deep/er/c.PNG", "test/rose/d.webp")
+    folder = ImageFolder.scan(root)
+    train, test = root / "train", root / "test"
+    assert folder.root == root
+    assert folder.classes == ["aster", "rose"]
+    assert folder.splits == {
+        "train": [(train / "aster/deep/er/c.PNG", 0), (train / "rose/a.jpg", 1), (train / "rose/b.png", 1)],
+        "test": [(test / "rose/d.webp", 1)],
+    }
+    assert ImageFolder.scan(str(root)) == folder
+
+
+def test_other_files_and_hidden_ones_are_passed_over(tree):
+    root = tree(
+        "train/rose/a.png", "train/aster/b.png", "train/rose/notes.txt", "train/rose/._a.png", "train/.git/c.png"
+    )
+    folder = ImageFolder.scan(root)
+    assert folder.classes == ["aster", "rose"]
+    assert [path.name for path, _ in folder.splits["train"]] == ["b.png", "a.png"]
+
+
+def test_validation_and_test_may_lack_a_class(tree):
+    root = tree("train/aster/a.png", "train/rose/a.png", "val/rose/b.png", "test/aster/c.png")
+    splits = ImageFolder.scan(root).splits
+    assert [label for _, label in splits["val"]] == [1]
+    assert [label for _, label in splits["test"]] == [0]
+
+
+def test_a_missing_root_is_named_with_the_folder_nearest_to_it(tree, tmp_path):
+    root = tree("train/aster/a.png", "train/rose/a.png")
+    message = refusal(tmp_path / "flower")
+    assert f"{tmp_path / 'flower'} is not a folder" in message
+    assert f"did you mean {root}?" in message
+
+
+def test_a_missing_root_with_nothing_like_it_gets_no_hint(tmp_path):
+    assert refusal(tmp_path / "no" / "such") == f"{tmp_path / 'no' / 'such'} is not a folder"
+    (tmp_path / "file").touch()
+    assert refusal(tmp_path / "file").startswith(f"{tmp_path / 'file'} is not a folder")
+
+
+def test_a_root_without_train_says_what_is_expected(tree):
+    root = tree("aster/a.png", "rose/a.png")
+    assert refusal(root).startswith(f"{root} has no folder train; expected {root}/train/<class>/")
+
+
+@pytest.mark.parametrize(("paths", "found"), [(["train/"], "none"), (["train/rose/a.png"], "only rose")])
+def test_fewer_than_two_classes_are_refused(tree, paths, found):
+    root = tree(*paths)
+    assert refusal(root) == f"{root}/train must hold a folder for each of at least two classes; there is {found}"
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_class_that_train_has_not_is_named_with_the_nearest_class(tree, split):
+    root = tree("train/aster/a.png", "train/rose/a.png", f"{split}/roses/a.png", f"{split}/tulip/a.png")
+    assert refusal(root) == f"{root}/{split} has a class that train has not: roses, tulip; did you mean rose?"
+
+
+def test_a_strange_class_like_no_other_gets_no_hint(tree):
+    root = tree("train/aster/a.png", "train/rose/a.png", "val/xyz/a.png")
+    assert refusal(root) == f"{root}/val has a class that train has not: xyz"
+
+
+def test_a_class_without_a_picture_is_named(tree):
+    root = tree("train/aster/a.png", "train/rose/a.txt", "train/tulip/")
+    assert refusal(root) == f"{root}/train holds no picture of rose, tulip"
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_split_without_any_picture_is_named_with_the_kinds_that_count(tree, split):
+    paths = [f"{one}/{name}/a.png" for one in ("train", "val", "test") for name in ("aster", "rose") if one != split]
+    root = tree(*paths, f"{split}/aster/a.doc", f"{split}/rose/")
+    assert re.fullmatch(rf"{re.escape(str(root))}/{split} holds no picture \(\.bmp, .*\.png.*\)", refusal(root))
+
+
+def test_cifar10_in_class_folders_is_listed_whole(shared_data):
+    if not (shared_data / "cifar10").is_dir():
+        pytest.skip("there is no copy of CIFAR-10 in ../shared/data")
+    folder = ImageFolder.scan(shared_data / "cifar10")
+    assert folder.classes == ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    for split, each in (("train", 5000), ("test", 1000)):
+        labels = [label for _, label in folder.splits[split]]
+        assert [labels.count(label) for label in range(10)] == [each] * 10
+    assert "val" not in folder.splits

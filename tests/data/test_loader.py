@@ -1,0 +1,111 @@
+import pytest
+import torch
+
+from vitrine.data.augment import Chain, Flip, Shift
+from vitrine.data.loader import EvalLoader, TrainLoader
+from vitrine.data.plan import plan_epoch
+
+AUGMENT = Chain([Shift(2), Flip()])
+
+
+def train_loader(split, position=(3, 0), **changes):
+    values = {"batch_size": 8, "augmentation": AUGMENT, "seed": 11, "position": lambda: position} | changes
+    return TrainLoader(split, **values)
+
+
+def test_batches_follow_the_plan_and_are_augmented_by_its_draws(numbered):
+    split = numbered(27)
+    plan = plan_epoch(27, 3, seed=11, epoch=3)
+    batches = list(train_loader(split))
+    assert len(batches) == 3
+    for number, (images, labels) in enumerate(batches):
+        places = range(8 * number, 8 * number + 8)
+        assert labels.tolist() == [plan.order[place].item() for place in places]
+        expected = [AUGMENT(split.images[plan.order[[place]]], plan.draws[[place]]) for place in places]
+        assert torch.equal(images, torch.cat(expected))
+        assert not torch.equal(images, split.images[labels])
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 8])
+def test_processes_together_have_exactly_the_batches_of_one(numbered, world_size):
+    split = numbered(27)
+    whole = list(train_loader(split))
+    shares = [list(train_loader(split, rank=rank, world_size=world_size)) for rank in range(world_size)]
+    assert [len(share) for share in shares] == [len(whole)] * world_size
+    for number, (images, labels) in enumerate(whole):
+        together_images, together_labels = torch.zeros_like(images), torch.full_like(labels, -1)
+        for rank, share in enumerate(shares):
+            together_images[rank::world_size], together_labels[rank::world_size] = share[number]
+        assert torch.equal(together_images, images)
+        assert torch.equal(together_labels, labels)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size):
+    split = numbered(40)
+    whole = list(train_loader(split, world_size=world_size))
+    rest = list(train_loader(split, (3, 2), world_size=world_size))
+    assert len(rest) == 3
+    for (images, labels), (later_images, later_labels) in zip(whole[2:], rest, strict=True):
+        assert torch.equal(images, later_images)
+        assert torch.equal(labels, later_labels)
+    assert list(train_loader(split, (3, 5))) == []
+
+
+def test_images_that_do_not_fill_a_batch_are_left_out_and_none_comes_twice(numbered):
+    loader = train_loader(numbered(27))
+    labels = torch.cat([labels for _, labels in loader]).tolist()
+    assert len(loader) == 3
+    assert len(labels) == len(set(labels)) == 24
+
+
+def test_a_batch_larger_than_the_data_is_all_of_the_data(numbered):
+    loader = train_loader(numbered(5), batch_size=64)
+    ((_, labels),) = loader
+    assert len(loader) == 1
+    assert sorted(labels.tolist()) == list(range(5))
+
+
+def test_where_to_start_is_asked_anew_for_each_pass(numbered):
+    split, place = numbered(40), [0, 0]
+    loader = train_loader(split, position=lambda: tuple(place))
+    loader.position = lambda: tuple(place)
+    orders = []
+    for epoch, start in [(0, 0), (1, 0), (1, 3)]:
+        place[:] = epoch, start
+        orders.append(torch.cat([labels for _, labels in loader]).tolist())
+    assert orders[0] == plan_epoch(40, 3, 11, 0).order.tolist()
+    assert orders[1] == plan_epoch(40, 3, 11, 1).order.tolist()
+    assert orders[2] == orders[1][24:]
+
+
+def test_an_epoch_in_progress_keeps_its_order_when_the_position_moves(numbered):
+    place = [0, 0]
+    loader = TrainLoader(numbered(24), batch_size=8, augmentation=AUGMENT, seed=11, position=lambda: tuple(place))
+    seen = []
+    for _, labels in loader:
+        seen += labels.tolist()
+        place[1] += 1
+    assert seen == plan_epoch(24, 3, 11, 0).order.tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 17])
+def test_evaluation_has_every_image_once_in_as_many_batches_on_each_process(numbered, count, world_size, batch_size):
+    split = numbered(count)
+    loaders = [EvalLoader(split, batch_size=batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
+    shares = [list(loader) for loader in loaders]
+    expected = max(1, -(-count // (batch_size * world_size)))
+    assert [len(loader) for loader in loaders] == [expected] * world_size
+    assert [len(share) for share in shares] == [expected] * world_size
+    batches = [batch for share in shares for batch in share]
+    assert all(len(images) == len(labels) <= batch_size for images, labels in batches)
+    labels = torch.cat([labels for _, labels in batches])
+    assert labels.sort().values.tolist() == list(range(count))
+    assert torch.equal(torch.cat([images for images, _ in batches]), split.images[labels])
+
+
+def test_evaluation_on_one_process_keeps_the_order(numbered):
+    labels = torch.cat([labels for _, labels in EvalLoader(numbered(10), batch_size=4)])
+    assert labels.tolist() == list(range(10))

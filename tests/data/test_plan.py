@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from vitrine.data.plan import mix, plan_epoch
+
+
+def test_a_plan_depends_on_its_arguments_alone():
+    torch.manual_seed(1)
+    first = plan_epoch(50, 3, seed=7, epoch=2)
+    torch.manual_seed(2)
+    torch.rand(5)
+    second = plan_epoch(50, 3, seed=7, epoch=2)
+    assert torch.equal(first.order, second.order)
+    assert torch.equal(first.draws, second.draws)
+
+
+def test_making_a_plan_consumes_no_global_randomness():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    plan_epoch(50, 3, seed=7, epoch=2)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 97])
+def test_the_order_is_a_permutation_with_numbers_for_each_place(count):
+    plan = plan_epoch(count, 3, seed=0, epoch=0)
+    assert plan.order.dtype is torch.int64
+    assert plan.order.sort().values.tolist() == list(range(count))
+    assert plan.draws.shape == (count, 3)
+    assert plan.draws.min() >= 0
+    assert plan.draws.max() < 1
+
+
+@pytest.mark.parametrize("other", [(0, 1), (1, 0), (1, 1)])
+def test_plans_of_neighbouring_seeds_and_epochs_are_unrelated(other):
+    count = 2000
+    first, second = plan_epoch(count, 2, 0, 0), plan_epoch(count, 2, *other)
+    assert (first.order == second.order).sum() < 10
+    for one, two in [(first.order.double(), second.order.double()), (first.draws[:, 0], second.draws[:, 0])]:
+        assert torch.corrcoef(torch.stack([one, two]))[0, 1].abs() < 0.1
+
+
+def test_seed_and_epoch_are_not_added_up():
+    pairs = [(seed, epoch) for seed in range(20) for epoch in range(20)]
+    assert len({mix(*pair) for pair in pairs}) == len(pairs)
+    assert all(0 <= mix(*pair) < 2**63 for pair in pairs)
+    assert not torch.equal(plan_epoch(50, 0, seed=0, epoch=1).order, plan_epoch(50, 0, seed=1, epoch=0).order)
+
+
+def test_draws_are_uniform():
+    draws = plan_epoch(5000, 2, seed=3, epoch=4).draws
+    assert draws.mean(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
+    assert draws.std(dim=0).tolist() == pytest.approx([12**-0.5] * 2, abs=0.01)

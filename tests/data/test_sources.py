@@ -1,0 +1,325 @@
+import hashlib
+import struct
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from vitrine.config.schema import SOURCES as WORDS
+from vitrine.data.sources import SOURCES, load
+from vitrine.errors import DataError
+
+CONF = Path(__file__).parents[2] / "conf" / "data"
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+@pytest.fixture
+def read(data_config, tmp_path):
+    """Load what a changed configuration names."""
+
+    def call(**changes):
+        return load(data_config(**changes), tmp_path / "cache")
+
+    return call
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """No server can be reached; the requests that were made."""
+    asked = []
+
+    def refuse(request, *args, **kwargs):
+        asked.append(request.full_url)
+        raise URLError("Network is unreachable")
+
+    monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", refuse)
+    return asked
+
+
+@pytest.fixture
+def mnist_raw(shared_data, tmp_path):
+    """MNIST's files, to be damaged one by one; the root they lie under."""
+    original = shared_data / "MNIST" / "raw"
+    if not original.is_dir():
+        pytest.skip("there is no copy of MNIST in ../shared/data")
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for path in original.iterdir():
+        (raw / path.name).symlink_to(path)
+    return raw
+
+
+def write_idx(path, array):
+    """MNIST's format: two zero bytes, the type, the number of dimensions, each dimension, the bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def damage(path, change):
+    whole = bytearray(path.read_bytes())
+    path.unlink()
+    path.write_bytes(change(whole))
+
+
+def flip_a_byte(whole):
+    whole[-5] ^= 0xFF
+    return whole
+
+
+def flip_the_kind(whole):
+    whole[2] ^= 0xFF
+    return whole
+
+
+def cut_off(whole):
+    return whole[: len(whole) // 2]
+
+
+def empty(whole):
+    return b""
+
+
+def test_every_source_of_the_configuration_has_its_function():
+    assert set(SOURCES) == set(WORDS)
+
+
+def test_digits_are_those_of_scikit_learn_scaled_to_bytes(read):
+    images = read()
+    assert images.val is None
+    assert images.classes == [str(digit) for digit in range(10)]
+    assert (len(images.train), len(images.test)) == (1437, 360)
+    every = torch.cat([images.train.images, images.test.images])
+    assert every.dtype is torch.uint8
+    assert every.shape == (1797, 1, 8, 8)
+    assert (every.min(), every.max()) == (0, 255)
+    bunch = load_digits()
+    pairs = zip(bunch.data.tolist(), bunch.target.tolist(), strict=True)
+    expected = sorted([*(round(value * 255 / 16) for value in row), label] for row, label in pairs)
+    labels = torch.cat([images.train.labels, images.test.labels])
+    given = [[*row, label] for row, label in zip(every.flatten(1).tolist(), labels.tolist(), strict=True)]
+    assert sorted(given) == expected  # each image on exactly one side, with its own label
+
+
+def test_the_test_digits_are_a_fifth_of_each_class_and_the_same_for_good(read):
+    images = read()
+    train, test = images.train.labels.bincount(), images.test.labels.bincount()
+    assert (test / (train + test)).tolist() == pytest.approx([0.2] * 10, abs=0.004)
+    digest = hashlib.sha256(images.test.images.numpy().tobytes() + images.test.labels.numpy().tobytes())
+    assert digest.hexdigest()[:16] == "99ac20baf448e93e"
+    torch.manual_seed(1)
+    np.random.seed(1)
+    assert torch.equal(read().test.images, images.test.images)
+
+
+def test_images_of_another_shape_than_the_configuration_says_are_refused(read):
+    with pytest.raises(DataError, match=r"data=digits has images of .* = \(1, 8, 8\), not \(1, 16, 16\)"):
+        read(image_size=16)
+    with pytest.raises(DataError, match=r"= \(1, 8, 8\), not \(3, 8, 8\)"):
+        read(in_channels=3)
+
+
+def resized_and_cropped(path, size):
+    """The shorter side scaled to ``size`` by Pillow, then the middle taken with numpy."""
+    image = Image.open(path)
+    width, height = image.size
+    if width < height:
+        width, height = size, round(height * size / width)
+    else:
+        width, height = round(width * size / height), size
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+    top, left = (height - size) // 2, (width - size) // 2
+    return pixels[top : top + size, left : left + size]
+
+
+@pytest.fixture
+def flowers(tmp_path, picture):
+    """Two classes of random pictures of many shapes."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 3), ("val", 1), ("test", 2)):
+        for name in ("aster", "rose"):
+            for index, shape in enumerate([(8, 8), (8, 20), (30, 16)][:count]):
+                picture(tmp_path / "data" / split / name / f"{index}.png", random.integers(0, 256, (*shape, 3)))
+    return tmp_path / "data"
+
+
+PICTURES = {"name": "imagefolder", "num_classes": 2, "in_channels": 3}
+
+
+def test_pictures_are_scaled_to_their_shorter_side_and_cropped_to_the_middle(read, flowers):
+    images = read(**PICTURES)
+    assert images.classes == ["aster", "rose"]
+    for split, count in (("train", 3), ("val", 1), ("test", 2)):
+        given = getattr(images, split)
+        assert given.images.dtype is torch.uint8
+        assert given.labels.tolist() == [0] * count + [1] * count
+        paths = [flowers / split / name / f"{index}.png" for name in ("aster", "rose") for index in range(count)]
+        for path, pixels in zip(paths, given.images, strict=True):
+            np.testing.assert_array_equal(pixels.permute(1, 2, 0).numpy(), resized_and_cropped(path, 8), str(path))
+
+
+def test_pictures_are_decoded_once_and_again_when_one_changes(read, flowers, picture):
+    first = read(**PICTURES)
+    entries = {path: path.stat().st_mtime_ns for path in (flowers.parent / "cache").glob("*.npz")}
+    assert len(entries) == 3
+    assert torch.equal(read(**PICTURES).train.images, first.train.images)
+    assert {path: path.stat().st_mtime_ns for path in (flowers.parent / "cache").glob("*.npz")} == entries
+    picture(flowers / "train/aster/0.png", np.full((8, 8, 3), 7))
+    assert (read(**PICTURES).train.images[0] == 7).all()
+
+
+def test_the_same_pictures_are_given_in_another_size_or_number_of_channels(read, flowers):
+    assert read(**PICTURES).train.images.shape == (6, 3, 8, 8)
+    assert read(**PICTURES, image_size=6).train.images.shape == (6, 3, 6, 6)
+    grey = read(**PICTURES | {"in_channels": 1}).train.images
+    assert grey.shape == (6, 1, 8, 8)
+    expected = np.asarray(Image.open(flowers / "train/aster/0.png").convert("L"))
+    np.testing.assert_array_equal(grey[0, 0].numpy(), expected)
+    alpha = read(**PICTURES | {"in_channels": 4}).train.images
+    assert alpha.shape == (6, 4, 8, 8)
+    assert (alpha[:, 3] == 255).all()
+
+
+def test_grey_pictures_among_coloured_ones_are_repeated_over_the_channels(read, tmp_path, picture):
+    pixels = np.arange(64).reshape(8, 8)
+    picture(tmp_path / "data/train/grey/a.png", pixels)
+    picture(tmp_path / "data/train/red/a.png", np.stack([pixels, 0 * pixels, 0 * pixels], axis=-1))
+    images = read(**PICTURES).train.images
+    np.testing.assert_array_equal(images[0].numpy(), np.stack([pixels] * 3))
+    np.testing.assert_array_equal(images[1].numpy(), np.stack([pixels, 0 * pixels, 0 * pixels]))
+
+
+def test_pictures_without_validation_or_test_folders_have_no_such_splits(read, tmp_path, picture):
+    for name in ("aster", "rose"):
+        picture(tmp_path / "data" / "train" / name / "a.png", np.zeros((8, 8)))
+    images = read(**PICTURES)
+    assert images.val is None
+    assert images.test is None
+
+
+@pytest.mark.parametrize("change", [cut_off, empty, lambda whole: b"no picture"])
+def test_a_broken_picture_is_named(read, flowers, change):
+    broken = flowers / "test/rose/1.png"
+    damage(broken, change)
+    with pytest.raises(DataError, match="cannot be read as a picture") as error:
+        read(**PICTURES)
+    assert str(broken) in str(error.value)
+
+
+def test_another_number_of_classes_than_configured_is_refused(read, flowers):
+    with pytest.raises(DataError, match=r"data/train has 2 classes, not data\.num_classes=10"):
+        read(**PICTURES | {"num_classes": 10})
+
+
+def test_pictures_cannot_be_made_of_two_channels(read, flowers):
+    with pytest.raises(DataError, match=r"data\.in_channels=2.*1.*3.*4"):
+        read(**PICTURES | {"in_channels": 2})
+
+
+def test_cifar10_can_lie_in_class_folders(read, tmp_path, picture):
+    random = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in CIFAR10:
+            picture(tmp_path / "data/cifar10" / split / name / "a.png", random.integers(0, 256, (32, 32, 3)))
+    images = read(name="cifar10", image_size=32, in_channels=3)
+    assert images.classes == CIFAR10
+    assert images.train.images.shape == images.test.images.shape == (10, 3, 32, 32)
+    assert images.train.labels.tolist() == images.test.labels.tolist() == list(range(10))
+    expected = np.asarray(Image.open(tmp_path / "data/cifar10/train/cat/a.png"))
+    np.testing.assert_array_equal(images.train.images[3].permute(1, 2, 0).numpy(), expected)
+
+
+def test_mnist_is_whole_and_has_the_statistics_of_its_configuration(read, mnist_raw):
+    images = read(name="mnist", root=str(mnist_raw.parents[1]), image_size=28)
+    assert images.train.images.shape == (60_000, 1, 28, 28)
+    assert images.test.images.shape == (10_000, 1, 28, 28)
+    assert images.val is None
+    assert images.train.labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert images.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    counts = images.train.images.flatten().bincount(minlength=256).double()
+    levels = torch.arange(256) / 255
+    mean = (counts * levels).sum() / counts.sum()
+    std = ((counts * (levels - mean) ** 2).sum() / counts.sum()).sqrt()
+    known = yaml.safe_load((CONF / "mnist.yaml").read_text())
+    assert [round(mean.item(), 4)] == known["mean"]
+    assert [round(std.item(), 4)] == known["std"]
+
+
+@pytest.mark.parametrize("change", [flip_a_byte, flip_the_kind, cut_off, empty])
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"])
+def test_a_damaged_file_of_mnist_is_named(read, mnist_raw, name, change):
+    damage(mnist_raw / name, change)
+    with pytest.raises(DataError, match="is damaged") as error:
+        read(name="mnist", root=str(mnist_raw.parents[1]), image_size=28)
+    assert str(error.value).startswith(f"{mnist_raw / name} is damaged")
+    assert "delete it to download it again" in str(error.value)
+
+
+def test_a_missing_file_of_mnist_is_downloaded_again_or_missed(read, mnist_raw, no_network):
+    (mnist_raw / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match="could not be downloaded"):
+        read(name="mnist", root=str(mnist_raw.parents[1]), image_size=28)
+    assert no_network
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST"), ("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")],
+)
+def test_missing_data_without_a_network_says_what_works_instead(read, no_network, tmp_path, capsys, name, said):
+    with pytest.raises(DataError) as error:
+        read(name=name, root=str(tmp_path / "nowhere"), image_size=28)
+    assert no_network
+    message = str(error.value)
+    assert message.startswith(f"{said} is not in {tmp_path / 'nowhere'} and could not be downloaded (")
+    assert "data=digits works, or data.root=DIR" in message
+    assert capsys.readouterr().out == f"downloading {said} to {tmp_path / 'nowhere'}\n"
+
+
+def test_a_root_that_cannot_be_made_is_an_error_that_names_it(read, no_network, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file/data and could not be downloaded"):
+        read(name="mnist", root=str(tmp_path / "file" / "data"), image_size=28)
+
+
+@pytest.fixture
+def fashion(tmp_path):
+    """Four articles of clothing to train on, two to test on."""
+    raw = tmp_path / "data" / "FashionMNIST" / "raw"
+    random = np.random.default_rng(0)
+    for split, count in (("train", 4), ("t10k", 2)):
+        write_idx(raw / f"{split}-images-idx3-ubyte", random.integers(0, 256, (count, 28, 28)))
+        write_idx(raw / f"{split}-labels-idx1-ubyte", np.arange(count) + 5)
+    return raw
+
+
+def test_fashion_mnist_is_read_from_torchvisions_layout(read, fashion):
+    images = read(name="fashion_mnist", image_size=28)
+    assert images.classes[9] == "Ankle boot"
+    assert images.train.labels.tolist() == [5, 6, 7, 8]
+    assert images.test.labels.tolist() == [5, 6]
+    pixels = np.frombuffer((fashion / "t10k-images-idx3-ubyte").read_bytes()[16:], np.uint8).reshape(2, 1, 28, 28)
+    np.testing.assert_array_equal(images.test.images.numpy(), pixels)
+
+
+@pytest.mark.parametrize("change", [flip_the_kind, cut_off, empty])
+@pytest.mark.parametrize("kind", ["images-idx3", "labels-idx1"])
+def test_a_damaged_file_of_fashion_mnist_is_an_error_that_names_the_folder(read, fashion, kind, change):
+    damage(fashion / f"t10k-{kind}-ubyte", change)
+    with pytest.raises(DataError, match="is damaged") as error:
+        read(name="fashion_mnist", image_size=28)
+    assert str(error.value).startswith(str(fashion))
+
+
+def test_labels_that_do_not_fit_the_images_are_damage(read, fashion):
+    write_idx(fashion / "train-labels-idx1-ubyte", np.arange(3))
+    with pytest.raises(DataError, match=r"raw is damaged: 4 images, 3 labels up to 2"):
+        read(name="fashion_mnist", image_size=28)
+    write_idx(fashion / "train-labels-idx1-ubyte", np.array([1, 2, 3, 10]))
+    with pytest.raises(DataError, match=r"raw is damaged: 4 images, 4 labels up to 10"):
+        read(name="fashion_mnist", image_size=28)
