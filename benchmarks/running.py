@@ -1,64 +1,62 @@
-"""Running commands to measure them: wall time, peak memory, and what the run folder says."""
+"""Running the project's commands over seeds to measure them, and reading the run folders they leave."""
 
 import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy import stats
+
 ROOT = Path(__file__).parents[1]
+SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a command took.
-
-    Attributes:
-        seconds: from its start to its end, Python's start-up included.
-        memory: most that its process had resident, in bytes.
-        code: its exit code.
-    """
+class Took:
+    """What a command took: ``seconds`` from its start to its end, ``memory`` in bytes at its peak, and its exit code."""
 
     seconds: float
     memory: int
     code: int
 
 
-def measure(*words: str) -> Measured:
-    """Run ``python train.py ...`` or another script from the project's folder; its output is dropped."""
+def take(*words: str) -> Took:
+    """Run a script of the project as a user would; its output is dropped."""
     start = time.perf_counter()
-    running = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    running = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=quiet, stderr=quiet)
     _, status, usage = os.wait4(running.pid, 0)
-    return Measured(time.perf_counter() - start, usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status))
+    return Took(time.perf_counter() - start, usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status))
+
+
+def train_seeds(folder: Path, words: Sequence[str]) -> None:
+    """``python train.py WORDS`` for each seed, its run folder under ``folder``; seeds that are there already are left."""
+    for seed in SEEDS:
+        place = folder / f"seed-{seed}"
+        if not finished_runs(place):
+            print(f"{time.strftime('%H:%M:%S')} {' '.join(words)} seed={seed}", flush=True)
+            took = take("train.py", *words, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}")
+            if took.code:
+                raise SystemExit(f"ended with code {took.code}; the run folder under {place} says why")
+            (place / "took.json").write_text(json.dumps(asdict(took)))
 
 
 def finished_runs(folder: Path) -> list[dict[str, Any]]:
-    """run.json and metrics.json of each finished run under ``folder``, in the order they started."""
+    """run.json, metrics.json, and what the command took, of each finished run under ``folder``, by seed."""
     found = []
-    for path in sorted(folder.glob("**/run.json")):
-        facts = json.loads(path.read_text())
-        if facts["status"] == "finished":
-            found.append(
-                {**facts, "folder": str(path.parent), **json.loads((path.parent / "metrics.json").read_text())}
-            )
+    for path in sorted(folder.glob("**/took.json")):
+        (record,) = path.parent.glob("runs/*/run.json")
+        facts, metrics = json.loads(record.read_text()), json.loads((record.parent / "metrics.json").read_text())
+        found.append({**facts, **metrics, **json.loads(path.read_text()), "folder": record.parent})
     return found
 
 
-def mean_and_interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval (Student's t)."""
-    import numpy as np
-    from scipy import stats
-
-    mean, error = float(np.mean(values)), float(stats.sem(values))
-    return mean, float(stats.t.ppf(0.975, len(values) - 1)) * error
-
-
-def replace_between(path: Path, name: str, text: str) -> None:
-    """Put ``text`` between the two marks ``<!-- NAME: ... -->`` and ``<!-- /NAME -->`` of a Markdown file."""
-    lines = path.read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith(f"<!-- {name}"))
-    last = lines.index(f"<!-- /{name} -->")
-    path.write_text("\n".join([*lines[: first + 1], *text.splitlines(), *lines[last:]]) + "\n")
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half the width of its 95 % interval (Student's t)."""
+    return float(np.mean(values)), float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))

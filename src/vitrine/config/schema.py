@@ -83,7 +83,7 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
-    """How the learning rate moves, per step: linear warm-up from 0, then down a half cosine to 0, or constant.
+    """How the learning rate moves, per step: up a linear warm-up, then down a half cosine, or constant.
 
     ``warmup`` is the share of all steps that warm up.
     """

@@ -41,16 +41,18 @@ def machine() -> dict[str, Any]:
 def code() -> tuple[dict[str, Any], str]:
     """The commit that vitrine runs from, and the difference of the working tree to it (empty where there is none).
 
-    Outside a git checkout both are empty.
+    Files that git does not track are named, not shown. Outside a git checkout all is empty.
     """
     source = Path(__file__).parents[3]
     if not (source / ".git").exists():
         return {}, ""
     commit = _git(source, "rev-parse", "HEAD")
-    difference = _git(source, "diff", "--no-color", "--no-ext-diff", "HEAD", "--", "src", "conf", "train.py", "eval.py")
-    if commit is None or difference is None:
+    places = ("--", "src", "conf", "train.py", "eval.py")
+    difference = _git(source, "diff", "--no-color", "--no-ext-diff", "HEAD", *places)
+    new = _git(source, "ls-files", "--others", "--exclude-standard", *places)
+    if commit is None or difference is None or new is None:
         return {}, ""
-    return {"commit": commit.strip(), "changed": bool(difference)}, difference
+    return {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}, difference
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

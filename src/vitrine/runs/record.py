@@ -144,7 +144,9 @@ class RunRecord:
         write_text(self.path / "run.json", json.dumps(known | facts, indent=2) + "\n")
 
     def start(self) -> None:
-        """Mark the run as running, in this process."""
+        """Mark the run as running, in this process, and clear away what a killed one had half written."""
+        for leftover in self.path.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
         self.update(status="running", error=None, host=socket.gethostname(), pid=os.getpid(), process=_process_start())
 
     def end(self, status: str, error: str | None = None) -> None:
@@ -193,13 +195,20 @@ class MetricsFile:
         return float(self._rows[-1]["seconds"]) if self._rows else 0.0
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Add a row; ``epoch``, ``step`` and ``seconds`` must be in it."""
+        """Add a row; ``epoch``, ``step`` and ``seconds`` must be in it.
+
+        Raises:
+            RunError: it can't be written, as on a full disk.
+        """
         self._rows.append(dict(row))
-        if set(row) <= set(self._columns):
-            with self._path.open("a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self._columns).writerow(row)
-        else:
-            self._rewrite()
+        try:
+            if set(row) <= set(self._columns):
+                with self._path.open("a", newline="", encoding="utf-8") as file:
+                    csv.DictWriter(file, self._columns).writerow(row)
+            else:
+                self._rewrite()
+        except OSError as error:
+            raise RunError(f"cannot write {self._path}: {error.strerror}") from error
 
     def _rewrite(self) -> None:
         names = dict.fromkeys(name for row in self._rows for name in row)

@@ -136,7 +136,13 @@ class RunLogger(Logger):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        status = "finished" if kind is None else "interrupted" if issubclass(kind, Interrupted) else "failed"
+        status = (
+            "finished"
+            if kind is None
+            else "interrupted"
+            if issubclass(kind, (Interrupted, KeyboardInterrupt))
+            else "failed"
+        )
         for guest in list(self.guests):
             try:
                 guest.finish(status, self._metrics, self._pictures)

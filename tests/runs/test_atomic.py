@@ -1,0 +1,128 @@
+"""Files are there whole or not at all."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitrine.runs.atomic import link, replacing, write_text
+
+KILLED_MIDWAY = """
+import os, signal, sys
+from pathlib import Path
+from vitrine.runs.atomic import replacing
+
+with replacing(Path(sys.argv[1])) as temporary:
+    with temporary.open("w") as file:
+        file.write("half of the ne")
+        file.flush()
+        os.fsync(file.fileno())
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail_midway(path: Path, error: BaseException) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("half of the ne")
+        raise error
+
+
+def test_what_was_written_takes_the_place_of_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.parent == path.parent  # a rename across file systems would be a copy
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+def test_an_error_midway_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        fail_midway(path, ZeroDivisionError())
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_an_error_midway_leaves_nothing_where_nothing_was(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fail_midway(tmp_path / "file", KeyboardInterrupt())
+    assert names(tmp_path) == []
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    done = subprocess.run([sys.executable, "-c", KILLED_MIDWAY, str(path)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    assert [(tmp_path / name).read_text() for name in names(tmp_path) if name != "file"] == ["half of the ne"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o002, 0o664)])
+def test_a_new_file_has_the_permissions_that_any_new_file_has(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "file", "text")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+def test_a_missing_folder_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "no" / "file"):
+        pass
+
+
+def test_text_is_written_as_utf8(tmp_path):
+    write_text(tmp_path / "file", "Größe ≥ 1\n")
+    assert (tmp_path / "file").read_bytes() == "Größe ≥ 1\n".encode()
+
+
+def test_a_link_is_one_file_with_its_source_until_the_source_is_replaced(tmp_path):
+    source, path = tmp_path / "last", tmp_path / "best"
+    write_text(source, "epoch 1")
+    link(source, path)
+    assert path.samefile(source)
+    write_text(source, "epoch 2")
+    assert (source.read_text(), path.read_text()) == ("epoch 2", "epoch 1")
+    link(source, path)
+    assert path.read_text() == "epoch 2"
+    link(source, path)  # where both are one file already
+    assert path.read_text() == "epoch 2"
+    assert names(tmp_path) == ["best", "last"]
+
+
+def test_without_hard_links_a_link_is_a_copy(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    source, path = tmp_path / "last", tmp_path / "best"
+    source.write_bytes(b"weights")
+    path.write_bytes(b"older weights")
+    link(source, path)
+    assert path.read_bytes() == b"weights"
+    assert not path.samefile(source)
+    assert names(tmp_path) == ["best", "last"]
+
+
+def test_a_link_to_nothing_leaves_the_old_file(tmp_path):
+    path = tmp_path / "best"
+    path.write_text("old")
+    with pytest.raises(FileNotFoundError):
+        link(tmp_path / "last", path)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["best"]

@@ -1,0 +1,125 @@
+"""Where a run's numbers come from is told as it is."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from vitrine.runs import provenance
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A git checkout with one commit, that vitrine seems to run from."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:  # as inside a git hook
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    source = tmp_path / "checkout" / "src" / "vitrine" / "runs"
+    source.mkdir(parents=True)
+    (source / "provenance.py").write_text("one = 1\n")
+    folder = tmp_path / "checkout"
+    (folder / "README.md").write_text("A page.\n")
+    monkeypatch.setattr(provenance, "__file__", str(source / "provenance.py"))
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "First")
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_clean_checkout_is_its_commit(checkout):
+    facts = {"commit": git(checkout, "rev-parse", "HEAD"), "changed": False, "untracked": []}
+    assert provenance.code() == (facts, "")
+
+
+def test_a_change_of_the_code_is_told_and_can_be_applied_again(checkout):
+    source = checkout / "src" / "vitrine" / "runs" / "provenance.py"
+    source.write_text("two = 2\n")
+    git(checkout, "config", "color.ui", "always")
+    facts, difference = provenance.code()
+    assert facts == {"commit": git(checkout, "rev-parse", "HEAD"), "changed": True, "untracked": []}
+    git(checkout, "checkout", "--quiet", ".")
+    subprocess.run(["git", "-C", str(checkout), "apply"], input=difference, text=True, check=True)
+    assert source.read_text() == "two = 2\n"
+
+
+def test_a_change_that_is_staged_is_told_too(checkout):
+    (checkout / "src" / "vitrine" / "new.py").write_text("three = 3\n")
+    git(checkout, "add", ".")
+    facts, difference = provenance.code()
+    assert facts["changed"]
+    assert "+three = 3" in difference
+
+
+def test_a_file_that_git_does_not_track_is_named(checkout):
+    (checkout / "src" / "vitrine" / "new.py").write_text("three = 3\n")
+    facts, difference = provenance.code()
+    assert facts["changed"]
+    assert facts["untracked"] == ["src/vitrine/new.py"]
+    assert difference == ""
+
+
+def test_a_change_of_the_pages_is_no_change_of_the_code(checkout):
+    (checkout / "README.md").write_text("Another page.\n")
+    assert provenance.code()[0]["changed"] is False
+
+
+def test_code_in_another_encoding_is_no_error(checkout):
+    (checkout / "src" / "vitrine" / "runs" / "provenance.py").write_bytes("name = 'Größe'\n".encode("latin-1"))
+    facts, difference = provenance.code()
+    assert facts["changed"]
+    assert "+name = 'Gr" in difference
+
+
+def test_without_a_checkout_nothing_is_claimed(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src" / "vitrine" / "runs" / "provenance.py"))
+    assert provenance.code() == ({}, "")
+
+
+def test_without_git_nothing_is_claimed(checkout, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert provenance.code() == ({}, "")
+
+
+def test_a_checkout_without_a_commit_claims_nothing(checkout):
+    git(checkout, "update-ref", "-d", "HEAD")
+    assert provenance.code() == ({}, "")
+
+
+def test_versions_are_those_that_are_installed():
+    versions = provenance.versions()
+    assert versions["python"] == platform.python_version()
+    for name in ("torch", "numpy", "lightning", "hydra-core"):
+        assert versions[name] == version(name)
+
+
+def test_a_package_that_is_not_there_is_left_out(monkeypatch):
+    monkeypatch.setattr(provenance, "PACKAGES", ("numpy", "no-such-package-anywhere"))
+    assert set(provenance.versions()) == {"python", "numpy"}
+
+
+def test_the_machine_is_this_one():
+    machine = provenance.machine()
+    assert 1 <= machine["cores"] <= (os.cpu_count() or 1)
+    assert machine["memory"] is None or machine["memory"] > 2**28
+    assert machine["processor"]
+    assert machine["system"] == platform.platform()
+
+
+@pytest.mark.parametrize("options", [[], ["-W", "ignore"]], ids=["plain", "with-an-option-of-python"])
+def test_the_command_can_be_typed_again(tmp_path, options):
+    (tmp_path / "train.py").write_text("from vitrine.runs.provenance import command\nprint(command())\n")
+    words = [*options, "train.py", "model=vit_nano", "data.mean=[0.1, 0.2]", "name=it's"]
+    first = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert shlex.split(first) == ["python", *words]
+    typed = first.replace("python", shlex.quote(sys.executable), 1)
+    again = subprocess.run(typed, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert again == first

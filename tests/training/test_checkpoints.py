@@ -1,0 +1,227 @@
+"""Checkpoints are written whole, and read without trusting them."""
+
+import pickle
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrine.config import ViTConfig
+from vitrine.errors import RunError
+from vitrine.models import VisionTransformer
+from vitrine.training.checkpoints import (
+    AtomicCheckpointIO,
+    differences,
+    load_weights,
+    model_weights,
+    read_checkpoint,
+)
+
+CONFIG = ViTConfig(image_size=8, patch_size=4, in_channels=1, num_classes=3, dim=8, depth=1, heads=2)
+
+
+class Touch:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "last.ckpt"
+
+
+@pytest.fixture
+def model() -> VisionTransformer:
+    return VisionTransformer(replace(CONFIG, init="torch"))
+
+
+def checkpoint_of(model: VisionTransformer) -> dict[str, object]:
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    return {"state_dict": weights, "config": {"model": asdict(CONFIG)}, "epoch": 1, "sums": torch.zeros(3)}
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read(path, model):
+    AtomicCheckpointIO().save_checkpoint(checkpoint_of(model), path)
+    checkpoint = read_checkpoint(path)
+    assert checkpoint["config"] == {"model": asdict(CONFIG)}
+    torch.testing.assert_close(dict(model_weights(checkpoint)), model.state_dict(), rtol=0, atol=0)
+
+
+def test_weights_of_anything_but_the_model_are_left_out():
+    weights = {"model.head.bias": torch.ones(1), "mean": torch.ones(1), "loss.model.value": torch.ones(1)}
+    assert list(model_weights({"state_dict": weights})) == ["head.bias"]
+
+
+def test_a_pickled_object_is_refused_and_its_code_does_not_run(path, tmp_path, model):
+    trace = tmp_path / "the-code-ran"
+    torch.save({**checkpoint_of(model), "extra": Touch(trace)}, path)
+    with pytest.raises(RunError, match="holds pickled objects, which could run any code; refused"):
+        read_checkpoint(path)
+    assert not trace.exists()
+    torch.load(path, weights_only=False)
+    assert trace.exists()  # so the refusal was of something that does run
+
+
+def test_a_bare_pickle_is_refused_and_its_code_does_not_run(path, tmp_path):
+    trace = tmp_path / "the-code-ran"
+    path.write_bytes(pickle.dumps(Touch(trace)))
+    with pytest.raises(RunError, match="no checkpoint"):
+        read_checkpoint(path)
+    assert not trace.exists()
+    pickle.loads(path.read_bytes())
+    assert trace.exists()
+
+
+def test_a_checkpoint_that_is_not_there_is_a_run_error(path):
+    with pytest.raises(RunError, match=r"there is no checkpoint .*last\.ckpt: .* before its first epoch was saved"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"This is text, no checkpoint.\n" * 9, bytes(5000), b"PK\x03\x04" + bytes(3000), pickle.dumps({"a": 1})],
+    ids=["empty", "text", "zeros", "half-a-zip-head", "pickle"],
+)
+def test_a_file_that_is_no_checkpoint_is_a_run_error(path, data):
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"last\.ckpt is damaged, or no checkpoint: ") as caught:
+        read_checkpoint(path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_folder_is_a_run_error(tmp_path):
+    with pytest.raises(RunError, match="is damaged, or no checkpoint"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_truncated_checkpoint_is_a_run_error(path, model, share):
+    torch.save(checkpoint_of(model), path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(RunError, match=r"last\.ckpt is damaged"):
+        read_checkpoint(path)
+
+
+def test_a_checkpoint_with_one_bit_changed_is_refused_or_the_same(path, model):
+    """Padding may change; a weight may not."""
+    torch.save(checkpoint_of(model), path)
+    data, whole = path.read_bytes(), read_checkpoint(path)
+    generator = torch.Generator().manual_seed(0)
+    refused = 0
+    for place in torch.randint(len(data), (300,), generator=generator).tolist():
+        changed = bytearray(data)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        try:
+            checkpoint = read_checkpoint(path)
+        except RunError:
+            refused += 1
+        else:
+            assert checkpoint["config"] == whole["config"]
+            torch.testing.assert_close(checkpoint["state_dict"], whole["state_dict"], rtol=0, atol=0)
+    assert refused > 50
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"state_dict": {}}, {"config": {}}, {"weights": torch.ones(1)}])
+def test_a_checkpoint_of_something_else_is_a_run_error(path, content):
+    torch.save(content, path)
+    with pytest.raises(RunError, match="is no checkpoint of vitrine: it has no state_dict and config"):
+        read_checkpoint(path)
+
+
+# --- loading weights ---------------------------------------------------------------------------------------------
+
+
+def test_weights_that_fit_are_loaded(model):
+    other = VisionTransformer(replace(CONFIG, init="torch"))
+    assert not torch.equal(other.head.weight, model.head.weight)
+    load_weights(other, model.state_dict(), "there")
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+def test_a_weight_that_is_missing_is_named(model):
+    weights = {name: value for name, value in model.state_dict().items() if name != "norm.bias"}
+    with pytest.raises(RunError, match=r"^there does not fit the model: norm\.bias is missing$"):
+        load_weights(model, weights, "there")
+
+
+def test_a_weight_too_many_is_named(model):
+    weights = {**model.state_dict(), "norm.extra": torch.ones(1)}
+    with pytest.raises(RunError, match=r"^there does not fit the model: norm\.extra is not in the model$"):
+        load_weights(model, weights, "there")
+
+
+def test_a_weight_of_another_shape_is_named_with_both(model):
+    weights = {**model.state_dict(), "head.weight": torch.ones(5, 8), "head.bias": torch.ones(())}
+    with pytest.raises(RunError) as caught:
+        load_weights(model, weights, "there")
+    assert str(caught.value).endswith(
+        "head.weight is 5x8, the model's 3x8; head.bias is a single number, the model's 3"
+    )
+
+
+def test_of_many_problems_three_are_named_and_the_rest_counted(model):
+    before = model.head.weight.clone()
+    with pytest.raises(RunError) as caught:
+        load_weights(model, {"head.weight": torch.full((3, 8), 7.0)}, "there")
+    missing = len(model.state_dict()) - 1
+    assert str(caught.value).count(" is missing") == 3
+    assert str(caught.value).endswith(f" and {missing - 3} more")
+    assert torch.equal(model.head.weight, before)  # nothing was copied
+
+
+def test_differences_are_told_field_by_field():
+    stored = asdict(CONFIG)
+    assert differences(stored, CONFIG) == []
+    assert differences(stored, replace(CONFIG, dim=16, position="none")) == [
+        "dim=8, not 16",
+        "position=learned, not none",
+    ]
+    del stored["depth"]
+    assert differences(stored, CONFIG) == ["depth=None, not 1"]
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(path, model):
+    io = AtomicCheckpointIO()
+    io.save_checkpoint(checkpoint_of(model), path)
+    whole = path.read_bytes()
+
+    class Unwritable:
+        def __reduce__(self):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(RunError, match=r"cannot write .*last\.ckpt: .*No space left on device"):
+        io.save_checkpoint({**checkpoint_of(model), "epoch": 2, "extra": Unwritable()}, path)
+    assert path.read_bytes() == whole
+    assert [one.name for one in path.parent.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_a_run_error_and_leaves_the_old_checkpoint(path, model, monkeypatch):
+    io = AtomicCheckpointIO()
+    io.save_checkpoint(checkpoint_of(model), path)
+    whole = path.read_bytes()
+    save = torch.save
+    monkeypatch.setattr("torch.save", lambda value, _: save(value, "/dev/full"))
+    with pytest.raises(RunError, match=r"cannot write .*last\.ckpt"):
+        io.save_checkpoint({**checkpoint_of(model), "epoch": 2}, path)
+    assert path.read_bytes() == whole
+    assert [one.name for one in path.parent.iterdir()] == ["last.ckpt"]
+
+
+def test_a_missing_folder_is_a_run_error(tmp_path, model):
+    with pytest.raises(RunError, match=r"cannot write .*gone"):
+        AtomicCheckpointIO().save_checkpoint(checkpoint_of(model), tmp_path / "gone" / "last.ckpt")

@@ -1,0 +1,176 @@
+"""A person is told what is about to happen and what came out, and nothing that is of no use."""
+
+import io
+import logging
+import warnings
+from functools import cache
+
+import pytest
+from rich.console import Console
+
+from vitrine import compose
+from vitrine.config import TrainConfig
+from vitrine.runs import RunRecord
+from vitrine.training.devices import Hardware
+from vitrine.training.display import quiet_libraries, show_result, show_start
+
+FACTS = {"parameters": 1_234_567, "flops_per_image": 35_145_000_000, "steps_per_epoch": 1_012}
+SIZES = {"training": 1_294, "validation": 143, "test": 0}
+
+
+@pytest.fixture(params=["terminal", "plain"])
+def console(request) -> Console:
+    terminal = request.param == "terminal"
+    return Console(file=io.StringIO(), force_terminal=terminal, width=80, color_system=None)
+
+
+@cache
+def composed(*words: str) -> TrainConfig:
+    return compose(list(words))
+
+
+def told(console: Console) -> str:
+    """What was written, wrapped lines joined again."""
+    return " ".join(console.file.getvalue().split())
+
+
+def start(console: Console, record: RunRecord, *words: str, devices: int = 1) -> None:
+    config = composed("model=vit_nano", "position=learned", "optimizer.lr=0.003", "seed=7", *words)
+    show_start(console, config, record, Hardware("cpu", devices, "bf16-mixed", "CPU, 2 threads"), FACTS, SIZES)
+
+
+def test_the_start_says_what_is_about_to_happen(console, tmp_path):
+    start(console, RunRecord(tmp_path), "trainer.max_epochs=9", "data.batch_size=48")
+    text = told(console)
+    for fact in (
+        "digits: 8x8x1, 10 classes; 1,294 training, 143 validation",
+        "ViT 64 wide, 4 deep, 4 heads",
+        "16 tokens of 2x2 pixels",
+        "position learned, pool mean",
+        "1,234,567",
+        "35.1 G",
+        "9 epochs of 1,012 steps with 48 images",
+        "adamw at 0.003",
+        "seed 7",
+        "CPU, 2 threads",
+        "bf16-mixed",
+    ):
+        assert fact in text
+    assert str(tmp_path) in "".join(console.file.getvalue().split())
+    assert "0 test" not in text
+    assert "processes" not in text
+
+
+def test_several_processes_are_told(console, tmp_path):
+    start(console, RunRecord(tmp_path), devices=4)
+    assert "CPU, 2 threads, 4 processes" in told(console)
+
+
+def test_a_terminal_is_never_written_past_its_edge(tmp_path):
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    record = RunRecord(tmp_path / ("a-long-name" * 12))
+    start(console, record)
+    show_result(console, record, {"val/acc": 0.5, "val/loss": 1.0})
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(console.file.getvalue().split()).count(str(record.path)) == 2  # folded, not cut
+
+
+def test_a_file_gets_a_whole_line_for_each_fact_and_no_control_codes(tmp_path):
+    console = Console(file=io.StringIO(), force_terminal=False, width=20)
+    record = RunRecord(tmp_path / ("a-long-name" * 12))
+    start(console, record)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "data",
+        "model",
+        "parameters",
+        "FLOPs per image",
+        "training",
+        "device",
+        "precision",
+        "run folder",
+    ]
+    assert lines[-1].endswith(str(record.path))
+    assert "\x1b" not in console.file.getvalue()
+
+
+def test_square_brackets_in_a_folder_are_shown_as_they_are(console, tmp_path):
+    record = RunRecord(tmp_path / "[red]runs[/red]" / "[old]")
+    show_result(console, record, {"val/acc": 0.5, "val/loss": 1.0})
+    assert str(record.path) in "".join(console.file.getvalue().split())
+
+
+def test_the_result_says_what_came_out(console, tmp_path):
+    metrics = {
+        "val/acc": 0.98765,
+        "val/loss": 0.04321,
+        "test/acc": 0.9,
+        "test/loss": 0.25,
+        "best_epoch": 12,
+        "train_seconds": 83.26,
+    }
+    show_result(console, RunRecord(tmp_path), metrics)
+    text = told(console)
+    for fact in (
+        "validation accuracy 0.9877",
+        "validation loss 0.0432",
+        "test accuracy 0.9000",
+        "test loss 0.2500",
+        "chosen checkpoint epoch 12, the best on validation",
+        "training time 83.3 s",
+        "run folder",
+    ):
+        assert fact in text
+
+
+def test_without_test_images_the_result_says_so(console, tmp_path):
+    show_result(console, RunRecord(tmp_path), {"val/acc": 0.5, "val/loss": 1.0})
+    text = told(console)
+    assert "test accuracy the data has no test images" in text
+    assert "test loss" not in text
+    assert "training time" not in text
+
+
+@pytest.mark.parametrize(
+    ("flops", "shown"), [(999, "999 "), (1_000, "1 k"), (35_145_000_000, "35.1 G"), (2_500_000_000_000_000, "2.5 P")]
+)
+def test_large_numbers_are_short(tmp_path, flops, shown):
+    console = Console(file=io.StringIO(), force_terminal=False)
+    config = composed("model=vit_nano")
+    facts = {**FACTS, "flops_per_image": flops}
+    show_start(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "CPU"), facts, SIZES)
+    assert f"FLOPs per image  {shown}" in console.file.getvalue()
+
+
+def test_libraries_are_quiet_and_errors_still_show(caplog):
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    with quiet_libraries():
+        logger.warning("of no use")
+        logger.error("of use")
+    assert [one.message for one in caplog.records] == ["of use"]
+
+
+def test_warnings_are_silent_inside_and_heard_again_after():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with quiet_libraries():
+            warnings.warn("of no use", stacklevel=1)
+        with pytest.raises(UserWarning, match="of use"):
+            warnings.warn("of use", stacklevel=1)
+
+
+def test_levels_are_as_they_were_also_after_an_error():
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "torch.distributed")
+    before = {name: logging.getLogger(name).level for name in names}
+    logging.getLogger("lightning.fabric").setLevel(logging.DEBUG)
+    try:
+        with quiet_libraries():
+            assert {logging.getLogger(name).level for name in names} == {logging.ERROR}
+        assert logging.getLogger("lightning.fabric").level == logging.DEBUG
+        with pytest.raises(ZeroDivisionError), quiet_libraries():
+            raise ZeroDivisionError
+        assert logging.getLogger("lightning.fabric").level == logging.DEBUG
+        assert all(logging.getLogger(name).level == before[name] for name in names if name != "lightning.fabric")
+    finally:
+        logging.getLogger("lightning.fabric").setLevel(before["lightning.fabric"])

@@ -1,0 +1,134 @@
+"""A run's pictures show its record."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrine.runs import MetricsFile, RunRecord
+from vitrine.training.figures import TRAIN, VAL, draw_confusion, draw_curves
+
+
+@pytest.fixture(autouse=True)
+def _nothing_to_warn_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def run(folder: Path, epochs: int, *, bend: float = 1.0) -> RunRecord:
+    record = RunRecord.create(folder, "word")
+    file = MetricsFile(record)
+    for epoch in range(1, epochs + 1):
+        for step in (5 * epoch - 2, 5 * epoch):
+            loss = 2.0 * (step / 5) ** -bend
+            file.append({"epoch": epoch, "step": step, "seconds": 0.0, "train/loss": loss, "train/acc": 1 - loss / 5})
+        file.append({"epoch": epoch, "step": step, "seconds": 0.0, "val/loss": loss + 0.1, "val/acc": 0.9 - loss / 5})
+    return record
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB")).astype(int)
+
+
+def has_colour(picture: np.ndarray, colour: str) -> bool:
+    wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    return bool((np.abs(picture - wanted).max(axis=2) < 4).any())
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 100])
+def test_curves_show_training_and_validation_side_by_side(tmp_path, epochs):
+    path = draw_curves(run(tmp_path, epochs))
+    picture = pixels(path)
+    assert path.name == "curves.png"
+    assert picture.shape == (480, 1200, 3)
+    for half in (picture[:, :600], picture[:, 600:]):
+        assert has_colour(half, TRAIN)
+        assert has_colour(half, VAL)
+
+
+def test_other_numbers_give_other_curves_and_the_same_numbers_the_same(tmp_path):
+    first, same, other = (pixels(draw_curves(run(tmp_path, 3, bend=bend))) for bend in (1.0, 1.0, 0.5))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_a_run_without_validation_has_no_curve_of_it(tmp_path):
+    record = RunRecord.create(tmp_path, "word")
+    file = MetricsFile(record)
+    for step in (1, 2):
+        file.append({"epoch": 1, "step": step, "seconds": 0.0, "train/loss": 1 / step, "train/acc": 0.5})
+    picture = pixels(draw_curves(record))
+    assert has_colour(picture, TRAIN)
+    assert not has_colour(picture, VAL)
+
+
+def test_a_run_without_rows_has_empty_axes(tmp_path):
+    picture = pixels(draw_curves(RunRecord.create(tmp_path, "word")))
+    assert not has_colour(picture, TRAIN)
+
+
+def test_a_loss_that_is_not_a_number_leaves_a_gap(tmp_path):
+    record = run(tmp_path, 3)
+    step = {"epoch": 4, "step": 20, "seconds": 0.0, "train/loss": float("nan"), "train/acc": 0.1}
+    MetricsFile(record, step=15).append(step)
+    assert has_colour(pixels(draw_curves(record)), TRAIN)
+
+
+def logits_of(predictions: np.ndarray, count: int) -> np.ndarray:
+    return np.eye(count, dtype=np.float32)[predictions]
+
+
+def cell(picture: np.ndarray, row: int, column: int, count: int) -> np.ndarray:
+    """The colour near a corner of a cell, where no number is written; the axes are found by their black frame."""
+    dark = picture.max(axis=2) < 40
+    tall = np.flatnonzero(dark.sum(axis=0) > picture.shape[0] // 2)
+    wide = np.flatnonzero(dark.sum(axis=1) > picture.shape[1] // 2)
+    x = tall[0] + (tall[-1] - tall[0]) * (column + 0.2) / count
+    y = wide[0] + (wide[-1] - wide[0]) * (row + 0.2) / count
+    return picture[round(y), round(x)]
+
+
+@pytest.mark.parametrize("count", [2, 10, 100])
+def test_a_confusion_matrix_is_dark_where_predictions_are(tmp_path, count):
+    labels = np.arange(count).repeat(4)
+    predictions = (labels + 1) % count  # each class taken for the next one
+    record = RunRecord.create(tmp_path, "word")
+    path = draw_confusion(record, logits_of(predictions, count), labels, [f"class {i}" for i in range(count)])
+    picture = pixels(path)
+    assert path == record.path / "confusion.png"
+    assert picture.shape[0] == picture.shape[1] <= 1440
+    for label in {0, count // 2, count - 1}:
+        right, wrong = cell(picture, label, label, count), cell(picture, label, (label + 1) % count, count)
+        assert right.min() > 230  # almost white
+        assert wrong[0] < 60  # dark blue
+
+
+def test_a_confusion_matrix_changes_with_one_prediction(tmp_path):
+    record = RunRecord.create(tmp_path, "word")
+    labels = np.arange(10).repeat(3)
+    first = pixels(draw_confusion(record, logits_of(labels, 10), labels, list("0123456789")))
+    changed = labels.copy()
+    changed[0] = 7
+    second = pixels(draw_confusion(record, logits_of(changed, 10), labels, list("0123456789")))
+    assert not np.array_equal(first, second)
+
+
+def test_classes_that_do_not_occur_have_their_place(tmp_path):
+    record = RunRecord.create(tmp_path, "word")
+    labels = np.array([3, 3, 3])
+    picture = pixels(draw_confusion(record, logits_of(np.array([3, 3, 8]), 10), labels, list("0123456789")))
+    assert cell(picture, 3, 3, 10)[0] < 60
+    assert cell(picture, 3, 8, 10)[0] < 180
+    assert cell(picture, 8, 8, 10).min() > 230
+
+
+def test_long_class_names_leave_room_for_the_matrix(tmp_path):
+    record = RunRecord.create(tmp_path, "word")
+    labels = np.arange(10)
+    names = [f"a name of some length {i}" for i in range(10)]
+    picture = pixels(draw_confusion(record, logits_of(labels, 10), labels, names))
+    assert cell(picture, 0, 0, 10)[0] < 60
+    assert cell(picture, 9, 0, 10).min() > 230

@@ -1,0 +1,90 @@
+"""A run folder gives its model back."""
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from vitrine import compose, load_run
+from vitrine.config.plain import to_plain
+from vitrine.errors import RunError
+from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
+
+
+@pytest.fixture(scope="module")
+def config():
+    return compose(["model=vit_nano", "depth=1", "model.init=torch", "model.mlp_dropout=0.5"])
+
+
+@pytest.fixture
+def model(config) -> VisionTransformer:
+    return VisionTransformer(config.model)
+
+
+@pytest.fixture
+def record(tmp_path, config, model) -> RunRecord:
+    record = RunRecord.create(tmp_path, "word")
+    record.update(id=record.name, status="finished")
+    record.write_config(to_plain(config))
+    record.write_metrics({"test/acc": 0.75})
+    save(record, model, asdict(config))
+    return record
+
+
+def save(record: RunRecord, model: VisionTransformer, config: dict[str, object]) -> None:
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    torch.save({"state_dict": weights, "config": config}, record.best)
+
+
+def test_the_model_has_the_weights_of_the_best_epoch_and_is_in_evaluation_mode(record, model):
+    loaded = load_run(str(record.path)).model
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert not any(module.training for module in loaded.modules())
+    images = torch.randn(5, 1, 8, 8)
+    assert torch.equal(loaded(images), model.eval()(images))
+
+
+def test_the_model_is_made_as_the_checkpoint_says(record, config):
+    other = replace(config.model, dim=32, heads=2, position="learned")
+    save(record, VisionTransformer(other), {"model": asdict(other)})
+    assert load_run(record.path).model.config == other
+
+
+def test_configuration_and_metrics_are_those_of_the_run(record, config):
+    run = load_run(record.path)
+    assert run.config == config
+    assert run.metrics == {"test/acc": 0.75}
+    assert run.record == record
+
+
+def test_opening_a_run_reads_no_checkpoint(record):
+    record.best.unlink()
+    run = load_run(record.path)
+    assert run.metrics == {"test/acc": 0.75}
+    with pytest.raises(RunError, match=r"there is no checkpoint .*best\.ckpt"):
+        _ = run.model
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match="is no folder"):
+        load_run(tmp_path / "nothing")
+
+
+def test_weights_that_do_not_fit_are_refused(record, model, config):
+    save(record, model, {"model": asdict(replace(config.model, depth=2))})
+    with pytest.raises(RunError, match=r"best\.ckpt does not fit the model: blocks\.1\.norm1\.weight is missing"):
+        _ = load_run(record.path).model
+
+
+@pytest.mark.parametrize("change", [{"rotary": True}, {"position": "rotary"}, {"heads": 5}])
+def test_a_model_that_this_version_does_not_know_is_refused(record, model, config, change):
+    save(record, model, {"model": asdict(config.model) | change})
+    with pytest.raises(RunError, match="of a model that this version of vitrine does not know"):
+        _ = load_run(record.path).model
+
+
+def test_a_checkpoint_that_describes_no_model_is_refused(record, model):
+    save(record, model, {})
+    with pytest.raises(RunError, match="of a model that this version of vitrine does not know"):
+        _ = load_run(record.path).model

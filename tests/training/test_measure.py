@@ -1,0 +1,50 @@
+"""What a model costs is counted right."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitrine.config import ViTConfig
+from vitrine.training.measure import flops_per_image, peak_memory
+
+SMALL = ViTConfig(image_size=8, patch_size=2, in_channels=3, num_classes=10, dim=16, depth=2, heads=4, mlp_ratio=2.0)
+
+
+def test_the_count_of_a_small_model_is_that_made_by_hand():
+    patches, tokens, width, hidden = 16, 17, 16, 32
+    embed = 2 * patches * (2 * 2 * 3) * width
+    projections = 2 * tokens * width * (3 * width + width)
+    attention = 2 * tokens * tokens * width * 2
+    mlp = 2 * tokens * width * hidden * 2
+    head = 2 * width * 10
+    assert flops_per_image(SMALL) == embed + 2 * (projections + attention + mlp) + head
+
+
+def test_vit_base_is_what_is_written_of_it():
+    """17.5 G multiply-adds (arXiv:2106.04560, table 2, gives 35.1 GFLOPs)."""
+    config = ViTConfig(224, 16, 3, 1000, dim=768, depth=12, heads=12)
+    assert flops_per_image(config) / 1e9 == pytest.approx(35.1, abs=0.05)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "sdpa", "explicit"])
+def test_the_count_does_not_depend_on_how_attention_is_computed(kernel):
+    assert flops_per_image(replace(SMALL, attention_kernel=kernel)) == flops_per_image(SMALL)
+
+
+def test_counting_draws_no_random_number():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    flops_per_image(replace(SMALL, position="learned", mlp_dropout=0.1))
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell it in another way, too")
+def test_peak_memory_is_what_the_system_says_in_bytes():
+    peak = peak_memory()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    assert peak["peak_memory"] == pytest.approx(kibibytes * 1024, rel=0.02)
+    assert ("peak_gpu_memory" in peak) == torch.cuda.is_available()

@@ -1,0 +1,191 @@
+"""Optimisers are what their configuration says, and the learning rate moves as it should."""
+
+import math
+from functools import cache
+
+import pytest
+import torch
+
+from vitrine import compose
+from vitrine.config import TrainConfig
+from vitrine.config.schema import ScheduleConfig
+from vitrine.models import VisionTransformer
+from vitrine.training.optim import build_optimizer, build_schedule, learning_rate_factor, parameter_groups
+
+SMALL = ["model=vit_nano", "depth=1"]
+
+
+@cache
+def composed(*words: str) -> TrainConfig:
+    return compose(list(words))
+
+
+def cosine(step: int, *, steps: int = 100, warmup: float = 0.1) -> float:
+    return learning_rate_factor(step, name="cosine", warmup=warmup, steps=steps)
+
+
+def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> None:
+    config = model.config
+    images = torch.randn(8, config.in_channels, config.image_size, config.image_size)
+    torch.nn.functional.cross_entropy(model(images), torch.arange(8)).backward()
+    optimizer.step()
+
+
+# --- schedule ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_step_trains():
+    assert cosine(0) == pytest.approx(0.1)
+
+
+def test_the_last_warm_up_step_and_the_one_after_it_have_the_full_rate():
+    assert cosine(8) == pytest.approx(0.9)
+    assert cosine(9) == 1.0
+    assert cosine(10) == 1.0
+    assert cosine(11) < 1.0
+
+
+def test_half_way_down_is_half_the_rate():
+    assert cosine(55) == pytest.approx(0.5)
+
+
+def test_the_last_step_still_trains_and_the_one_after_it_would_not():
+    assert cosine(99) == pytest.approx(0.5 * (1 + math.cos(math.pi * 89 / 90)))
+    assert cosine(99) > 0
+    assert cosine(100) == 0.0
+    assert cosine(150) == 0.0
+
+
+def test_the_rate_rises_then_falls_and_stays_within_0_and_1():
+    factors = [cosine(step) for step in range(101)]
+    assert factors[:10] == sorted(factors[:10])
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert min(factors) == 0.0
+    assert max(factors) == 1.0
+
+
+def test_constant_stays_after_its_warm_up():
+    factors = [learning_rate_factor(step, name="constant", warmup=0.05, steps=100) for step in range(120)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8] + [1.0] * 116)
+
+
+def test_without_warm_up_the_first_step_has_the_full_rate():
+    assert cosine(0, warmup=0.0) == 1.0
+    assert cosine(50, warmup=0.0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_trainings_of_a_few_steps_have_a_rate_at_each(steps, warmup):
+    factors = [cosine(step, steps=steps, warmup=warmup) for step in range(steps)]
+    assert all(0 < factor <= 1 for factor in factors)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(100, 0.1), (37, 0.3), (11, 0.2), (50, 0.02)])
+def test_the_schedule_is_that_of_pytorch_step_by_step(steps, warmup):
+    rising = round(steps * warmup)
+    ours = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    schedule = build_schedule(ScheduleConfig("cosine", warmup), ours, steps)
+    reference = torch.optim.lr_scheduler.SequentialLR(
+        theirs,
+        [
+            torch.optim.lr_scheduler.LinearLR(theirs, start_factor=1 / rising, total_iters=max(1, rising - 1)),
+            torch.optim.lr_scheduler.CosineAnnealingLR(theirs, T_max=steps - rising),
+        ],
+        milestones=[rising],
+    )
+    for _ in range(steps):
+        assert ours.param_groups[0]["lr"] == pytest.approx(theirs.param_groups[0]["lr"], abs=1e-12)
+        for optimizer, one in ((ours, schedule), (theirs, reference)):
+            optimizer.step()
+            one.step()
+    assert ours.param_groups[0]["lr"] == 0.0
+
+
+def test_the_schedule_moves_every_group():
+    config = composed(*SMALL, "schedule.warmup=0.5")
+    optimizer = build_optimizer(config.optimizer, VisionTransformer(config.model))
+    schedule = build_schedule(config.schedule, optimizer, steps=8)
+    assert [group["lr"] for group in optimizer.param_groups] == [config.optimizer.lr / 4] * 2
+    optimizer.step()
+    schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [config.optimizer.lr / 2] * 2
+
+
+# --- weight decay ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], ["pool=cls", "position=learned"]], ids=["fixed-tables", "learned-tables"])
+def test_only_matrices_decay_and_every_parameter_is_in_one_group(words):
+    model = VisionTransformer(composed(*SMALL, *words).model)
+    decaying, spared = parameter_groups(model, 0.3)
+    assert (decaying["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
+
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = [[names[id(parameter)] for parameter in group["params"]] for group in (decaying, spared)]
+    assert sorted(groups[0] + groups[1]) == sorted(names.values())
+    matrices = ["attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"]
+    blocks = {f"blocks.{index}.{matrix}" for index in range(1) for matrix in matrices}
+    assert set(groups[0]) == blocks | {"patch_embed.proj.weight", "head.weight"}
+    assert ({"cls_token", "pos_embed"} <= set(groups[1])) == bool(words)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_without_a_gradient_matrices_shrink_and_biases_stay(name):
+    config = composed(*SMALL, f"optimizer={name}", "optimizer.weight_decay=0.1", "optimizer.lr=0.5")
+    model = VisionTransformer(config.model)
+    optimizer = build_optimizer(config.optimizer, model)
+    for parameter in model.parameters():
+        parameter.data.fill_(1.0)
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moved = {key for key, parameter in model.named_parameters() if (parameter < 1).all()}
+    stayed = {key for key, parameter in model.named_parameters() if (parameter == 1).all()}
+    assert moved == {key for key, parameter in model.named_parameters() if parameter.ndim > 1}
+    assert moved | stayed == {key for key, _ in model.named_parameters()}
+
+
+# --- optimisers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("adamw", torch.optim.AdamW, {"betas": (0.8, 0.95)}),
+        ("adam", torch.optim.Adam, {"betas": (0.8, 0.95)}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.7}),
+    ],
+)
+def test_each_optimizer_has_its_settings_and_takes_a_step(name, kind, settings):
+    own = {"betas": "optimizer.betas=[0.8,0.95]", "momentum": "optimizer.momentum=0.7"}
+    words = [own[key] for key in settings]
+    config = composed(*SMALL, f"optimizer={name}", "optimizer.lr=0.02", "optimizer.weight_decay=0.03", *words)
+    torch.manual_seed(0)
+    model = VisionTransformer(config.model)
+    optimizer = build_optimizer(config.optimizer, model)
+    assert type(optimizer) is kind
+    for group, decay in zip(optimizer.param_groups, (0.03, 0.0), strict=True):
+        assert {"lr": 0.02, "weight_decay": decay, "fused": True, **settings}.items() <= group.items()
+    before = {key: parameter.clone() for key, parameter in model.named_parameters()}
+    one_step(model, optimizer)
+    assert not torch.equal(before["head.weight"], model.head.weight)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_the_fused_step_is_the_plain_one(name):
+    config = composed(*SMALL, f"optimizer={name}", "optimizer.weight_decay=0.1")
+    torch.manual_seed(0)
+    model, twin = VisionTransformer(config.model), VisionTransformer(config.model)
+    twin.load_state_dict(model.state_dict())
+    optimizer, reference = build_optimizer(config.optimizer, model), build_optimizer(config.optimizer, twin)
+    for group in reference.param_groups:
+        group["fused"] = False
+    for _ in range(3):
+        for one, its in zip(model.parameters(), twin.parameters(), strict=True):
+            one.grad = torch.randn_like(one)
+            its.grad = one.grad.clone()
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()))

@@ -1,0 +1,389 @@
+"""The run folder always has everything; Weights & Biases and TensorBoard have it, too, when asked for."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vitrine import compose
+from vitrine.config.plain import to_plain
+from vitrine.errors import Interrupted
+from vitrine.runs import RunRecord
+from vitrine.training.trackers import RunLogger, TensorBoardTracker, WandbTracker, invite
+
+OFFLINE = ["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline", "tags=[ours]", "logger.wandb.tags=[theirs]"]
+
+GUESTS_ON_A_LONELY_MACHINE = """
+import json, os, sys
+from pathlib import Path
+
+from vitrine import compose
+from vitrine.runs import RunRecord
+from vitrine.training.trackers import RunLogger, invite
+
+def variables():
+    return {name: value for name, value in os.environ.items() if name.startswith("WANDB")}
+
+before = variables()
+record = RunRecord.create(Path(sys.argv[1]), "word")
+record.update(id=record.name)
+alone = invite(compose(["model=vit_nano"]), record, None, "")
+RunLogger(record, 0, alone).log_metrics({"epoch": 1, "lr": 0.1}, 1)
+said = {
+    "alone": len(alone),
+    "imported": [name for name in ("wandb", "tensorboard", "torch.utils.tensorboard") if name in sys.modules],
+    "same variables": variables() == before,
+    "files": sorted(path.name for path in record.path.iterdir()),
+}
+said["unreachable"] = len(invite(compose(["model=vit_nano", "logger=wandb"]), record, None, ""))
+print(json.dumps(said))
+"""
+
+
+class Guest:
+    """Somebody who listens, and fails at a call of one's choice."""
+
+    def __init__(self, name: str, fails_at: int = -1, error: Exception | None = None) -> None:
+        self.name = name
+        self.fails_at = fails_at
+        self.error = error or ConnectionError("gone")
+        self.calls: list[Any] = []
+
+    def log(self, metrics, step):
+        self._take((step, dict(metrics)))
+
+    def finish(self, status, metrics, pictures):
+        self._take((status, dict(metrics), dict(pictures)))
+
+    def _take(self, call):
+        self.calls.append(call)
+        if len(self.calls) - 1 == self.fails_at:
+            raise self.error
+
+
+@pytest.fixture
+def record(tmp_path) -> RunRecord:
+    return new_record(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "curves.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def end(
+    logger: RunLogger,
+    metrics: dict[str, float] | None = None,
+    pictures: dict[str, Path] | None = None,
+    error: Exception | None = None,
+) -> None:
+    """End a run, with its metrics or by an error."""
+    with nullcontext() if error is None else suppress(type(error)), logger:
+        logger.conclude(metrics or {}, pictures or {})
+        if error is not None:
+            raise error
+
+
+def new_record(folder: Path) -> RunRecord:
+    record = RunRecord.create(folder, "word")
+    record.update(id=record.name)
+    return record
+
+
+# --- Weights & Biases, offline -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the client has written for the server, read back from its transaction log."""
+
+    record: RunRecord
+    run: Any
+    config: dict[str, Any]
+    history: list[dict[str, Any]]
+    summary: dict[str, Any]
+    exit_code: int | None
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory, picture) -> list[Sent]:
+    """Two runs one after the other in one process: the first finishes, the second fails."""
+    sent = []
+    for number, error in enumerate([None, ValueError("no")]):
+        config = compose([*OFFLINE, f"seed={number}"])
+        record = new_record(tmp_path_factory.mktemp("run"))
+        tracker = WandbTracker(config.logger.wandb, config, record, group="a-sweep", varies=f"seed={number}")
+        logger = RunLogger(record, 0, [tracker])
+        for step in (10, 20):
+            logger.log_metrics({"epoch": 1, "train/loss": 2.5 / step + number}, step)
+        logger.log_metrics({"epoch": 1, "val/acc": 0.25}, 20)
+        end(logger, {"test/acc": 0.5 + number / 8}, {"curves": picture}, error)
+        assert logger.guests == [tracker]
+        sent.append(read_back(record))
+    return sent
+
+
+def read_back(record: RunRecord) -> Sent:
+    deadline = time.monotonic() + 20
+    (log,) = record.path.glob("wandb/offline-run-*/*.wandb")
+    while True:  # the client's own process may still be writing
+        records = transactions(log)
+        exits = [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"]
+        if exits or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    (run, *_) = [one.run for one in records if one.WhichOneof("record_type") == "run"]
+    summary: dict[str, Any] = {}
+    history = []
+    for one in records:
+        if one.WhichOneof("record_type") == "summary":
+            summary |= values(one.summary.update)
+        if one.WhichOneof("record_type") == "history":
+            history.append(values(one.history.item))
+    return Sent(record, run, values(run.config.update), history, summary, exits[0] if exits else None)
+
+
+def transactions(path: Path) -> list[Any]:
+    """The records of a .wandb file: LevelDB's log format with a head of seven bytes and plain CRC32."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, parts, found = path.read_bytes(), 7, b"", []
+    assert data[:4] == b":W&B"
+    while place + 7 <= len(data):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        checksum, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        part = data[place + 7 : place + 7 + length]
+        if len(part) < length:
+            break
+        assert zlib.crc32(part, zlib.crc32(bytes([kind]))) == checksum
+        place += 7 + length
+        parts += part
+        if kind in (1, 4):  # whole, or the last of several
+            found.append(Record.FromString(parts))
+            parts = b""
+    return found
+
+
+def values(items: Any) -> dict[str, Any]:
+    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+
+
+def test_wandb_has_the_history(two_runs):
+    for number, sent in enumerate(two_runs):
+        rows = [{name: row[name] for name in row if not name.startswith("_")} for row in sent.history]
+        assert rows[:3] == [
+            {"epoch": 1, "train/loss": 0.25 + number, "step": 10},
+            {"epoch": 1, "train/loss": 0.125 + number, "step": 20},
+            {"epoch": 1, "val/acc": 0.25, "step": 20},
+        ]
+
+
+def test_wandb_has_the_final_metrics_and_the_pictures(two_runs, picture):
+    for number, sent in enumerate(two_runs):
+        assert sent.summary["test/acc"] == 0.5 + number / 8
+        (drawn,) = [row for row in sent.history if "curves/path" in row]
+        assert (drawn["curves/_type"], drawn["curves/width"], drawn["curves/height"]) == ("image-file", 9, 6)
+        (copy,) = sent.record.path.glob(f"wandb/offline-run-*/files/{drawn['curves/path']}")
+        assert np.array_equal(Image.open(copy), Image.open(picture))
+
+
+def test_wandb_has_the_whole_configuration(two_runs):
+    for number, sent in enumerate(two_runs):
+        expected = json.loads(json.dumps(to_plain(compose([*OFFLINE, f"seed={number}"]))))
+        assert {name: value for name, value in sent.config.items() if name != "_wandb"} == expected
+
+
+def test_wandb_has_the_names_that_a_run_is_found_by(two_runs):
+    for number, sent in enumerate(two_runs):
+        run = sent.run
+        assert (run.project, run.run_group, run.display_name, run.job_type) == (
+            "vitrine",
+            "a-sweep",
+            f"seed={number}",
+            "train",
+        )
+        assert sorted(run.tags) == ["ours", "theirs"]
+        assert run.run_id == sent.record.facts["wandb_id"]
+
+
+def test_wandb_runs_of_one_process_are_two(two_runs):
+    first, second = two_runs
+    assert first.run.run_id != second.run.run_id
+
+
+def test_wandb_knows_which_run_failed(two_runs):
+    assert [sent.exit_code for sent in two_runs] == [0, 1]
+
+
+def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(two_runs):
+    record = two_runs[0].record
+    config = compose([*OFFLINE, "logger.wandb.group=mine", "logger.wandb.name=own", "logger.wandb.project=other"])
+    before = set(record.path.glob("wandb/offline-run-*/*.wandb"))
+    tracker = WandbTracker(config.logger.wandb, config, record, group="a-sweep", varies="seed=0")
+    try:
+        assert tracker.run.id == two_runs[0].run.run_id == record.facts["wandb_id"]
+        assert (tracker.run.group, tracker.run.name, tracker.run.project) == ("mine", "own", "other")
+    finally:
+        tracker.finish("interrupted", {}, {})
+    assert {path.name for path in record.path.glob("wandb/offline-run-*/*.wandb")} == {path.name for path in before}
+
+
+def test_a_run_that_was_never_ended_on_wandb_is_not_taken_for_the_next_one(tmp_path):
+    config = compose(OFFLINE)
+    records = [new_record(tmp_path), new_record(tmp_path)]
+    trackers = [WandbTracker(config.logger.wandb, config, record, None, "") for record in records]
+    try:
+        assert [tracker.run.id for tracker in trackers] == [record.facts["wandb_id"] for record in records]
+        assert [tracker.run.name for tracker in trackers] == [record.name for record in records]
+    finally:
+        for tracker in trackers:
+            tracker.finish("failed", {}, {})
+
+
+def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_stays_away(tmp_path):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    done = subprocess.run(
+        [sys.executable, "-c", GUESTS_ON_A_LONELY_MACHINE, str(tmp_path / "runs")],
+        env={**kept, "HOME": str(tmp_path), "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_TAGS": "untouched"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "alone": 0,
+        "imported": [],
+        "same variables": True,
+        "files": ["checkpoints", "metrics.csv", "run.json"],
+        "unreachable": 0,
+    }
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("vitrine:")]
+    assert "wandb could not start" in line
+    assert "logger.wandb.mode=offline" in line
+
+
+# --- TensorBoard -------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_has_scalars_and_pictures(record, picture):
+    (tracker,) = invite(compose(["model=vit_nano", "logger=tensorboard"]), record, None, "")
+    assert isinstance(tracker, TensorBoardTracker)
+    logger = RunLogger(record, 0, [tracker])
+    for step in (10, 20):
+        logger.log_metrics({"epoch": 1, "train/loss": 2.5 / step}, step)
+    end(logger, {"test/acc": 0.75}, {"curves": picture})
+
+    events = EventAccumulator(str(record.path / "tensorboard"), size_guidance={"scalars": 0, "images": 0})
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("train/loss")] == [(10, 0.25), (20, 0.125)]
+    assert [one.value for one in events.Scalars("epoch")] == [1.0, 1.0]
+    assert [one.value for one in events.Scalars("final/test/acc")] == [0.75]
+    (image,) = events.Images("curves")
+    decoded = record.path / "decoded.png"
+    decoded.write_bytes(image.encoded_image_string)
+    assert np.array_equal(Image.open(decoded), Image.open(picture))
+
+
+def test_tensorboard_that_cannot_write_stays_away(record, capsys):
+    (record.path / "tensorboard").write_text("a file in its way")
+    assert invite(compose(["model=vit_nano", "logger=tensorboard"]), record, None, "") == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vitrine: tensorboard could not start: ")
+
+
+# --- the run folder ----------------------------------------------------------------------------------------------
+
+
+def test_the_run_folder_has_each_row_with_its_step_and_time(record):
+    logger = RunLogger(record, 0, [])
+    logger.log_metrics({"epoch": 1, "train/loss": 2.0}, 10)
+    logger.log_metrics({"epoch": 1, "val/acc": 0.5}, 10)
+    history = record.history()
+    assert [{name: row[name] for name in row if name != "seconds"} for row in history] == [
+        {"epoch": 1, "step": 10, "train/loss": 2.0},
+        {"epoch": 1, "step": 10, "val/acc": 0.5},
+    ]
+    assert 0 <= history[0]["seconds"] <= history[1]["seconds"] < 60
+
+
+def test_time_goes_on_where_the_run_goes_on(record):
+    path = record.path / "metrics.csv"
+    path.write_text("epoch,step,seconds,lr\r\n1,10,100.0,0.1\r\n1,20,200.0,0.1\r\n")
+    RunLogger(record, 10, []).log_metrics({"epoch": 1, "lr": 0.2}, 20)
+    first, second = record.history()
+    assert first == {"epoch": 1, "step": 10, "seconds": 100.0, "lr": 0.1}
+    assert second["lr"] == 0.2
+    assert 100.0 <= second["seconds"] < 160.0
+
+
+def test_a_guest_that_fails_is_dropped_with_one_line_and_nothing_is_lost(record, capsys):
+    well, ill = Guest("well"), Guest("ill", fails_at=1, error=ConnectionError("the server\nis  gone"))
+    logger = RunLogger(record, 0, [ill, well])
+    for step in (1, 2, 3, 4):
+        logger.log_metrics({"epoch": 1, "lr": step / 8}, step)
+    end(logger, {"test/acc": 1.0})
+
+    expected = [(step, {"epoch": 1, "lr": step / 8}) for step in (1, 2, 3, 4)]
+    assert well.calls == [*expected, ("finished", {"test/acc": 1.0}, {})]
+    assert ill.calls == expected[:2]
+    assert [(row["step"], row["lr"]) for row in record.history()] == [(step, step / 8) for step in (1, 2, 3, 4)]
+    captured = capsys.readouterr()
+    assert captured.err == "vitrine: ill failed and is told nothing more: the server is gone\n"
+    assert captured.out == ""
+
+
+def test_a_guest_that_fails_at_the_end_keeps_no_one_from_ending(record, capsys):
+    first, second = Guest("first", fails_at=0, error=TimeoutError()), Guest("second")
+    end(RunLogger(record, 0, [first, second]), {"val/acc": 0.5})
+    assert second.calls == [("finished", {"val/acc": 0.5}, {})]
+    assert capsys.readouterr().err == "vitrine: first failed and is told nothing more: TimeoutError\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("no"), "failed"), (Interrupted(), "interrupted")], ids=["failed", "interrupted"]
+)
+def test_guests_are_told_what_became_of_a_run_that_did_not_finish(record, error, status):
+    guest = Guest("guest")
+    logger = RunLogger(record, 0, [guest])
+    with pytest.raises(type(error)), logger:  # the error is not swallowed
+        raise error
+    assert guest.calls == [(status, {}, {})]
+
+
+def test_two_guests_may_fail_at_once(record, capsys):
+    guests = [Guest(name, fails_at=0) for name in ("one", "two", "three")]
+    logger = RunLogger(record, 0, list(guests))
+    logger.log_metrics({"epoch": 1, "lr": 0.5}, 1)
+    assert [len(guest.calls) for guest in guests] == [1, 1, 1]
+    assert logger.guests == []
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_a_row_is_in_the_run_folder_before_a_guest_is_told(record):
+    class Reader(Guest):
+        def log(self, metrics, step):
+            self.calls.append([row["step"] for row in record.history()])
+
+    reader = Reader("reader")
+    logger = RunLogger(record, 0, [reader])
+    for step in (1, 2):
+        logger.log_metrics({"epoch": 1}, step)
+    assert reader.calls == [[1], [1, 2]]
