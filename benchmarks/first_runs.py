@@ -15,7 +15,7 @@ OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
     "vit_tiny": "model=vit_tiny",
     "mnist": "model=vit_nano data=mnist trainer.max_epochs=3",
-    "cifar10": "model=vit_nano data=cifar10 trainer.max_epochs=10",
+    "cifar10": "model=vit_nano data=cifar10 trainer.max_epochs=3",
 }
 START_UP = {"`--help`": ["--help"], "`--cfg job`": ["--cfg", "job"], "a mistake": ["modle=vit_tiny"]}
 JSON = ROOT / "benchmarks" / "first_runs.json"
@@ -32,7 +32,7 @@ def main() -> None:
             root = [] if name == "vit_tiny" else [f"data.root={options.data_root}"]
             train_seeds(OUT / name, [*words.split(), *root])
         JSON.write_text(json.dumps({"runs": [collect(name) for name in COMMANDS], "start_up": start_up()}, indent=2))
-    replace_between(json.loads(JSON.read_text()))
+    write_table(json.loads(JSON.read_text()))
     first = finished_runs(OUT / "vit_tiny")[0]["folder"]
     for picture in ("curves.png", "confusion.png"):
         shutil.copy(first / picture, ROOT / "docs" / "images" / picture)
@@ -61,7 +61,7 @@ def start_up() -> dict[str, float]:
     return {name: round(min(take("train.py", *words).seconds for _ in range(5)), 2) for name, words in START_UP.items()}
 
 
-def replace_between(results: dict) -> None:
+def write_table(results: dict) -> None:
     """Put the table between its two marks in README.md."""
     lines = ["| command | test accuracy | time, start to end | peak memory |", "|---|---|---|---|"]
     for one in results["runs"]:
@@ -72,9 +72,10 @@ def replace_between(results: dict) -> None:
     answers = ", ".join(f"{name} in {seconds} s" for name, seconds in results["start_up"].items())
     lines += [
         "",
-        f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']}, torch {first['torch']};",
-        "each time is a whole command's, of which Python and its libraries take about 8 s. What trains nothing answers",
-        f"at once: {answers}. Measured by `python benchmarks/first_runs.py`.",
+        f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
+        f"torch {first['torch']}; each time is a whole command's, of which Python and its libraries take about 8 s.",
+        f"What trains nothing answers at once: {answers}. Measured by",
+        "`python benchmarks/first_runs.py`.",
     ]
     readme = ROOT / "README.md"
     before, rest = readme.read_text().split("<!-- first_runs: written by benchmarks/first_runs.py -->\n")

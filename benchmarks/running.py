@@ -19,7 +19,7 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Took:
-    """What a command took: ``seconds`` from its start to its end, ``memory`` in bytes at its peak, and its exit code."""
+    """What a command took: ``seconds`` from start to end, ``memory`` in bytes at its peak, and its exit code."""
 
     seconds: float
     memory: int
@@ -36,7 +36,7 @@ def take(*words: str) -> Took:
 
 
 def train_seeds(folder: Path, words: Sequence[str]) -> None:
-    """``python train.py WORDS`` for each seed, its run folder under ``folder``; seeds that are there already are left."""
+    """``python train.py WORDS`` for each seed, under ``folder``; seeds that are there already are left."""
     for seed in SEEDS:
         place = folder / f"seed-{seed}"
         if not finished_runs(place):

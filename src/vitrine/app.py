@@ -281,8 +281,12 @@ def _conf() -> Path:
 
 
 def _register() -> None:
+    """Make known to Hydra what conf/ refers to."""
     for name, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+    OmegaConf.register_new_resolver(
+        "divide", lambda one, other: one / max(other, 1), replace=True
+    )  # 0 is told elsewhere
 
 
 @contextmanager

@@ -126,7 +126,8 @@ class ProgressBar(Callback):
             TextColumn("loss {task.fields[loss]}"),
             TextColumn("val acc {task.fields[acc]}"),
             TextColumn("{task.fields[speed]} images/s"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             console=console,
             expand=True,
         )

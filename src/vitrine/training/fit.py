@@ -129,6 +129,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     facts = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
         "flops_per_image": flops_per_image(config.model),
+        "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
     }
     record.update(**facts)
