@@ -14,7 +14,7 @@ from running import ROOT, SEEDS, finished_runs, mean_and_interval, take, train_s
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
     "vit_tiny": "model=vit_tiny",
-    "mnist": "model=vit_nano data=mnist trainer.max_epochs=3",
+    "mnist": "experiment=mnist/quick",
     "cifar10": "model=vit_nano data=cifar10 trainer.max_epochs=3",
 }
 START_UP = {"`--help`": ["--help"], "`--cfg job`": ["--cfg", "job"], "a mistake": ["modle=vit_tiny"]}

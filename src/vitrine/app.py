@@ -119,7 +119,10 @@ def _main(name: str, task: Callable[[Any, str], float]) -> None:
             failed.append(f"  {what}: {type(error).__name__}: {error}")
         return float("nan")
 
-    hydra.main(config_path=str(_conf()), config_name=name, version_base="1.3")(job)()
+    try:
+        hydra.main(config_path=str(_conf()), config_name=name, version_base="1.3")(job)()
+    except KeyboardInterrupt:  # before training, where there is nothing to go on with
+        _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback)
     if failed:
         print("\n".join([f"vitrine: {len(failed)} of {trials} trials failed:", *failed]), file=sys.stderr)
         sys.exit(1)

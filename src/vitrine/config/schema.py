@@ -12,7 +12,7 @@ from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
-AUGMENTATIONS = ("none", "light")
+AUGMENTATIONS = ("none", "light", "digits")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")

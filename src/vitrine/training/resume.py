@@ -44,6 +44,7 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
     if record.status == "running":
         raise RunError(f"{record.path} is still running, as process {record.facts['pid']}")
     config = from_plain(TrainConfig, record.config)
+    planned = config.trainer.max_epochs
     _take(config, given, overrides or [])
     if found := train_faults(config):
         raise ConfigError(found)
@@ -55,8 +56,8 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
     if config.trainer.max_epochs < epochs:
         problem = f"must be >= {epochs}, the epochs that are done"
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
-    if record.status == "finished" and config.trainer.max_epochs == epochs:
-        print(f"{record.path} is finished; trainer.max_epochs=N, above {epochs}, trains it longer")
+    if record.status == "finished" and config.trainer.max_epochs == planned:
+        print(f"{record.path} is finished; trainer.max_epochs=N, above {planned}, trains it longer")
         show_result(Console(), record, record.metrics)
         return Result(record.metrics, record.path)
     with quiet_libraries():
