@@ -28,7 +28,7 @@ CHOICES = [
 HEAD = f"""# How the defaults were chosen
 
 `python train.py {BASE}` is what a newcomer types first: its defaults must learn 1,293 small images in {{epochs}} epochs.
-Each row below changes one of them. Accuracy and loss are those of the chosen epoch on the {{val}} validation images,
+Each row below changes one of them. Accuracy and loss are those of the chosen epoch on {{val}} validation images,
 means over seeds {", ".join(map(str, SEEDS))} with 95 % intervals (Student's t). The test images were not looked at. One
 image more or less is {{image:.4f}}, so the loss says more than the accuracy.
 

@@ -71,17 +71,19 @@ class Affine:
     draws = 5
 
     def __init__(self, degrees: float, shift: float, scale: float, shear: float) -> None:
-        self.most = (math.radians(degrees), 2 * shift, 2 * shift, scale, math.radians(shear))
+        self.most = (math.radians(degrees), math.radians(shear), scale, 2 * shift, 2 * shift)
 
     def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
         """(B, C, H, W) uint8 and (B, 5) in [0, 1) -> (B, C, H, W) uint8."""
         amounts = (2 * numbers - 1) * numbers.new_tensor(self.most)
-        angle, right, down, larger, slant = amounts.unbind(dim=1)
-        # The inverse map, from the place of a new pixel to where it comes from, in coordinates from -1 to 1.
-        cos, sin, tan, size = angle.cos(), angle.sin(), slant.tan(), 1 + larger
-        rows = [cos + tan * sin, sin - tan * cos, -right, -sin, cos, -down]
-        inverse = torch.stack([row if index in (2, 5) else row / size for index, row in enumerate(rows)], dim=1)
-        grid = F.affine_grid(inverse.view(-1, 2, 3), list(images.shape), align_corners=False)
+        angle, slant, larger = amounts[:, :3].unbind(dim=1)
+        shift = amounts[:, 3:, None]
+        cos, sin, one, none = angle.cos(), angle.sin(), torch.ones_like(angle), torch.zeros_like(angle)
+        turn_back = torch.stack([cos, sin, -sin, cos], dim=1).view(-1, 2, 2)
+        slant_back = torch.stack([one, slant.tan(), none, one], dim=1).view(-1, 2, 2)
+        linear = slant_back @ turn_back / (1 + larger)[:, None, None]
+        inverse = torch.cat([linear, -linear @ shift], dim=2)  # from a new pixel to where it comes from, in [-1, 1]
+        grid = F.affine_grid(inverse, list(images.shape), align_corners=False)
         moved = F.grid_sample(images.float(), grid, align_corners=False)
         return moved.round().to(torch.uint8)
 
