@@ -17,12 +17,10 @@ CHOICES = [
     "",
     "augment=none",
     "augment=light",
-    "model.init=paper",
     "position=learned",
-    "pool=cls",
     "optimizer.lr=5e-4",
-    "optimizer.lr=2e-3",
-    "model.drop_path=0.0",
+    "model.init=paper",
+    "pool=cls",
 ]
 HEAD = f"""# How the defaults were chosen
 

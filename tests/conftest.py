@@ -1,10 +1,14 @@
 """Fixtures that tests of several folders use."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from running import ROOT, python
+
+# One thread for each test process and what it starts: tests run side by side, on models too small to share.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
