@@ -114,7 +114,7 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["optimizer.lr=fast"], ["optimizer.lr=fast", "must be a number"]),
         (["trainer.max_epochs=2.5"], ["trainer.max_epochs=2.5", "must be a whole number"]),
         (["optimizer.lr=-1"], ["optimizer.lr=-1", "must be > 0 and <= 100"]),
-        (["optimizer.lr=nan"], ["optimizer.lr=nan", "must be > 0"]),
+        (["optimizer.lr=nan"], ["optimizer.lr=nan", "must be finite and > 0"]),
         (["data.batch_size=0"], ["data.batch_size=0", "must be >= 1"]),
         (["trainer.max_epochs=0"], ["trainer.max_epochs=0", "must be >= 1"]),
         (["model.mlp_dropout=1"], ["model.mlp_dropout=1", "must be >= 0 and < 1"]),

@@ -9,7 +9,7 @@ from running import ROOT, make_pictures, only_run, python
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [
-    line.split("  #")[0].strip()
+    re.sub(r"\s+#.*", "", line)
     for language, block in BLOCKS
     if language == "bash"
     for line in block.splitlines()
