@@ -13,15 +13,7 @@ from running import ROOT, SEEDS, finished_runs, mean_and_interval, train_seeds
 
 OUT = ROOT / "outputs" / "defaults"
 BASE = "model=vit_tiny"
-CHOICES = [
-    "",
-    "augment=none",
-    "augment=light",
-    "position=learned",
-    "optimizer.lr=5e-4",
-    "model.init=paper",
-    "pool=cls",
-]
+CHOICES = ["", "position=learned", "augment=none", "augment=light", "optimizer.lr=5e-4", "model.init=paper", "pool=cls"]
 HEAD = f"""# How the defaults were chosen
 
 `python train.py {BASE}` is what a newcomer types first: its defaults must learn 1,293 small images in {{epochs}}
@@ -43,13 +35,13 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing")
     if not parser.parse_args().table:
         for choice in CHOICES:
-            train_seeds(folder(choice), [BASE, *choice.split()])
+            train_seeds(folder(choice), [*BASE.split(), *choice.split()])
     (ROOT / "docs" / "defaults.md").write_text(page())
 
 
 def folder(choice: str) -> Path:
-    """Where the runs of a choice lie."""
-    return OUT / (choice.replace(" ", ",") or "default")
+    """Where the runs of a choice lie; those of the defaults themselves are first_runs.py's."""
+    return OUT / choice if choice else ROOT / "outputs" / "first_runs" / "vit_tiny"
 
 
 def page() -> str:
@@ -59,6 +51,8 @@ def page() -> str:
     rows = []
     for choice in CHOICES:
         runs = finished_runs(folder(choice))
+        if len(runs) < len(SEEDS):
+            continue
         cells = [mean_and_interval([run[key] for run in runs]) for key in ("val/acc", "val/loss")]
         numbers = " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in cells)
         rows.append(f"| `{f'{BASE} {choice}'.strip()}` | {numbers} |")

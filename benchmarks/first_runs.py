@@ -15,7 +15,7 @@ OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
     "vit_tiny": "model=vit_tiny",
     "mnist": "experiment=mnist/quick",
-    "cifar10": "model=vit_nano data=cifar10 trainer.max_epochs=3",
+    "cifar10": "model=vit_nano data=cifar10 trainer.max_epochs=2",
 }
 START_UP = {"`--help`": ["--help"], "`--cfg job`": ["--cfg", "job"], "a mistake": ["modle=vit_tiny"]}
 JSON = ROOT / "benchmarks" / "first_runs.json"

@@ -26,7 +26,7 @@ def show_start(
     model, data = config.model, config.data
     layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {data.num_classes} classes"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
-    plan = f"{config.trainer.max_epochs} epochs of {facts['steps_per_epoch']:,} steps with {data.batch_size} images"
+    plan = f"{_count(config.trainer.max_epochs, 'epoch')} of {facts['steps_per_epoch']:,} steps with {data.batch_size} images"
     tokens = f"{model.tokens} tokens of {model.patch_size}x{model.patch_size} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     rows = {
@@ -88,6 +88,10 @@ def _print(console: Console, rows: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(name, escape(value))  # a folder may have square brackets in its name
     console.print(table)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _short(number: float) -> str:
