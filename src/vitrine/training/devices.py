@@ -84,4 +84,7 @@ def _cpu_multiplies_bf16() -> bool:
 def _name(accelerator: str) -> str:
     if accelerator == "cuda":
         return torch.cuda.get_device_name()
-    return "Apple GPU" if accelerator == "mps" else f"CPU, {torch.get_num_threads()} threads"
+    if accelerator == "mps":
+        return "Apple GPU"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} threads" if threads > 1 else "CPU, 1 thread"

@@ -26,7 +26,8 @@ def show_start(
     model, data = config.model, config.data
     layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {data.num_classes} classes"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
-    plan = f"{_count(config.trainer.max_epochs, 'epoch')} of {facts['steps_per_epoch']:,} steps with {data.batch_size} images"
+    epochs = _count(config.trainer.max_epochs, "epoch")
+    plan = f"{epochs} of {facts['steps_per_epoch']:,} steps with {data.batch_size} images"
     tokens = f"{model.tokens} tokens of {model.patch_size}x{model.patch_size} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     rows = {
