@@ -64,7 +64,7 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, t
     assert files(run) == before
 
 
-def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, tmp_path):
+def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, evaluate, tmp_path):
     done = train("-m", *SMALL, "trainer.max_epochs=1", "position=learned,sincos2d", "seed=0,1")
 
     assert done.returncode == 0, done.stderr
@@ -75,6 +75,8 @@ def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, tmp_path):
     ]
     assert {one["status"] for one in facts} == {"finished"}
     assert len({one["validation"] for one in facts}) == 1, "every trial is chosen on the same images"
+    trial = next(tmp_path.glob("outputs/sweeps/*/*/run.json")).parent.rename(tmp_path / "a trial = (one)")
+    assert evaluate(f"run={trial}").returncode == 0, "also where Hydra's grammar has other plans for the name"
 
 
 def test_a_failed_trial_leaves_the_others_to_run_and_is_told_at_the_end(train, tmp_path):
@@ -128,6 +130,8 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["data=imagefolder", "data.root=one"], ["data.root=one", "there is only a"]),
         (["resume=outputs/none"], ["resume=outputs/none", "is no folder"]),
         (["paths.output_dir=file"], ["paths.output_dir=file", "is a file, not a folder"]),
+        (["paths.output_dir=/proc/runs"], ["paths.output_dir=/proc/runs", "cannot be written to"]),
+        (["resume="], ["resume", "is not a run folder"]),
         (["patch=2,4"], ["patch=2,4", "has several values", "-m"]),
         (["-m", "patch=2,4", "depth=2,5"], ["depth=5", "1, 12, 2, 24, 3, 4, 6, 8"]),
         (["-m", "model.patch_size=2,3"], ["model.patch_size=3", "must divide"]),

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
-from vitrine.config.overrides import check_overrides, optional_section, quote_numbers
+from vitrine.config.overrides import check_overrides, optional_section, quote
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
 from vitrine.runs.record import RunRecord, check_writable
@@ -63,7 +63,7 @@ def _train(config: TrainConfig, varies: str) -> float:
     from vitrine.training.resume import resume
 
     hydra_config = HydraConfig.get()
-    if config.resume:
+    if config.resume is not None:
         result = resume(config.resume, config, list(hydra_config.overrides.task))
     elif hydra_config.mode is RunMode.MULTIRUN:
         result = fit(config, parent=Path(hydra_config.sweep.dir), varies=varies)
@@ -79,6 +79,14 @@ def _evaluate(config: EvalConfig, varies: str) -> float:
 
 
 def _main(name: str, task: Callable[[Any, str], float]) -> None:
+    """Run a command; Ctrl-C before or after training, where there is nothing to go on with, ends it quietly."""
+    try:
+        _run(name, task)
+    except KeyboardInterrupt:
+        _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback=False)
+
+
+def _run(name: str, task: Callable[[Any, str], float]) -> None:
     """Check what was typed, then let Hydra run ``task`` once or many times; exits non-zero if anything failed."""
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: "=" in word and not word.startswith("-"))  # flags first
     args = get_args_parser().parse_args()
@@ -96,11 +104,11 @@ def _main(name: str, task: Callable[[Any, str], float]) -> None:
             _exit_with(error, 2, show_traceback)
 
     with _composing() as loader:
-        sys.argv[1:] = quote_numbers(sys.argv[1:], loader)
+        sys.argv[1:], overrides = quote(sys.argv[1:], loader), quote(args.overrides, loader)
     failed: list[str] = []
 
     def job(composed: DictConfig) -> float:
-        what = _varies(args.overrides)
+        what = _varies(overrides)
         if args.multirun:
             print(f"\ntrial {HydraConfig.get().job.num + 1} of {trials}: {what}", flush=True)
         try:
@@ -119,10 +127,7 @@ def _main(name: str, task: Callable[[Any, str], float]) -> None:
             failed.append(f"  {what}: {type(error).__name__}: {error}")
         return float("nan")
 
-    try:
-        hydra.main(config_path=str(_conf()), config_name=name, version_base="1.3")(job)()
-    except KeyboardInterrupt:  # before training, where there is nothing to go on with
-        _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback)
+    hydra.main(config_path=str(_conf()), config_name=name, version_base="1.3")(job)()
     if failed:
         print("\n".join([f"vitrine: {len(failed)} of {trials} trials failed:", *failed]), file=sys.stderr)
         sys.exit(1)
@@ -139,7 +144,7 @@ def _varies(arguments: Sequence[str]) -> str:
 def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[TrainConfig | EvalConfig]:
     """The configuration of each trial that ``arguments`` ask for, all checked; the faults of all are told at once."""
     with _composing() as loader:
-        sound, found = check_overrides(quote_numbers(arguments, loader), SCHEMAS[name], loader)
+        sound, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         if multirun:
             points = _points(overrides, found)
@@ -158,9 +163,9 @@ def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[Tra
                 found += error.faults
             except (HydraException, OmegaConfBaseException) as error:
                 found.append(_composition_fault(error))
+    found += _devices_that_are_missing(configs)
     if found:
         raise ConfigError(found)
-    _check_devices(configs)
     return configs
 
 
@@ -207,7 +212,7 @@ def _finish(name: str, composed: DictConfig) -> Any:
     if name == "eval":
         if OmegaConf.is_missing(composed, "run"):
             raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
-    elif composed.resume:
+    elif composed.resume is not None:
         found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
     else:
         found += _fill_in(composed.data)
@@ -249,14 +254,18 @@ def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]
     return []
 
 
-def _check_devices(configs: Sequence[TrainConfig | EvalConfig]) -> None:
-    """Refuse GPUs that aren't there. Imports torch, and so only where a GPU is asked for by name."""
-    wanting = [one for one in configs if isinstance(one, TrainConfig) and one.trainer.accelerator == "gpu"]
-    if wanting:
-        from vitrine.training.devices import choose
+def _devices_that_are_missing(configs: Sequence[TrainConfig | EvalConfig]) -> list[Fault]:
+    """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
+    found = []
+    for config in configs:
+        if isinstance(config, TrainConfig) and config.trainer.accelerator == "gpu":
+            from vitrine.training.devices import choose
 
-        for config in wanting:
-            choose(config)
+            try:
+                choose(config)
+            except ConfigError as error:
+                found += error.faults
+    return found
 
 
 def _composition_fault(error: Exception) -> Fault:

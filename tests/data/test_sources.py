@@ -277,7 +277,7 @@ def test_missing_data_without_a_network_says_what_works_instead(read, no_network
     assert no_network
     message = str(error.value)
     assert message.startswith(f"{said} is not in {tmp_path / 'nowhere'} and could not be downloaded (")
-    assert "data=digits works, or data.root=DIR" in message
+    assert "python train.py data=digits works without a network" in message
     assert capsys.readouterr().out == f"downloading {said} to {tmp_path / 'nowhere'}\n"
 
 

@@ -234,6 +234,8 @@ def test_a_damaged_configuration_is_a_run_error(record, text):
 def test_metrics_come_back_as_they_were(record):
     assert record.metrics == {}
     record.write_metrics({"val/acc": 1 / 3, "best_epoch": 7})
+    assert record.metrics == {}, "until the run has come to its end"
+    record.end("finished")
     assert record.metrics == {"val/acc": 1 / 3, "best_epoch": 7}
 
 

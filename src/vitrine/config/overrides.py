@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.errors import Fault, nearest
 
 _HYDRA = ("hydra", "hydra/")
+PATHS = ("run", "resume", "data_root", "data.root", "paths.output_dir", "paths.data_dir", "paths.cache_dir")
 
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
@@ -49,15 +50,20 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
     return sound, faults
 
 
-def quote_numbers(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
-    """Put numbers that choose from a group in quotes: Hydra takes ``patch='2'``, but not ``patch=2``."""
+def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
+    """Put in quotes what Hydra's grammar would refuse as it is typed.
+
+    Numbers that choose from a group, as in ``patch=2``; and paths with spaces, ``=`` or brackets in them.
+    """
     groups = set(_groups(loader))
 
     def quoted(word: str) -> str:
         name, _, value = word.partition("=")
-        if name.lstrip("+") not in groups or not re.fullmatch(r"[\w,/-]+", value):
-            return word
-        return f"{name}=" + ",".join(f"'{one}'" if one.isdigit() else one for one in value.split(","))
+        if name.lstrip("+") in groups and re.fullmatch(r"[\w,/-]+", value):
+            return f"{name}=" + ",".join(f"'{one}'" if one.isdigit() else one for one in value.split(","))
+        if name in PATHS and re.search(r"[ =()\[\]{}:]", value) and not re.search(r"[,'\"]", value):
+            return f"{name}='{value}'"
+        return word
 
     return [quoted(word) for word in arguments]
 

@@ -67,7 +67,9 @@ def _pictures(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
 
 

@@ -7,6 +7,7 @@ function, one line there, and one file in ``conf/data/``.
 import contextlib
 import hashlib
 import io
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from vitrine.data.cache import cached
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import DataError
 
-OFFLINE = "without a network, data=digits works, or data.root=DIR with the data set in it"
+OFFLINE = "python train.py data=digits works without a network, and so does data.root=DIR with the data set in it"
 
 MNIST_MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
@@ -179,11 +180,17 @@ def _torchvision(dataset: Callable[..., Any], config: DataConfig, folder: Path) 
 
 
 def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> Any:
+    from torchvision.datasets.utils import check_integrity
+
     try:
         return dataset(root, train=train)
     except RuntimeError as error:
-        if "not found" not in str(error):  # where nothing is there, torchvision says "not found or corrupted"
+        if "not found" not in str(error):
             raise
+        for name, md5 in [*getattr(dataset, "train_list", []), *getattr(dataset, "test_list", [])]:  # of CIFAR
+            path = root / getattr(dataset, "base_folder", "") / name
+            if path.is_file() and not check_integrity(str(path), md5):
+                raise DataError(f"{path} is damaged: its MD5 sum is not what it should be; delete it") from None
     name = getattr(dataset, "__name__", "the data set")
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -192,7 +199,7 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
             with contextlib.redirect_stdout(io.StringIO()):
                 return dataset(root, train=train, download=True)  # torchvision checks the archives' MD5 sums
     except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = textwrap.shorten(str(error), 160, placeholder=" ...")
         raise DataError(f"{name} is not in {root} and could not be downloaded ({reason}); {OFFLINE}") from None
 
 
@@ -212,7 +219,7 @@ def _decode(path: Path, config: DataConfig) -> np.ndarray:
             if file.mode.startswith("I;16"):  # Pillow would cut 16 bits off at 255
                 image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
             image = image.convert(MODES[config.in_channels])
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
         raise DataError(f"{path} cannot be read as a picture: {_first_line(error)}") from None
     if image.size != (size, size):
         scale = size / min(image.size)

@@ -14,7 +14,7 @@
         checkpoints/      best.ckpt, last.ckpt
 
 ``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted``. Every file but
-metrics.csv is replaced whole (:mod:`vitrine.runs.atomic`), so a crash leaves the old or the new one; metrics.csv grows
+metrics.csv is replaced whole (:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows
 by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is killed cannot say so:
 its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there any more.
 """
@@ -24,6 +24,7 @@ import json
 import os
 import secrets
 import socket
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,8 +33,8 @@ from typing import Any
 
 import yaml
 
+from vitrine.atomic import write_text
 from vitrine.errors import RunError, nearest
-from vitrine.runs.atomic import write_text
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
 
@@ -101,7 +102,7 @@ class RunRecord:
     @property
     def metrics(self) -> dict[str, float]:
         """Final metrics; empty for a run that did not come to its end."""
-        return self._json("metrics.json") if (self.path / "metrics.json").exists() else {}
+        return self._json("metrics.json") if self.facts.get("status") == "finished" else {}
 
     @property
     def config(self) -> dict[str, Any]:
@@ -176,7 +177,7 @@ class MetricsFile:
     """metrics.csv of a run, appended to row by row. A column that appears later is added to the rows before.
 
     Args:
-        path: the file; where it exists, its rows up to ``step`` are kept and the later ones dropped, since a run that
+        record: the run; where it has the file, rows up to ``step`` are kept and later ones dropped, since a run that
             goes on from a checkpoint makes them again.
         step: optimiser steps done so far.
     """
@@ -224,7 +225,7 @@ def now() -> str:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise RunError where a run folder could not be made under ``folder``. Makes nothing."""
+    """Raise RunError where a run folder could not be made under ``folder``; tries it, and leaves nothing."""
     folder = folder.absolute()
     try:
         ancestor = next(path for path in (folder, *folder.parents) if path.exists())
@@ -232,8 +233,10 @@ def check_writable(folder: Path) -> None:
         raise RunError(f"{folder} cannot be reached: a folder above it may not be entered") from None
     if not ancestor.is_dir():
         raise RunError(f"{ancestor} is a file, not a folder for runs")
-    if not os.access(ancestor, os.W_OK | os.X_OK):
-        raise RunError(f"{ancestor} cannot be written to")
+    try:
+        tempfile.TemporaryDirectory(dir=ancestor).cleanup()
+    except OSError as error:
+        raise RunError(f"{ancestor} cannot be written to: {error.strerror}") from None
 
 
 def _process_start() -> str:

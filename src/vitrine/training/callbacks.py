@@ -26,6 +26,7 @@ class StopOnSignal(Callback):
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
         self.asked = False
+        self._presses = 0  # of Ctrl-C
         self._before: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -51,21 +52,27 @@ class StopOnSignal(Callback):
             signal.signal(number, handler)
         self._before.clear()
 
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Listen no longer: Lightning tears nothing down after an error."""
+        self.teardown(trainer, module, "fit")
+
     def _agreed(self, trainer: pl.Trainer) -> bool:
         if trainer.world_size == 1:
             return self.asked
         return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            self._presses += 1
+            if self._presses > 1:
+                raise Interrupted
         self.asked = True
 
 
 class TrainingLog(Callback):
     """Writes a row of the training log every ``every`` steps and at the end of an epoch.
 
-    These are the only steps that wait for the device.
+    In a single process these are the only steps that wait for the device.
     """
 
     def __init__(self, every: int) -> None:
@@ -160,7 +167,11 @@ class ProgressBar(Callback):
             print(line.format(epochs=self.epochs, left=left, **fields), file=self.console.file, flush=True)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Leave the bar as it is, also after an error."""
+        """Leave the bar as it is."""
+        self.progress.stop()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Leave the bar as it is: Lightning tears nothing down after an error."""
         self.progress.stop()
 
     def _draw(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

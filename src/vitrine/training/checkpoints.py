@@ -12,10 +12,10 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from vitrine.atomic import link, replacing
 from vitrine.config import ViTConfig
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.atomic import link, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -50,7 +50,7 @@ class Checkpoints(Callback):
         """Keep what the epoch has reached."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         sign = 1 if self.monitor == "val/acc" else -1
-        better = not self.best or sign * values[self.monitor] >= sign * self.best[self.monitor]
+        better = not self.best or not sign * values[self.monitor] < sign * self.best[self.monitor]  # NaN never stays
         if better:
             self.best = {**values, "best_epoch": trainer.current_epoch + 1}
         self.save(trainer)

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from vitrine.atomic import replacing
 from vitrine.config import EvalConfig, TrainConfig
 from vitrine.config.plain import from_plain
 from vitrine.data.module import ImageData
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.atomic import replacing
-from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+from vitrine.training.checkpoints import differences, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
 from vitrine.training.devices import Hardware, choose
 from vitrine.training.display import quiet_libraries, show_result
@@ -69,6 +69,9 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     record = RunRecord.open(options.run)
     checkpoint = read_checkpoint(record.best)
     config = from_plain(TrainConfig, checkpoint["config"])
+    stored = from_plain(TrainConfig, record.config).model
+    if other := differences(checkpoint["config"]["model"], stored):
+        raise RunError(f"{record.best} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     if options.data_root is not None:
         config.data.root = options.data_root
     config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1)

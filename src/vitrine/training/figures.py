@@ -7,8 +7,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitrine.atomic import replacing
 from vitrine.runs import RunRecord
-from vitrine.runs.atomic import replacing
 
 TRAIN, VAL = "#4477aa", "#ee6677"  # told apart by readers with any colour vision (Paul Tol's "bright")
 

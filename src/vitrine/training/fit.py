@@ -1,7 +1,7 @@
 """Where all parts meet: a configuration goes in; a trained, tested and recorded model comes out."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from rich.console import Console
 
+from vitrine.atomic import write_text
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
@@ -88,26 +89,39 @@ def fit(
         data = ImageData(config)
         record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
         run = Run(config, record, hardware, parent.name if parent else None, varies)
-        _write_origin(run, data)
-        return carry_out(run, data, callbacks)
+        with recorded(record):
+            _write_origin(run, data)
+            return carry_out(run, data, callbacks)
+
+
+@contextmanager
+def recorded(record: RunRecord) -> Iterator[None]:
+    """Mark the run as running, then as what became of it."""
+    record.start()
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt, SystemExit):  # Lightning turns a KeyboardInterrupt into a SystemExit
+        record.end("interrupted")
+        raise Interrupted(f"interrupted; go on with: python train.py resume={record.path}") from None
+    except BaseException as error:
+        record.end("failed", f"{type(error).__name__}: {error}")
+        raise
 
 
 def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> Result:
-    """Train from where the run's last checkpoint stands, or from the start, and see the record to its end."""
-    run.record.start()
-    try:
-        if run.hardware.devices == 1:
-            train_and_test(run, data, callbacks)
-        else:
-            processes.run_all(run)
-    except (Interrupted, KeyboardInterrupt):
-        run.record.end("interrupted")
-        raise Interrupted(f"interrupted; go on with: python train.py resume={run.record.path}") from None
-    except BaseException as error:
-        run.record.end("failed", f"{type(error).__name__}: {error}")
-        raise
+    """Train from where the run's last checkpoint stands, or from the start; test, and end the record."""
+    if run.hardware.devices == 1:
+        train_and_test(run, data, callbacks)
+    else:
+        processes.run_all(partial(_train_in_process, run), run.record, run.hardware)
     run.record.end("finished")
     return Result(run.record.metrics, run.record.path)
+
+
+def _train_in_process(run: Run, rank: int) -> None:
+    """What one of several processes does: each reads the data by itself."""
+    with quiet_libraries():
+        train_and_test(run, ImageData(run.config), rank=rank)
 
 
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
@@ -135,11 +149,10 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     record.update(**facts)
     show_start(console, config, record, run.hardware, facts, data.sizes)
     with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
-        start = time.perf_counter()
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
         best = _train(run, data, module, [progress, *callbacks], logger)
         processes.part()  # what follows is done by one process alone
-        metrics = best | {"train_seconds": round(time.perf_counter() - start, 2)}
+        metrics = best | {"train_seconds": round(logger.seconds, 2)}
         pictures = {"curves": draw_curves(record)}
         if data.test is not None:
             outcome = test(config, read_checkpoint(record.best), data, run.hardware)
@@ -189,6 +202,8 @@ def _train(
     )
     last = run.record.last if run.record.last.exists() else None
     trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    if config.debug.profile and logger is not None:
+        print(trainer.profiler.summary())  # type: ignore[attr-defined]
     return checkpoints.best
 
 
@@ -196,10 +211,9 @@ def _write_origin(run: Run, data: ImageData) -> None:
     """Write all that is known before training: configuration, command, code, versions, machine, data."""
     code, difference = provenance.code()
     if difference:
-        (run.record.path / "code.diff").write_text(difference)
+        write_text(run.record.path / "code.diff", difference)
     run.record.update(
         id=run.record.name,
-        status="running",
         started=now(),
         command=provenance.command(),
         code=code,
@@ -223,4 +237,4 @@ def _word(config: TrainConfig, varies: str) -> str:
     model = config.model
     word = varies or f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
     word = config.name or word
-    return "".join(letter if letter.isalnum() or letter in "-_=." else "-" for letter in word)[:100]
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word)[:100]

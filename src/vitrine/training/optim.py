@@ -40,8 +40,8 @@ def parameter_groups(model: VisionTransformer, weight_decay: float) -> list[dict
 def ema_step(average: Tensor, current: Tensor, count: Tensor, *, decay: float) -> Tensor:
     """One step of an exponential moving average of weights, after ``count`` steps before it.
 
-    The decay rises from 0.1 to ``decay`` as (1 + count) / (10 + count), as in TensorFlow's ExponentialMovingAverage, so
-    that a short run's average is not mostly its initial weights.
+    The decay rises to ``decay`` as (1 + count) / (10 + count), as in TensorFlow's ExponentialMovingAverage, so that a
+    short run's average is not mostly its initial weights.
     """
     now = torch.clamp((1 + count) / (10 + count), max=decay)
     return torch.lerp(current, average, now.to(average.dtype))

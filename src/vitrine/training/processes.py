@@ -9,46 +9,48 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
-from torch.multiprocessing.spawn import ProcessExitedException, spawn
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
-from vitrine.data.module import ImageData
 from vitrine.errors import Interrupted, RunError, VitrineError
-from vitrine.training.display import quiet_libraries
-
-if TYPE_CHECKING:
-    from vitrine.training.fit import Run
+from vitrine.runs import RunRecord
+from vitrine.training.devices import Hardware
 
 TOLD, INTERRUPTED = 3, 130  # exit codes of a process that has written its error, or was asked to stop
 GRACE_SECONDS = 15.0  # for the other processes to end by themselves once one has ended
 
 
-def run_all(run: "Run") -> None:
-    """Train ``run`` in as many processes as its hardware says, and wait for them.
+def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) -> None:
+    """Do ``work(rank)`` in as many processes as ``hardware`` says, and wait for them.
 
     Raises:
-        Interrupted: they were asked to stop, and have saved.
+        Interrupted: they were asked to stop.
         RunError: one of them failed or was killed; the others are stopped then.
     """
     sys.stdout.flush()
-    context = spawn(_one, (run, _free_port()), run.hardware.devices, join=False)  # type: ignore[no-untyped-call]
-    assert context is not None
-    with _signals_passed_on(context.pids()):
+    with _signals_passed_on() as passing:
+        arguments = (work, record, hardware, _free_port())
+        context = spawn(_one, arguments, hardware.devices, join=False)  # type: ignore[no-untyped-call]
+        passing.listen(context.pids())
         try:
             while not context.join(grace_period=GRACE_SECONDS):
                 pass
         except ProcessExitedException as error:
-            if error.exit_code == INTERRUPTED:
+            if passing.asked or error.exit_code == INTERRUPTED:
                 raise Interrupted from None
             if error.exit_code == TOLD:
-                raise RunError(run.record.facts["error"]) from None
+                raise RunError(record.facts["error"]) from None
             how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with code {error.exit_code}"
-            raise RunError(f"process {error.error_index} of {run.hardware.devices} {how}; out of memory?") from None
+            hint = "; out of memory?" if error.signal_name == "SIGKILL" else ""
+            raise RunError(f"process {error.error_index} of {hardware.devices} {how}{hint}") from None
+        except ProcessRaisedException:
+            if passing.asked:
+                raise Interrupted from None
+            raise
 
 
 def part() -> None:
@@ -57,44 +59,59 @@ def part() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _one(rank: int, run: "Run", port: int) -> None:
+def _one(rank: int, work: Callable[[int], None], record: RunRecord, hardware: Hardware, port: int) -> None:
     """The life of one process."""
-    from vitrine.training.fit import train_and_test
-
-    count = run.hardware.devices
+    count = hardware.devices
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count), RANK=str(rank), LOCAL_RANK=str(rank)
     )
-    if run.hardware.accelerator == "cpu":
+    if hardware.accelerator == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
     try:
-        with quiet_libraries():
-            train_and_test(run, ImageData(run.config), rank=rank)
+        work(rank)
     except (Interrupted, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except VitrineError as error:
-        run.record.update(error=str(error))
+        record.update(error=str(error))
         sys.exit(TOLD)
 
 
-@contextmanager
-def _signals_passed_on(pids: list[int]) -> Iterator[None]:
-    """Leave Ctrl-C to the processes, which the terminal sends it to as well, and pass SIGTERM on to them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Passing:
+    """Who signals are passed on to, and whether one has come."""
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        for pid in pids:
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.asked = False
+
+    def listen(self, pids: list[int]) -> None:
+        """Pass on to these processes, and from now on Ctrl-C too."""
+        self.pids = pids
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        for pid in self.pids:
             with suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(pid, signal.SIGTERM)
 
+
+@contextmanager
+def _signals_passed_on() -> Iterator[_Passing]:
+    """Pass Ctrl-C and SIGTERM on to the processes as SIGTERM, which stops them cleanly in training, at once before.
+
+    The processes start with Ctrl-C ignored, though the terminal sends it to them as well, and listen once they train.
+    """
+    passing = _Passing()
+    if threading.current_thread() is not threading.main_thread():
+        yield passing
+        return
     before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),  # which the processes inherit
+        signal.SIGTERM: signal.signal(signal.SIGTERM, passing),
     }
     try:
-        yield
+        yield passing
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

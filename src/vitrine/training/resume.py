@@ -2,19 +2,21 @@
 
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from vitrine.atomic import link
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.plain import from_plain, to_plain
 from vitrine.data.module import ImageData
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
-from vitrine.training.checkpoints import differences, read_checkpoint
+from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoint
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
-from vitrine.training.fit import Result, Run, carry_out
+from vitrine.training.fit import Result, Run, carry_out, recorded
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.
 CHANGEABLE = {
@@ -42,16 +44,15 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
     """
     record = RunRecord.open(folder)
     if record.status == "running":
-        raise RunError(f"{record.path} is still running, as process {record.facts['pid']}")
+        raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
     config = from_plain(TrainConfig, record.config)
     planned = config.trainer.max_epochs
     _take(config, given, overrides or [])
     if found := train_faults(config):
         raise ConfigError(found)
-    if record.last.exists():
-        stored = read_checkpoint(record.last)["config"]["model"]
-        if other := differences(stored, config.model):
-            raise RunError(f"{record.last} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
+    checkpoint = read_checkpoint(record.last) if record.last.exists() else None
+    if checkpoint is not None and (other := differences(checkpoint["config"]["model"], config.model)):
+        raise RunError(f"{record.last} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     epochs = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
     if config.trainer.max_epochs < epochs:
         problem = f"must be >= {epochs}, the epochs that are done"
@@ -60,15 +61,24 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
         print(f"{record.path} is finished; trainer.max_epochs=N, above {planned}, trains it longer")
         show_result(Console(), record, record.metrics)
         return Result(record.metrics, record.path)
+    if checkpoint is not None and _is_best(checkpoint):
+        link(record.last, record.best)  # it may have been killed just before it did that
     with quiet_libraries():
         run = Run(config, record, choose(config), record.facts.get("group"), record.facts.get("varies") or "")
         data = ImageData(config)
-        if data.held_out_hash != (known := record.facts["validation"]):
+        if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")
         times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
-        record.update(resumed=times)
-        record.write_config(to_plain(config))
-        return carry_out(run, data)
+        with recorded(record):
+            record.update(resumed=times)
+            record.write_config(to_plain(config))
+            return carry_out(run, data)
+
+
+def _is_best(checkpoint: dict[str, Any]) -> bool:
+    """Whether a last.ckpt was written at the end of the epoch that is the best so far."""
+    best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
+    return bool(best) and best["best_epoch"] == checkpoint["epoch"] + 1
 
 
 def _take(config: TrainConfig, given: TrainConfig | None, overrides: list[str]) -> None:

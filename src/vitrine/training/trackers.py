@@ -149,6 +149,11 @@ class RunLogger(Logger):
             except Exception as error:
                 self._dismiss(guest, error)
 
+    @property
+    def seconds(self) -> float:
+        """Time spent training so far, in earlier sessions too."""
+        return time.monotonic() - self._start
+
     def conclude(self, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
         """Keep the final metrics and pictures for the guests' end."""
         self._metrics, self._pictures = metrics, pictures
@@ -170,8 +175,7 @@ class RunLogger(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a row."""
         assert step is not None
-        seconds = round(time.monotonic() - self._start, 3)
-        self._file.append({**metrics, "step": step, "seconds": seconds})
+        self._file.append({**metrics, "step": step, "seconds": round(self.seconds, 3)})
         for guest in list(self.guests):
             try:
                 guest.log(metrics, step)
