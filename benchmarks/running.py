@@ -53,7 +53,7 @@ def finished_runs(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("**/took.json")):
         (record,) = path.parent.glob("runs/*/run.json")
         facts, metrics = json.loads(record.read_text()), json.loads((record.parent / "metrics.json").read_text())
-        found.append({**facts, **metrics, **json.loads(path.read_text()), "folder": record.parent})
+        found.append({**json.loads(path.read_text()), **facts, **metrics, "folder": record.parent})
     return found
 
 
