@@ -34,8 +34,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, kernel: str
     """softmax(q k^T / sqrt(width)) v, each of (B, heads, N, width).
 
     ``sdpa`` is PyTorch's fused kernel; ``explicit`` two matrix products with a softmax between them. They differ by
-    rounding only. ``auto`` is sdpa but for bfloat16 on a CPU, where that kernel's backward pass takes half of a
-    training step (benchmarks/README.md).
+    rounding only. ``auto`` is sdpa but for bfloat16 on a CPU, where that kernel's backward pass takes longer
+    than the rest of the step.
     """
     if kernel == "auto":
         kernel = "explicit" if q.device.type == "cpu" and q.dtype is torch.bfloat16 else "sdpa"
