@@ -8,8 +8,8 @@ import torch
 from vitrine.config.schema import TrainConfig
 from vitrine.errors import ConfigError, Fault
 
-# Below this width float32 is kept on a CPU: in narrow models the work between the matrix products, which stays in float32,
-# and the casts take longer than the products.
+# Below this width float32 is kept on a CPU: in narrow models the work between the matrix products, which stays in
+# float32, and the casts take longer than the products.
 LEAST_WIDTH_FOR_CPU_BF16 = 128
 
 
