@@ -194,6 +194,12 @@ finally:
     assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "False False False"
 
 
+def test_a_path_with_spaces_and_signs_can_be_typed_as_it_is(train):
+    done = train("paths.output_dir=my runs = (new)", "patch=2", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "output_dir: my runs = (new)" in done.stdout
+
+
 def test_help_shows_commands_groups_and_keys(train):
     done = train("--help")
     assert done.returncode == 0

@@ -201,7 +201,7 @@ def _points(overrides: list[Override], found: list[Fault]) -> list[list[str]]:
 
 def _check_overrides(name: str, arguments: list[str]) -> None:
     with _composing() as loader:
-        _, found = check_overrides(arguments, SCHEMAS[name], loader)
+        _, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
     if found:
         raise ConfigError(found)
 
@@ -292,13 +292,16 @@ def _conf() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "conf"
 
 
+def _divide(one: float, other: float) -> float:
+    """``${divide:0.2,${model.dim}}``. A width of 0 is a fault of its own, and not one of what is divided by it."""
+    return one / max(other, 1)
+
+
 def _register() -> None:
     """Make known to Hydra what conf/ refers to."""
     for name, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
-    OmegaConf.register_new_resolver(
-        "divide", lambda one, other: one / max(other, 1), replace=True
-    )  # 0 is told elsewhere
+    OmegaConf.register_new_resolver("divide", _divide, replace=True)
 
 
 @contextmanager

@@ -57,3 +57,8 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """The allowed word most like ``word``, or an empty string where none is like it."""
     matches = get_close_matches(word, list(allowed), n=1, cutoff=0.6)
     return matches[0] if matches else ""
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, in one line; its type where it says nothing."""
+    return (str(error) or type(error).__name__).splitlines()[0]

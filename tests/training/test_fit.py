@@ -1,6 +1,8 @@
 """What a training does, seen through its public face: compose, fit, load_run."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from running import SMALL, make_pictures, only_run
 
 from vitrine import compose, fit, load_run
 from vitrine.data.module import ImageData
-from vitrine.errors import ConfigError, DataError, RunError
+from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 
 
 class Watch(Callback):
@@ -149,6 +151,19 @@ def test_a_run_that_fails_says_so_in_its_folder(small, tmp_path):
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
     assert facts["status"] == "failed"
     assert facts["error"] == "RuntimeError: the cable was pulled"
+
+
+def test_after_a_second_press_of_ctrl_c_the_run_is_interrupted_and_signals_are_given_back(small, tmp_path):
+    class Presses(Callback):
+        def on_train_batch_start(self, *_):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="resume="):
+        fit(small(), callbacks=[Presses()])
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"
 
 
 def test_a_checkpoint_that_cannot_be_written_fails_the_run(small, tmp_path):

@@ -22,7 +22,7 @@ from torch import Tensor
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.folder import ImageFolder
-from vitrine.errors import DataError
+from vitrine.errors import DataError, first_line
 
 OFFLINE = "python train.py data=digits works without a network, and so does data.root=DIR with the data set in it"
 
@@ -169,7 +169,7 @@ def _torchvision(dataset: Callable[..., Any], config: DataConfig, folder: Path) 
         except DataError:
             raise
         except Exception as error:  # torchvision raises whatever the damaged bytes lead to
-            raise DataError(f"{folder} is damaged: {_first_line(error)}; delete it to download it again") from error
+            raise DataError(f"{folder} is damaged: {first_line(error)}; delete it to download it again") from error
         images = torch.as_tensor(np.asarray(data.data))
         labels = torch.as_tensor(np.asarray(data.targets), dtype=torch.int64)
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
@@ -220,7 +220,7 @@ def _decode(path: Path, config: DataConfig) -> np.ndarray:
                 image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
             image = image.convert(MODES[config.in_channels])
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path} cannot be read as a picture: {_first_line(error)}") from None
+        raise DataError(f"{path} cannot be read as a picture: {first_line(error)}") from None
     if image.size != (size, size):
         scale = size / min(image.size)
         width, height = (max(size, round(side * scale)) for side in image.size)
@@ -228,7 +228,3 @@ def _decode(path: Path, config: DataConfig) -> np.ndarray:
         image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -3,6 +3,8 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -27,13 +29,21 @@ class StopOnSignal(Callback):
         self.checkpoints = checkpoints
         self.asked = False
         self._presses = 0  # of Ctrl-C
-        self._before: dict[int, Any] = {}
 
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Listen, where signals can be listened to: in the main thread."""
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take signals, where they can be taken: in the main thread. To be entered around ``trainer.fit``.
+
+        Lightning's own hooks won't do: it gives signals back to whom it had them from after the last hook was called.
+        """
+        before = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+            before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""
@@ -45,16 +55,6 @@ class StopOnSignal(Callback):
         """Stop if that was asked for; the epoch has been saved."""
         if self._agreed(trainer):
             raise Interrupted
-
-    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Listen no longer."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        """Listen no longer: Lightning tears nothing down after an error."""
-        self.teardown(trainer, module, "fit")
 
     def _agreed(self, trainer: pl.Trainer) -> bool:
         if trainer.world_size == 1:

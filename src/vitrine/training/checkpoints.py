@@ -14,7 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from vitrine.atomic import link, replacing
 from vitrine.config import ViTConfig
-from vitrine.errors import RunError
+from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
 
 
@@ -87,7 +87,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError:
         raise RunError(f"{path} holds pickled objects, which could run any code; refused") from None
     except Exception as error:  # what is not a checkpoint can fail in any way
-        raise RunError(f"{path} is damaged, or no checkpoint: {_first_line(error)}") from None
+        raise RunError(f"{path} is damaged, or no checkpoint: {first_line(error)}") from None
     if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
         raise RunError(f"{path} is no checkpoint of vitrine: it has no state_dict and config")
     return checkpoint
@@ -131,7 +131,3 @@ def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
 
 def _shape(tensor: torch.Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "a single number"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -171,6 +171,7 @@ def _train(
     """Train from the last checkpoint, or from the start; gives the metrics of the best epoch and its number."""
     config, hardware = run.config, run.hardware
     checkpoints = Checkpoints(run.record, config.callbacks.monitor)
+    stop = StopOnSignal(checkpoints)
     averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
     callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
     if averaging is not None:
@@ -191,7 +192,7 @@ def _train(
         detect_anomaly=config.debug.detect_anomaly,
         profiler="simple" if config.debug.profile else None,
         logger=logger or False,
-        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints)],
+        callbacks=[*callbacks, *watchers, checkpoints, stop],
         plugins=[AtomicCheckpointIO()],
         default_root_dir=run.record.path,
         enable_checkpointing=False,  # Checkpoints does it
@@ -201,7 +202,8 @@ def _train(
         num_sanity_val_steps=0,
     )
     last = run.record.last if run.record.last.exists() else None
-    trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    with stop.listening():
+        trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
     return checkpoints.best
