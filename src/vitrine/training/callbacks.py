@@ -18,11 +18,26 @@ from vitrine.errors import Interrupted
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.classifier import Classifier
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def signals_given_back() -> Iterator[None]:
+    """Whoever handled signals before handles them again afterwards: StopOnSignal and Lightning leave theirs behind."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
 
 class StopOnSignal(Callback):
     """On Ctrl-C or SIGTERM: finish the step, save, and raise :class:`Interrupted`. A second Ctrl-C stops at once.
 
-    In several processes all stop after the same step, as soon as one of them is asked to.
+    In several processes all stop after the same step, as soon as one of them is asked to. To be used inside
+    :func:`signals_given_back`.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
@@ -30,20 +45,15 @@ class StopOnSignal(Callback):
         self.asked = False
         self._presses = 0  # of Ctrl-C
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take signals, where they can be taken: in the main thread. To be entered around ``trainer.fit``.
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Listen, where signals can be listened to: in the main thread.
 
-        Lightning's own hooks won't do: it gives signals back to whom it had them from after the last hook was called.
+        Only now, to take the place of Lightning's own handler, which talks to the other processes while it handles a
+        signal: whatever they are in the middle of then never ends.
         """
-        before = {}
         if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number in SIGNALS:
+                signal.signal(number, self._ask)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""

@@ -20,7 +20,7 @@ from vitrine.errors import ConfigError, Interrupted
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
-from vitrine.training.callbacks import ProgressBar, StopOnSignal, Throughput, TrainingLog
+from vitrine.training.callbacks import ProgressBar, StopOnSignal, Throughput, TrainingLog, signals_given_back
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
 from vitrine.training.devices import Hardware, choose
@@ -171,7 +171,6 @@ def _train(
     """Train from the last checkpoint, or from the start; gives the metrics of the best epoch and its number."""
     config, hardware = run.config, run.hardware
     checkpoints = Checkpoints(run.record, config.callbacks.monitor)
-    stop = StopOnSignal(checkpoints)
     averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
     callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
     if averaging is not None:
@@ -192,7 +191,7 @@ def _train(
         detect_anomaly=config.debug.detect_anomaly,
         profiler="simple" if config.debug.profile else None,
         logger=logger or False,
-        callbacks=[*callbacks, *watchers, checkpoints, stop],
+        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints)],
         plugins=[AtomicCheckpointIO()],
         default_root_dir=run.record.path,
         enable_checkpointing=False,  # Checkpoints does it
@@ -202,7 +201,7 @@ def _train(
         num_sanity_val_steps=0,
     )
     last = run.record.last if run.record.last.exists() else None
-    with stop.listening():
+    with signals_given_back():
         trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
