@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
 from vitrine.config.overrides import check_overrides, optional_section, quote
+from vitrine.config.vit import WEIGHT_FILES
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
 from vitrine.runs.record import RunRecord, check_writable
@@ -117,7 +119,7 @@ def _run(name: str, task: Callable[[Any, str], float]) -> None:
             _exit_with(error, INTERRUPTED, show_traceback)
         except VitrineError as error:
             if not args.multirun:
-                _exit_with(error, 1, show_traceback)
+                _exit_with(error, 2 if isinstance(error, ConfigError) else 1, show_traceback)
             print(f"vitrine: {error}", file=sys.stderr)
             failed.append(f"  {what}: {error}")
         except Exception as error:
@@ -216,6 +218,7 @@ def _finish(name: str, composed: DictConfig) -> Any:
         found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
     else:
         found += _fill_in(composed.data)
+        found += _weights_faults(composed.model.pretrained)
         found += _fault_of(
             "paths.output_dir", composed.paths.output_dir, lambda: check_writable(Path(composed.paths.output_dir))
         )
@@ -224,6 +227,17 @@ def _finish(name: str, composed: DictConfig) -> Any:
     if found:
         raise ConfigError(found)
     return config
+
+
+def _weights_faults(source: str | None) -> list[Fault]:
+    """What can be told at once of ``model.pretrained``; names are looked up when the run starts."""
+    if source is None:
+        return []
+    if Path(source).suffix in WEIGHT_FILES:
+        problem = "" if Path(source).is_file() else "there is no such file"
+    else:
+        problem = "" if find_spec("timm") else "weights by name take pip install 'vitrine[pretrained]'"
+    return [Fault("model.pretrained", source, problem)] if problem else []
 
 
 def _fill_in(data: DictConfig) -> list[Fault]:
@@ -297,11 +311,17 @@ def _divide(one: float, other: float) -> float:
     return one / max(other, 1)
 
 
+def _if_set(value: object, then: object, otherwise: object) -> object:
+    """``${if_set:${model.pretrained},learned,sincos2d}``: the second where the first is not null, else the third."""
+    return otherwise if value is None else then
+
+
 def _register() -> None:
     """Make known to Hydra what conf/ refers to."""
     for name, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
     OmegaConf.register_new_resolver("divide", _divide, replace=True)
+    OmegaConf.register_new_resolver("if_set", _if_set, replace=True)
 
 
 @contextmanager

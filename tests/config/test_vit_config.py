@@ -1,10 +1,14 @@
+import dataclasses
 import math
+from ast import literal_eval
 
 import pytest
 
+from vitrine.config import vit
 from vitrine.config.plain import from_plain, to_plain
 from vitrine.config.vit import ViTConfig, vit_config_from, vit_faults
 from vitrine.errors import ConfigError, Fault
+from vitrine.models import attention, block, init, mlp, norm, patch, pool, position, relation
 
 
 def config(**changes):
@@ -12,15 +16,159 @@ def config(**changes):
     return ViTConfig(**(sizes | changes))
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean"])
-@pytest.mark.parametrize("position", ["none", "learned", "sincos1d", "sincos2d"])
-def test_what_goes_together_has_no_fault(position, pool):
-    assert vit_faults(config(position=position, pool=pool, class_token=pool == "cls")) == []
-    assert vit_faults(config(position=position, pool=pool)) == []
+def test_every_default_is_accepted():
+    assert vit_faults(ViTConfig(image_size=28, patch_size=4, in_channels=1, num_classes=10)) == []
 
 
-def test_the_sequence_counts_the_class_token():
-    assert (config().grid, config().tokens, config(class_token=False).tokens) == (7, 50, 49)
+FIELDS = {field.name: field.metadata for field in dataclasses.fields(ViTConfig)}
+WORDS = {name: metadata["options"] for name, metadata in FIELDS.items() if "options" in metadata}
+
+
+@pytest.mark.parametrize("reader", [{}, {"class_token": False, "pool": "mean"}, {"class_token": False, "pool": "map"}])
+@pytest.mark.parametrize(("key", "word"), [(key, word) for key, words in WORDS.items() for word in words])
+def test_every_word_is_accepted(key, word, reader):
+    assert vit_faults(config(**(reader | ({} if key == "pool" and reader else {key: word})))) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "registry"),
+    [
+        (vit.PATCH_EMBEDS, patch.PATCH_EMBEDS),
+        (vit.POOLS, pool.POOLS),
+        (vit.NORMS, norm.NORMS),
+        (vit.NORM_PLACEMENTS, block.BLOCKS),
+        (vit.ATTENTIONS, attention.ATTENTIONS),
+        (vit.MLPS, mlp.MLPS),
+        (vit.INITS, init.INITS),
+    ],
+)
+def test_every_word_has_what_it_builds(words, registry):
+    assert words == tuple(registry)
+
+
+def test_every_position_has_what_it_builds():
+    # conv has a place of its own in the model, between the blocks
+    built = [*position.TABLES, *relation.LEARNED, *relation.FIXED, "conv"]
+    assert sorted(vit.POSITIONS) == sorted(built)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, 50),
+        ({"class_token": False}, 49),
+        ({"registers": 3}, 53),
+        ({"class_token": False, "registers": 3}, 52),
+        ({"patch_stride": 3}, 82),
+        ({"patch_size": 28}, 2),
+        ({"image_size": 32, "patch_size": 8, "patch_stride": 4}, 50),
+    ],
+)
+def test_the_sequence_counts_patches_class_token_and_registers(changes, tokens):
+    made = config(**changes)
+    assert made.tokens == tokens
+    assert made.prefix == made.class_token + made.registers
+    assert made.tokens == made.prefix + made.grid**2
+
+
+def test_what_follows_from_other_values():
+    assert (config().stride, config(patch_stride=3).stride) == (4, 3)
+    assert config(dim=96, heads=6).head_dim == 16
+    assert [config(dim=768, mlp_ratio=ratio).mlp_dim for ratio in (4.0, 8 / 3, 0.5)] == [3072, 2048, 384]
+    assert [config(position=name).theta for name in ("rope", "rope_mixed")] == [100.0, 10.0]
+    assert [config(position=name, rope_theta=50.0).theta for name in ("rope", "rope_mixed")] == [50.0, 50.0]
+
+
+STEM = {"patch_embed": "conv_stem"}
+BIG_VISION = {"position": "sincos2d", "sincos_frequencies": "big_vision"}
+NO_PREFIX = {"class_token": False, "pool": "mean"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"patch_size": 28},
+        {"patch_stride": 1},
+        {"patch_stride": 3},
+        {"patch_size": 5, "image_size": 29, "patch_stride": 4},
+        {"patch_embed": "shifted", "patch_size": 2},
+        {"patch_embed": "shifted", "patch_size": 7, "patch_stride": 3},
+        STEM | {"patch_size": 2},
+        STEM | {"patch_size": 4, "patch_stride": 4, "dim": 6, "heads": 1},
+        STEM | {"image_size": 64, "patch_size": 32, "dim": 16},
+        {"dim": 65, "heads": 13},
+        {"position": "rope", "heads": 16, "rope_theta": 5.0},
+        {"position": "rope_mixed", "heads": 1, "rope_theta": 5.0},
+        {"position": "sincos2d", "dim": 4},
+        BIG_VISION | {"dim": 8},
+        {"sincos_frequencies": "big_vision", "dim": 7, "heads": 7},
+        {"class_token": False, "pool": "map"},
+        {"position": "conv", "depth": 1, "pool": "map"},
+        {"position": "conv", "depth": 1, "pool": "mean"},
+        {"position": "conv", "depth": 2},
+        {"attention": "local", "image_size": 4},
+        {"attention": "local", "image_size": 5, "patch_stride": 1} | NO_PREFIX,
+        {"mlp_ratio": 1 / 64},
+        {"mlp_ratio": 8 / 3, "dim": 96},
+        {"dim": 192, "mlp_ratio": 2.6666666},
+    ],
+)
+def test_what_just_goes_together_is_accepted(changes):
+    assert vit_faults(config(**changes)) == []
+
+
+# For each rule what breaks it and no other, the key it tells and what it suggests.
+BROKEN = [
+    ({"patch_size": 5}, "patch_size", "patch_size=4"),
+    ({"patch_size": 30}, "patch_size", "patch_size=28"),
+    ({"patch_size": 30, "patch_stride": 3}, "patch_size", "patch_size=28"),
+    ({"patch_stride": 6}, "patch_stride", "patch_stride=null"),
+    ({"patch_size": 7, "patch_stride": 6}, "patch_stride", "patch_stride=7"),
+    ({"patch_size": 7, "patch_stride": 2}, "patch_stride", "patch_stride=1"),
+    ({"image_size": 13, "patch_size": 6, "patch_stride": 5}, "patch_stride", "patch_stride=1"),  # 7 is nearer
+    ({"patch_embed": "shifted", "patch_size": 1}, "patch_embed", ""),
+    (STEM | {"image_size": 24, "patch_size": 12}, "patch_size", "patch_size=8"),
+    (STEM | {"patch_size": 1}, "patch_size", "patch_size=2"),
+    (STEM | {"patch_size": 14}, "patch_size", "patch_size=4"),
+    (STEM | {"image_size": 27, "patch_size": 9}, "patch_size", "patch_embed=conv"),
+    (STEM | {"image_size": 32, "patch_size": 8, "dim": 66, "heads": 2}, "dim", "dim=68"),
+    (STEM | {"patch_stride": 3}, "patch_stride", "patch_stride=null"),
+    (STEM | {"image_size": 4}, "patch_embed", "patch_embed=conv"),
+    ({"heads": 5}, "heads", "heads=4"),
+    ({"heads": 50}, "heads", "heads=64"),
+    ({"dim": 1031, "heads": 600}, "heads", "heads=1"),
+    ({"position": "rope", "heads": 32}, "heads", "heads=16"),
+    ({"position": "rope_mixed", "heads": 32}, "heads", "heads=16"),
+    ({"position": "rope_mixed", "dim": 24, "heads": 4}, "heads", "heads=3"),
+    ({"position": "rope", "dim": 66, "heads": 1}, "dim", "dim=68"),
+    ({"position": "sincos2d", "dim": 66, "heads": 2}, "dim", "dim=68"),
+    (BIG_VISION | {"dim": 4}, "dim", "dim=8"),
+    ({"rope_theta": 10.0}, "rope_theta", "rope_theta=null"),
+    ({"class_token": False}, "pool", "pool=mean"),
+    ({"position": "conv", "depth": 1}, "position", "pool=mean"),
+    ({"attention": "local", "image_size": 4} | NO_PREFIX, "attention", "attention=joint"),
+    ({"mlp_ratio": 0.001}, "mlp_ratio", "mlp_ratio=0.015625"),
+    ({"mlp_ratio": 2.7}, "mlp_ratio", "mlp_ratio=2.703125"),
+    ({"mlp_ratio": 2.7, "dim": 96}, "mlp_ratio", "mlp_ratio=2.697916666666667"),
+    ({"patch_embed": "conf"}, "patch_embed", "patch_embed=conv"),
+]
+
+
+def followed(made, fault):
+    """The configuration with what a fault suggests: ``key=value``, or a word for the fault's own key."""
+    name, word = fault.nearest.split("=") if "=" in fault.nearest else (fault.key, fault.nearest)
+    value = literal_eval(word) if word[0].isdigit() else None if word == "null" else word
+    return dataclasses.replace(made, **{name: value})
+
+
+@pytest.mark.parametrize(("changes", "key", "nearest"), BROKEN)
+def test_each_rule_tells_the_key_and_a_value_that_is_accepted(changes, key, nearest):
+    made = config(**changes)
+    (fault,) = vit_faults(made)
+    assert (fault.key, fault.given) == (key, str(getattr(made, key)))
+    assert nearest in (fault.nearest, f"{key}={fault.nearest}")
+    if nearest:
+        assert vit_faults(followed(made, fault)) == []
 
 
 @pytest.mark.parametrize(
@@ -30,25 +178,25 @@ def test_the_sequence_counts_the_class_token():
             {"patch_size": 5},
             Fault("patch_size", "5", "must divide the image size, 28: 1, 2, 4, 7, 14, 28", "patch_size=4"),
         ),
-        (
-            {"patch_size": 30},
-            Fault("patch_size", "30", "must divide the image size, 28: 1, 2, 4, 7, 14, 28", "patch_size=28"),
-        ),
         ({"heads": 5}, Fault("heads", "5", "must divide the width, dim=64: 1, 2, 4, 8, 16, 32, 64", "heads=4")),
         (
-            {"dim": 66, "heads": 3, "position": "sincos2d"},
+            {"dim": 66, "heads": 2, "position": "sincos2d"},
             Fault("dim", "66", "must be divisible by 4 for position=sincos2d", "dim=68"),
         ),
-        ({"class_token": False}, Fault("pool", "cls", "reads the class token, but class_token=false", "pool=mean")),
         (
             {"mlp_ratio": 0.001},
-            Fault("mlp_ratio", "0.001", "leaves the MLP no hidden unit at dim=64; must be >= 0.015625"),
+            Fault(
+                "mlp_ratio",
+                "0.001",
+                "gives the MLP 0.064 hidden units at dim=64; must give a whole number",
+                "mlp_ratio=0.015625",
+            ),
         ),
         (
             {"position": "sincos"},
-            Fault("position", "sincos", "is not one of none, learned, sincos1d, sincos2d", "sincos2d"),
+            Fault("position", "sincos", f"is not one of {', '.join(vit.POSITIONS)}", "sincos2d"),
         ),
-        ({"pool": "means"}, Fault("pool", "means", "is not one of cls, mean", "mean")),
+        ({"pool": "means"}, Fault("pool", "means", "is not one of cls, mean, map", "mean")),
         ({"init": "papers"}, Fault("init", "papers", "is not one of xavier, paper, trunc_normal, torch", "paper")),
         (
             {"attention_kernel": "flash"},
@@ -64,6 +212,54 @@ def test_each_fault_names_the_key_the_value_what_is_allowed_and_the_nearest(chan
     assert vit_faults(config(**changes)) == [fault]
 
 
+RATES = ("embed_dropout", "attention_dropout", "projection_dropout", "mlp_dropout", "drop_path")
+OUT_OF_RANGE = {
+    "image_size": (0, 4097),
+    "patch_size": (0, 4097),
+    "patch_stride": (0, 4097),
+    "in_channels": (0, 1025),
+    "num_classes": (1, 1_000_001),
+    "dim": (0, 65_537),
+    "depth": (0, 1001),
+    "heads": (0, 1025),
+    "registers": (-1, 1025),
+    "rope_theta": (1.0, 2e9, math.nan),
+    "norm_eps": (0.0, 1e-46, 1.5, math.nan),  # 1e-46 is 0 in float32
+    "mlp_ratio": (0.0, 65.0, math.nan, math.inf),
+    "layer_scale": (0.0, 11.0, math.nan),
+} | dict.fromkeys(RATES, (-0.1, 1.0, math.nan, math.inf))
+BASES = {
+    "plain": {},
+    "rope": {"position": "rope", "rope_theta": 30.0},
+    "stem": STEM,
+    "big_vision": BIG_VISION,
+    "local": {"attention": "local", "image_size": 4, "registers": 2} | NO_PREFIX,
+    "shifted": {"patch_embed": "shifted", "patch_stride": 3, "position": "conv", "pool": "map"},
+}
+
+
+def test_every_number_has_limits():
+    assert OUT_OF_RANGE.keys() == {name for name, metadata in FIELDS.items() if "bounds" in metadata}
+    numbers = {name for name, value in to_plain(config()).items() if type(value) in (int, float)}
+    assert numbers | {"patch_stride", "rope_theta", "layer_scale"} == OUT_OF_RANGE.keys()
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("key", OUT_OF_RANGE)
+def test_a_number_out_of_range_is_told_alone_without_what_follows_from_it(base, key):
+    assert vit_faults(config(**BASES[base])) == []
+    for value in OUT_OF_RANGE[key]:
+        (fault,) = vit_faults(config(**(BASES[base] | {key: value})))
+        assert (fault.key, fault.given) == (key, str(value))
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("key", WORDS)
+def test_a_word_that_is_none_is_told_alone_with_those_that_are(base, key):
+    found = vit_faults(config(**(BASES[base] | {key: "xyz"})))
+    assert found == [Fault(key, "xyz", f"is not one of {', '.join(WORDS[key])}")]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize(
     "key", ["mlp_ratio", "embed_dropout", "attention_dropout", "projection_dropout", "mlp_dropout", "drop_path"]
@@ -75,20 +271,40 @@ def test_rates_that_are_no_finite_numbers_are_refused(key, value):
 
 
 def test_all_faults_are_told_at_once_under_their_prefix():
-    found = vit_faults(config(patch_size=5, heads=5, dim=66, position="sincos2d", class_token=False), "model.")
-    assert [fault.key for fault in found] == ["model.patch_size", "model.heads", "model.dim", "model.pool"]
-    assert [fault.nearest for fault in found] == [
-        "model.patch_size=4",
-        "model.heads=6",
-        "model.dim=68",
-        "model.pool=mean",
+    made = config(
+        patch_size=5,
+        heads=5,
+        dim=66,
+        position="sincos2d",
+        rope_theta=3.0,
+        class_token=False,
+        mlp_ratio=0.3,
+        init="papers",
+        drop_path=2.0,
+    )
+    found = {fault.key: fault for fault in vit_faults(made, "model.")}
+    assert {key: fault.nearest for key, fault in found.items()} == {
+        "model.patch_size": "model.patch_size=4",
+        "model.heads": "model.heads=6",
+        "model.dim": "model.dim=68",
+        "model.rope_theta": "model.rope_theta=null",
+        "model.pool": "model.pool=mean",
+        "model.mlp_ratio": "model.mlp_ratio=0.303030303030303",
+        "model.init": "paper",
+        "model.drop_path": "",
+    }
+    assert "model.dim=66" in found["model.heads"].problem
+    assert "model.position=sincos2d" in found["model.dim"].problem
+    assert "model.class_token=false" in found["model.pool"].problem
+
+
+def test_one_rule_tells_all_that_it_finds():
+    stem = config(image_size=12, patch_size=12, patch_embed="conv_stem", patch_stride=6)
+    assert [fault.key for fault in vit_faults(stem)] == ["patch_size", "patch_stride", "patch_embed"]
+    assert [fault.key for fault in vit_faults(config(class_token=False, position="conv", depth=1))] == [
+        "pool",
+        "position",
     ]
-    assert "model.dim=66" in found[1].problem
-
-
-@pytest.mark.parametrize("key", ["image_size", "patch_size", "dim", "heads"])
-def test_a_size_out_of_range_is_told_alone_without_dividing_by_it(key):
-    assert [fault.key for fault in vit_faults(config(**{key: 0}))] == [key]
 
 
 def test_long_lists_of_what_is_allowed_are_shortened():

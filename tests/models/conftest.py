@@ -45,3 +45,56 @@ def randomise():
         return model.double()
 
     return fill
+
+
+@pytest.fixture
+def assert_same():
+    """Check that two modules give the same and learn the same: outputs, and gradients of a fixed weighted sum of them.
+
+    ``translate`` turns a dict of the first module's gradients, by name, into the names and shapes of the second.
+    Gradients that are called ``in_float32`` by the second are sums in float32, whatever the modules are in.
+    """
+
+    def learn(module, inputs):
+        inputs = inputs.clone().requires_grad_()
+        outputs = module(inputs)
+        weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(3), dtype=outputs.dtype)
+        wanted = {"inputs": inputs} | dict(module.named_parameters())
+        gradients = torch.autograd.grad((outputs * weights).sum(), list(wanted.values()))
+        return outputs.detach(), dict(zip(wanted, gradients, strict=True))
+
+    def check(ours, theirs, inputs, translate=dict, in_float32=()):
+        outputs, gradients = learn(ours, inputs)
+        expected, others = learn(theirs, inputs)
+        assert outputs.dtype == torch.float64
+        assert outputs.abs().max() > 0.1
+        torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-9)
+        gradients = translate(gradients)
+        assert gradients.keys() == others.keys()
+        for name, gradient in gradients.items():
+            assert gradient.abs().max() > 0, name
+            error = 1e-6 if name in in_float32 else 1e-9
+            torch.testing.assert_close(gradient, others[name], rtol=0, atol=error, msg=lambda m, n=name: f"{n}: {m}")
+
+    return check
+
+
+@pytest.fixture
+def images_for():
+    """Random images of the sizes that a configuration asks for."""
+
+    def make(config, count=3):
+        shape = (count, config.in_channels, config.image_size, config.image_size)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    return make
+
+
+@pytest.fixture
+def noise():
+    """Random numbers, float64; the same for the same shape and seed."""
+
+    def make(*shape, seed=5):
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+    return make

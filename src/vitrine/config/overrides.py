@@ -22,7 +22,16 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.errors import Fault, nearest
 
 _HYDRA = ("hydra", "hydra/")
-PATHS = ("run", "resume", "data_root", "data.root", "paths.output_dir", "paths.data_dir", "paths.cache_dir")
+PATHS = (
+    "run",
+    "resume",
+    "model.pretrained",
+    "data_root",
+    "data.root",
+    "paths.output_dir",
+    "paths.data_dir",
+    "paths.cache_dir",
+)
 
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:

@@ -229,12 +229,16 @@ class EvalConfig:
     Attributes:
         run: run folder.
         data_root: where the run's data lies now; null is where it lay when the run was made.
+        image_size: size to test at; null is the run's.
+        patch_size: size of patches to test with; null is the run's.
         accelerator: as in training.
         traceback: show Python's traceback also where one clear message would do.
     """
 
     run: str = MISSING
     data_root: str | None = None
+    image_size: int | None = number(None, ge=1, le=4096)
+    patch_size: int | None = number(None, ge=1, le=4096)
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
 

@@ -1,16 +1,40 @@
 """The one description of a Vision Transformer: flat, plain values only, so that a checkpoint can carry it as a dict."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrine.config import limits
 from vitrine.config.limits import choice, number
 from vitrine.errors import Fault
 
-POSITIONS = ("none", "learned", "sincos1d", "sincos2d")
-POOLS = ("cls", "mean")
+PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
+POSITIONS = (
+    "none",
+    "learned",
+    "learned2d",
+    "sincos1d",
+    "sincos2d",
+    "relative",
+    "rope",
+    "rope_mixed",
+    "alibi2d",
+    "conv",
+)
+ROTARY_THETA = {"rope": 100.0, "rope_mixed": 10.0}  # arXiv:2403.13298, section 3
+SINCOS_FREQUENCIES = ("moco_v3", "big_vision")
+POOLS = ("cls", "mean", "map")
+NORMS = ("layernorm", "rmsnorm")
+NORM_PLACEMENTS = ("pre", "post", "sandwich")
+ATTENTIONS = ("joint", "headwise", "local")
 ATTENTION_KERNELS = ("auto", "sdpa", "explicit")
+MLPS = ("gelu", "gelu_tanh", "relu", "swiglu")
+DROP_PATH_SHAPES = ("linear", "constant")
+WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 INITS = ("xavier", "paper", "trunc_normal", "torch")
+
+MOST_HEADS = 1024
 
 
 @dataclass
@@ -19,25 +43,47 @@ class ViTConfig:
 
     Attributes:
         image_size: height and width of the (square) images.
-        patch_size: height and width of a patch; divides ``image_size``.
+        patch_size: height and width of a patch.
+        patch_stride: pixels from one patch to the next; smaller than ``patch_size``, patches overlap; null is
+            ``patch_size``. Patches must cover the image to its last pixel.
         in_channels: 1 for grey images, 3 for colour.
         num_classes: number of logits.
         dim: width of a token (D in the paper's table 1).
         depth: number of encoder blocks (L).
         heads: number of attention heads; divides ``dim``.
-        mlp_ratio: hidden width of a block's MLP, as a multiple of ``dim``.
-        position: how tokens know where they are (models/position.py).
+        patch_embed: how a patch becomes a token (models/patch.py).
         class_token: put a learned token in front of the patches (section 3.1).
-        pool: what the head reads: the class token, or the mean over the patches (appendix D.3).
+        registers: learned tokens that carry no class (arXiv:2309.16588), between the class token and the patches.
+        position: how tokens know where they are (models/position.py, models/relation.py).
+        sincos_frequencies: frequencies of ``sincos2d``: those of MoCo v3, or those of big_vision, which end at 1/10000.
+        rope_theta: base of the frequencies of ``rope`` and ``rope_mixed``; null is the paper's, 100 and 10.
+        embed_norm: normalise the tokens before the first block.
+        norm: the kind of every normalisation (models/norm.py).
+        norm_eps: added to the variance, or mean square, in it.
+        norm_placement: before attention and MLP, after their sum with the residual, or before and after each branch
+            (models/block.py).
+        final_norm: normalise the tokens after the last block.
+        attention: what a head sees and how it compares (models/attention.py).
         attention_kernel: how attention is computed, never what: ``sdpa`` is PyTorch's fused kernel, ``explicit`` is
             matmul-softmax-matmul, ``auto`` takes the faster one for the device and precision.
+        qkv_bias: give queries, keys and values a bias.
+        qk_norm: normalise queries and keys within each head (arXiv:2302.05442, section 2).
+        out_projection: mix the heads' outputs by a linear map.
+        mlp: activation of a block's MLP (models/mlp.py).
+        mlp_ratio: hidden width of that MLP, as a multiple of ``dim``; their product is a whole number.
+        layer_scale: initial value of a learned factor per channel at the end of each branch (arXiv:2103.17239,
+            section 2); null has none.
+        pool: what the head reads: the class token, the mean over the patches (appendix D.3), or what a learned query
+            attends to among them (models/pool.py).
         embed_dropout: dropout on the embedded tokens, positions added.
         attention_dropout: dropout on the attention weights.
         projection_dropout: dropout on the output of attention.
         mlp_dropout: dropout after each of the MLP's two layers.
+        drop_path: chance to skip a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
+        drop_path_shape: that chance grows linearly from 0 in the first block, or is the same in all.
         init: how weights start (models/init.py).
-        drop_path: chance to skip a residual branch (stochastic depth, arXiv:1603.09382) in the last block; it grows
-            linearly from 0 in the first.
+        zero_head: start the head at zero, so that all classes begin with equal chances.
+        pretrained: weights to start from instead: a name in timm's hub, or a file (models/pretrained.py).
     """
 
     image_size: int = number(ge=1, le=4096)
@@ -46,59 +92,179 @@ class ViTConfig:
     num_classes: int = number(ge=2, le=1_000_000)
     dim: int = number(192, ge=1, le=65_536)
     depth: int = number(12, ge=1, le=1000)
-    heads: int = number(3, ge=1, le=1024)
-    mlp_ratio: float = number(4.0, gt=0, le=64)
-    position: str = choice(POSITIONS, "learned")
+    heads: int = number(3, ge=1, le=MOST_HEADS)
+    patch_embed: str = choice(PATCH_EMBEDS, "conv")
+    patch_stride: int | None = number(None, ge=1, le=4096)
     class_token: bool = True
-    pool: str = choice(POOLS, "cls")
+    registers: int = number(0, ge=0, le=1024)
+    position: str = choice(POSITIONS, "learned")
+    sincos_frequencies: str = choice(SINCOS_FREQUENCIES, "moco_v3")
+    rope_theta: float | None = number(None, gt=1, le=1e9)
+    embed_norm: bool = False
+    norm: str = choice(NORMS, "layernorm")
+    norm_eps: float = number(1e-6, ge=1e-12, le=1)
+    norm_placement: str = choice(NORM_PLACEMENTS, "pre")
+    final_norm: bool = True
+    attention: str = choice(ATTENTIONS, "joint")
     attention_kernel: str = choice(ATTENTION_KERNELS, "auto")
-    init: str = choice(INITS, "xavier")
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    out_projection: bool = True
+    mlp: str = choice(MLPS, "gelu")
+    mlp_ratio: float = number(4.0, gt=0, le=64)
+    layer_scale: float | None = number(None, gt=0, le=10)
+    pool: str = choice(POOLS, "cls")
     embed_dropout: float = number(0.0, ge=0, lt=1)
     attention_dropout: float = number(0.0, ge=0, lt=1)
     projection_dropout: float = number(0.0, ge=0, lt=1)
     mlp_dropout: float = number(0.0, ge=0, lt=1)
     drop_path: float = number(0.0, ge=0, lt=1)
+    drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
+    init: str = choice(INITS, "xavier")
+    zero_head: bool = False
+    pretrained: str | None = None
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one patch to the next."""
+        return self.patch_size if self.patch_stride is None else self.patch_stride
 
     @property
     def grid(self) -> int:
         """Patches along one side of the image."""
-        return self.image_size // self.patch_size
+        return (self.image_size - self.patch_size) // self.stride + 1
+
+    @property
+    def prefix(self) -> int:
+        """Tokens in front of the patches: the class token and registers."""
+        return self.class_token + self.registers
 
     @property
     def tokens(self) -> int:
-        """Length of the sequence (N), the class token included."""
-        return self.grid**2 + self.class_token
+        """Length of the sequence (N): prefix and patches."""
+        return self.prefix + self.grid**2
+
+    @property
+    def head_dim(self) -> int:
+        """Width of an attention head."""
+        return self.dim // self.heads
+
+    @property
+    def mlp_dim(self) -> int:
+        """Hidden width of a block's MLP."""
+        return round(self.dim * self.mlp_ratio)
+
+    @property
+    def theta(self) -> float:
+        """Base of the rotary frequencies."""
+        return ROTARY_THETA[self.position] if self.rope_theta is None else self.rope_theta
 
 
 def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
     """What keeps ``config`` from being built: values out of range, and values that don't go together."""
     found = limits.faults(config, prefix)
-    used_below = {f"{prefix}{name}" for name in ("image_size", "patch_size", "dim", "heads", "mlp_ratio")}
-    if any(fault.key in used_below for fault in found):
-        return found  # arithmetic on these would only repeat what is said already
+    broken = {fault.key.removeprefix(prefix) for fault in found}
 
     def fault(name: str, problem: str, nearest: str = "") -> None:
-        found.append(Fault(f"{prefix}{name}", str(getattr(config, name)), problem, nearest))
+        found.append(Fault(f"{prefix}{name}", str(getattr(config, name)), problem, nearest and f"{prefix}{nearest}"))
 
-    if config.image_size % config.patch_size:
-        sizes = _divisors(config.image_size)
-        closest = min(sizes, key=lambda size: abs(size - config.patch_size))
-        fault(
-            "patch_size",
-            f"must divide the image size, {config.image_size}: {_some(sizes)}",
-            f"{prefix}patch_size={closest}",
-        )
-    if config.dim % config.heads:
-        counts = _divisors(config.dim)
-        closest = min(counts, key=lambda count: abs(count - config.heads))
-        fault("heads", f"must divide the width, {prefix}dim={config.dim}: {_some(counts)}", f"{prefix}heads={closest}")
-    if config.position == "sincos2d" and config.dim % 4:
-        fault("dim", f"must be divisible by 4 for {prefix}position=sincos2d", f"{prefix}dim={-(-config.dim // 4) * 4}")
-    if config.pool == "cls" and not config.class_token:
-        fault("pool", f"reads the class token, but {prefix}class_token=false", f"{prefix}pool=mean")
-    if round(config.dim * config.mlp_ratio) < 1:
-        fault("mlp_ratio", f"leaves the MLP no hidden unit at {prefix}dim={config.dim}; must be >= {1 / config.dim:g}")
+    for uses, check in _COMBINATIONS:
+        if not broken & set(uses):  # arithmetic on a value out of range would only repeat what is said already
+            check(config, fault, prefix)
     return found
+
+
+Tell = Callable[..., None]
+
+
+def _patches_cover_the_image(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    size, patch = config.image_size, config.patch_size
+    if patch > size or (config.stride == patch and size % patch):
+        sizes = _divisors(size)
+        fault("patch_size", f"must divide the image size, {size}: {_some(sizes)}", f"patch_size={_near(patch, sizes)}")
+    elif config.stride > patch:
+        fault("patch_stride", f"leaves pixels out between patches of {patch}; must be <= {patch}", "patch_stride=null")
+    elif (size - patch) % config.stride:
+        strides = [one for one in _divisors(size - patch) if one <= patch]
+        problem = f"leaves pixels over at the edge: must divide {size} - {patch}, image less patch: {_some(strides)}"
+        fault("patch_stride", problem, f"patch_stride={_near(config.stride, strides)}")
+
+
+def _patch_embed_fits_the_patch(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    patch = config.patch_size
+    if config.patch_embed == "shifted" and patch < 2:
+        fault("patch_embed", f"shifts by half a patch, which {prefix}patch_size={patch} has not; must be >= 2")
+    if config.patch_embed != "conv_stem":
+        return
+    halvings = round(math.log2(patch))
+    if 2**halvings != patch or patch < 2:
+        powers = [2**power for power in range(1, 13) if config.image_size % 2**power == 0]
+        problem = f"must be a power of 2 for {prefix}patch_embed=conv_stem, which halves the image at each step"
+        near = f"patch_size={_near(patch, powers)}" if powers else "patch_embed=conv"
+        fault("patch_size", f"{problem}: {_some(powers)}" if powers else problem, near)
+    elif config.dim % 2 ** (halvings - 1):
+        step = 2 ** (halvings - 1)
+        problem = f"must be divisible by {step} for {prefix}patch_embed=conv_stem, whose channels double up to it"
+        fault("dim", problem, f"dim={_up(config.dim, step)}")
+    if config.stride != patch:
+        fault("patch_stride", f"is fixed by {prefix}patch_embed=conv_stem to the patch size", "patch_stride=null")
+    if config.image_size == patch:
+        fault("patch_embed", "needs more than one patch to normalise over", "patch_embed=conv")
+
+
+def _heads_share_the_width(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    rotary = config.position in ROTARY_THETA
+    counts = [one for one in _divisors(config.dim) if one <= MOST_HEADS and not (rotary and config.dim // one % 4)]
+    if not counts:
+        fault("dim", f"must be divisible by 4 for {prefix}position={config.position}", f"dim={_up(config.dim, 4)}")
+    elif config.heads not in counts:
+        fours = (
+            f", into heads whose width {prefix}position={config.position} can turn, a multiple of 4" if rotary else ""
+        )
+        problem = f"must divide the width, {prefix}dim={config.dim}{fours}: {_some(counts)}"
+        fault("heads", problem, f"heads={_near(config.heads, counts)}")
+
+
+def _position_fits_the_width(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    if config.position == "sincos2d" and config.dim % 4:
+        fault("dim", f"must be divisible by 4 for {prefix}position=sincos2d", f"dim={_up(config.dim, 4)}")
+    elif config.position == "sincos2d" and config.sincos_frequencies == "big_vision" and config.dim < 8:
+        fault("dim", f"must be >= 8 for {prefix}sincos_frequencies=big_vision", "dim=8")
+    if config.rope_theta is not None and config.position not in ROTARY_THETA:
+        problem = f"belongs to rope and rope_mixed, not to {prefix}position={config.position}"
+        fault("rope_theta", problem, "rope_theta=null")
+
+
+def _head_has_something_to_read(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    if config.pool == "cls" and not config.class_token:
+        fault("pool", f"reads the class token, but {prefix}class_token=false; or mean, map", "pool=mean")
+    if config.pool == "cls" and config.position == "conv" and config.depth == 1:
+        problem = f"acts after the first block, from where {prefix}pool=cls of {prefix}depth=1 reads nothing"
+        fault("position", f"{problem}; needs {prefix}depth >= 2, or another pool", "pool=mean")
+
+
+def _local_attention_has_someone_to_look_at(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    if config.attention == "local" and config.image_size == config.patch_size and config.tokens < 2:
+        fault("attention", "keeps a token from itself, but there is only one token", "attention=joint")
+
+
+def _mlp_has_whole_units(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    width = config.dim * config.mlp_ratio
+    if config.mlp_dim < 1 or abs(width - config.mlp_dim) > 1e-6 * width:
+        units = max(1, config.mlp_dim)
+        problem = f"gives the MLP {width:.6g} hidden units at {prefix}dim={config.dim}; must give a whole number"
+        fault("mlp_ratio", problem, f"mlp_ratio={units / config.dim:.16g}")
+
+
+_COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, Tell, str], None]], ...] = (
+    (("image_size", "patch_size", "patch_stride"), _patches_cover_the_image),
+    (("image_size", "patch_size", "patch_stride", "patch_embed", "dim"), _patch_embed_fits_the_patch),
+    (("dim", "heads", "position"), _heads_share_the_width),
+    (("dim", "position", "sincos_frequencies", "rope_theta"), _position_fits_the_width),
+    (("pool", "position", "depth"), _head_has_something_to_read),
+    (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_someone_to_look_at),
+    (("dim", "mlp_ratio"), _mlp_has_whole_units),
+)
 
 
 def vit_config_from(values: dict[str, object]) -> ViTConfig:
@@ -111,6 +277,14 @@ def vit_config_from(values: dict[str, object]) -> ViTConfig:
 
 def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _near(number: int, allowed: list[int]) -> int:
+    return min(allowed, key=lambda one: abs(one - number))
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
 
 
 def _some(numbers: list[int]) -> str:

@@ -63,15 +63,28 @@ class Images:
 def load(config: DataConfig, cache_dir: Path) -> Images:
     """Read the data set that ``config`` names, downloading it where it is not there yet.
 
+    Images of another size than ``config.image_size`` are resized to it, bilinear with antialiasing.
+
     Raises:
-        DataError: it is missing and cannot be downloaded, damaged, or of another shape than ``config`` says.
+        DataError: it is missing and cannot be downloaded, damaged, or of other channels than ``config`` says.
     """
     images = SOURCES[config.name](config, cache_dir)
-    shape = (config.in_channels, config.image_size, config.image_size)
-    given = tuple(images.train.images.shape[1:])
-    if given != shape:
-        raise DataError(f"data={config.name} has images of (channels, height, width) = {given}, not {shape}")
-    return images
+    channels = images.train.images.shape[1]
+    if channels != config.in_channels:
+        given = f"data.in_channels={config.in_channels}"
+        raise DataError(f"data={config.name} has images of {channels} channels, not {given}")
+    size = config.image_size
+    val, test = (split and _resized(split, size) for split in (images.val, images.test))
+    return Images(images.classes, _resized(images.train, size), val, test)
+
+
+def _resized(split: Split, size: int) -> Split:
+    if split.images.shape[2:] == (size, size):
+        return split
+    from torchvision.transforms.v2.functional import resize
+
+    some = split.images.split(1024)  # in parts: each is a float tensor for a while
+    return Split(torch.cat([resize(images, [size, size], antialias=True) for images in some]), split.labels)
 
 
 def digits(config: DataConfig, cache_dir: Path) -> Images:

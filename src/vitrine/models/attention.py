@@ -1,46 +1,142 @@
-"""Self-attention: tokens look at each other. What is computed stands in the equations; how, in ``kernel``."""
+"""Self-attention: tokens look at each other. ``ATTENTIONS`` maps the word of ``attention=`` to its module.
+
+What is computed stands in the modules; how, in ``attend``, whose kernels differ by rounding only.
+"""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config.vit import ViTConfig
+from vitrine.models.linear import HeadwiseLinear, PackedLinear
+from vitrine.models.norm import norm
+from vitrine.models.notes import IGNORE, Notes
+from vitrine.models.relation import Related
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention (arXiv:2010.11929, equations 5 to 8; arXiv:1706.03762, section 3.2.2).
+    """Multi-head self-attention (arXiv:2010.11929, equations 5 to 8; arXiv:1706.03762, section 3.2.2): ``joint``.
 
     ``qkv`` holds the three projections one above the other, each with its heads one above the other, as timm does.
+
+    Args:
+        config: the model's.
+        relation: where tokens stand to each other (models/relation.py).
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, relation: nn.Module) -> None:
         super().__init__()
         self.heads = config.heads
         self.kernel = config.attention_kernel
         self.dropout = config.attention_dropout
-        self.qkv = nn.Linear(config.dim, 3 * config.dim)
-        self.proj = nn.Linear(config.dim, config.dim)
+        self.scale = config.head_dim**-0.5
+        self.qkv = self.projection(config)
+        self.q_norm = norm(config, config.head_dim) if config.qk_norm else nn.Identity()
+        self.k_norm = norm(config, config.head_dim) if config.qk_norm else nn.Identity()
+        self.relation = relation
+        self.proj = nn.Linear(config.dim, config.dim) if config.out_projection else nn.Identity()
         self.proj_drop = nn.Dropout(config.projection_dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, heads, N, D/heads)
-        x = attend(q, k, v, dropout=self.dropout if self.training else 0.0, kernel=self.kernel)
+        q, k, v = self.project(x)
+        q, k, bias = self.relate(self.q_norm(q), self.k_norm(k))
+        if note.taken:
+            note("weights", attention_weights(q, k, bias, self.scale))
+        dropout = self.dropout if self.training else 0.0
+        x = attend(q, k, v, bias=bias, scale=self.scale, dropout=dropout, kernel=self.kernel)
         x = self.proj(x.transpose(1, 2).flatten(2))
         return self.proj_drop(x)
 
+    def projection(self, config: ViTConfig) -> nn.Module:
+        """The linear maps to queries, keys and values."""
+        return PackedLinear(config.dim, config.dim, maps=3, bias=config.qkv_bias)
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, kernel: str = "auto") -> Tensor:
-    """softmax(q k^T / sqrt(width)) v, each of (B, heads, N, width).
+    def project(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> queries, keys and values, (3, B, heads, N, D/heads)."""
+        return self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
-    ``sdpa`` is PyTorch's fused kernel; ``explicit`` two matrix products with a softmax between them. They differ by
-    rounding only. ``auto`` is sdpa but for bfloat16 on a CPU, where that kernel's backward pass takes longer
-    than the rest of the step.
+    def relate(self, q: Tensor, k: Tensor) -> Related:
+        """Queries and keys as they are compared, and what is added to their scores."""
+        return self.relation(q, k)
+
+
+class HeadwiseAttention(Attention):
+    """Each head makes queries, keys and values from its own slice of the channels: ``headwise``.
+
+    :class:`Attention` with block-diagonal projections.
+    """
+
+    def projection(self, config: ViTConfig) -> nn.Module:
+        """The linear maps to queries, keys and values, for each head by itself."""
+        return HeadwiseLinear(config.dim, config.heads, maps=3, bias=config.qkv_bias)
+
+    def project(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> queries, keys and values, (3, B, heads, N, D/heads)."""
+        return self.qkv(x)
+
+
+class LocalAttention(Attention):
+    """Locality self-attention (LSA, arXiv:2112.13492, section 3): ``local``.
+
+    No token looks at itself, and each head learns how sharply it looks.
+
+    Attributes:
+        temperature: (heads,), multiplies the scores; starts at what :class:`Attention` has fixed.
+    """
+
+    itself: Tensor
+
+    def __init__(self, config: ViTConfig, relation: nn.Module) -> None:
+        super().__init__(config, relation)
+        self.temperature = nn.Parameter(torch.full((config.heads,), self.scale))
+        self.scale = 1.0
+        itself = torch.zeros(config.tokens, config.tokens).fill_diagonal_(-torch.inf)
+        self.register_buffer("itself", itself, persistent=False)
+
+    def relate(self, q: Tensor, k: Tensor) -> Related:
+        """Queries, sharpened, and keys; minus infinity is added to the score of a token for itself."""
+        q, k, bias = super().relate(q, k)
+        q = q * self.temperature[:, None, None].to(q.dtype)  # in mixed precision too, queries stay what keys are
+        return q, k, self.itself if bias is None else bias + self.itself
+
+
+ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Tensor:
+    """softmax(scale q k^T + bias) v, for q, k, v of (B, heads, N, width) and bias of (heads, N, N) or (N, N).
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        bias: added to the scores; minus infinity masks.
+        scale: ``None`` is 1 / sqrt(width).
+        dropout: rate at which weights are zeroed, in [0, 1).
+        kernel: ``sdpa`` is PyTorch's fused kernel; ``explicit`` two matrix products with a softmax between them.
+            ``auto`` is sdpa but for bfloat16 on a CPU, where that kernel's backward pass takes longer than the rest
+            of the step.
     """
     if kernel == "auto":
         kernel = "explicit" if q.device.type == "cpu" and q.dtype is torch.bfloat16 else "sdpa"
     if kernel == "sdpa":
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-    weights = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
-    weights = F.dropout(weights.softmax(dim=-1), dropout)
+        mask = None if bias is None else bias.to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    weights = F.dropout(attention_weights(q, k, bias, scale), dropout)
     return weights.to(v.dtype) @ v
+
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """softmax(scale q k^T + bias), (B, heads, N, N): each row is how one token looks at all. See :func:`attend`."""
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)
+    return (scores if bias is None else scores + bias).softmax(dim=-1)

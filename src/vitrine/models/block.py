@@ -1,49 +1,87 @@
-"""One layer of the encoder: attention, then an MLP, each on a residual branch."""
+"""One layer of the encoder: attention, then an MLP, each on a residual branch.
 
+``BLOCKS`` maps the word of ``norm_placement=`` to the block that normalises there.
+"""
+
+import torch
 from torch import Tensor, nn
 
 from vitrine.config.vit import ViTConfig
-from vitrine.models.attention import Attention
+from vitrine.models.attention import ATTENTIONS
+from vitrine.models.mlp import MLPS
+from vitrine.models.norm import norm
+from vitrine.models.notes import IGNORE, Notes
 
 
 class Block(nn.Module):
-    """Pre-norm encoder block (arXiv:2010.11929, equations 2 and 3).
+    """Normalises what goes into a branch (arXiv:2010.11929, equations 2 and 3): ``pre``.
 
     Args:
         config: the model's.
         drop_path: chance to skip a residual branch, for each image by itself.
+        relation: where tokens stand to each other, for attention.
     """
 
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float, relation: nn.Module) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(config.dim, eps=1e-6)
-        self.attn = Attention(config)
-        self.norm2 = nn.LayerNorm(config.dim, eps=1e-6)
-        self.mlp = Mlp(config)
+        self.norm1 = norm(config, config.dim)
+        self.attn = ATTENTIONS[config.attention](config, relation)
+        self.ls1 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
+        self.norm2 = norm(config, config.dim)
+        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, config.mlp_dropout)
+        self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = x + self.drop_path(self.attention_branch(self.norm1(x), note))
+        return x + self.drop_path(self.mlp_branch(self.norm2(x), note))
+
+    def attention_branch(self, x: Tensor, note: Notes) -> Tensor:
+        """What attention adds."""
+        return note("attn", self.ls1(self.attn(x, note.under("attn"))))
+
+    def mlp_branch(self, x: Tensor, note: Notes) -> Tensor:
+        """What the MLP adds."""
+        return note("mlp", self.ls2(self.mlp(x)))
 
 
-class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them (arXiv:2010.11929, section 3.1)."""
+class PostNormBlock(Block):
+    """Normalises the sum of branch and residual, as the first Transformer (arXiv:1706.03762, section 3.1): ``post``."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        x = self.norm1(x + self.drop_path(self.attention_branch(x, note)))
+        return self.norm2(x + self.drop_path(self.mlp_branch(x, note)))
+
+
+class SandwichBlock(Block):
+    """Normalises what goes into a branch and what comes out (CogView, arXiv:2105.13290, section 2.4): ``sandwich``."""
+
+    def __init__(self, config: ViTConfig, drop_path: float, relation: nn.Module) -> None:
+        super().__init__(config, drop_path, relation)
+        self.norm1_out = norm(config, config.dim)
+        self.norm2_out = norm(config, config.dim)
+
+    def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        x = x + self.drop_path(self.norm1_out(self.attention_branch(self.norm1(x), note)))
+        return x + self.drop_path(self.norm2_out(self.mlp_branch(self.norm2(x), note)))
+
+
+BLOCKS: dict[str, type[Block]] = {"pre": Block, "post": PostNormBlock, "sandwich": SandwichBlock}
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel, small at first (arXiv:2103.17239, section 2)."""
+
+    def __init__(self, dim: int, initial: float) -> None:
         super().__init__()
-        hidden = round(config.dim * config.mlp_ratio)
-        self.fc1 = nn.Linear(config.dim, hidden)
-        self.act = nn.GELU()
-        self.drop1 = nn.Dropout(config.mlp_dropout)
-        self.fc2 = nn.Linear(hidden, config.dim)
-        self.drop2 = nn.Dropout(config.mlp_dropout)
+        self.gamma = nn.Parameter(torch.full((dim,), initial))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        x = self.drop1(self.act(self.fc1(x)))
-        return self.drop2(self.fc2(x))
+        return x * self.gamma
 
 
 class DropPath(nn.Module):

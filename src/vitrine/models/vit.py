@@ -2,17 +2,36 @@
 
 Parameter names are those of timm's ``VisionTransformer`` (``cls_token``, ``pos_embed``, ``patch_embed.proj``,
 ``blocks.0.attn.qkv``, ``blocks.0.mlp.fc1``, ``norm``, ``head``), so that weights published under them load as they are.
+Each part that can be chosen is built by a word of its configuration, in a file of its own.
 """
+
+import dataclasses
 
 import torch
 from torch import Tensor, nn
 
 from vitrine.config.vit import ViTConfig, vit_faults
-from vitrine.errors import ConfigError
-from vitrine.models.block import Block
+from vitrine.errors import ConfigError, nearest
+from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
-from vitrine.models.patch import ConvPatchEmbed
-from vitrine.models.position import TABLES
+from vitrine.models.norm import norm
+from vitrine.models.notes import IGNORE, Notes
+from vitrine.models.patch import PATCH_EMBEDS
+from vitrine.models.pool import POOLS
+from vitrine.models.position import TABLES, ConvPosition, none, spread
+from vitrine.models.relation import relations
+from vitrine.models.resize import resize_weights
+
+NO_MATRICES = (
+    "cls_token",
+    "reg_token",
+    "pos_embed",
+    "latent",
+    "relation.table",
+    "relation.prefix",
+    "frequencies",
+    "bias",
+)
 
 
 class VisionTransformer(nn.Module):
@@ -23,6 +42,7 @@ class VisionTransformer(nn.Module):
     """
 
     cls_token: nn.Parameter | None
+    reg_token: nn.Parameter | None
     pos_embed: nn.Parameter | Tensor | None
 
     def __init__(self, config: ViTConfig) -> None:
@@ -31,42 +51,119 @@ class VisionTransformer(nn.Module):
             raise ConfigError(found)
         self.config = config
 
-        self.patch_embed = ConvPatchEmbed(config.in_channels, config.dim, config.patch_size)
+        self.patch_embed = PATCH_EMBEDS[config.patch_embed](config)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.dim)) if config.class_token else None
-        table = TABLES[config.position](config)
+        registers = torch.randn(1, config.registers, config.dim) * 0.02
+        self.reg_token = nn.Parameter(registers) if config.registers else None
+        table = TABLES.get(config.position, none)(config)
         if isinstance(table, nn.Parameter):
             self.pos_embed = table
         else:
             self.register_buffer("pos_embed", table, persistent=False)  # fixed tables are made anew, never loaded
+        self.norm_pre = norm(config, config.dim) if config.embed_norm else nn.Identity()
         self.pos_drop = nn.Dropout(config.embed_dropout)
-        last = max(1, config.depth - 1)
-        self.blocks = nn.ModuleList(Block(config, config.drop_path * index / last) for index in range(config.depth))
-        self.norm = nn.LayerNorm(config.dim, eps=1e-6)
+
+        parts = zip(drop_path_rates(config), relations(config), strict=True)
+        self.blocks = nn.ModuleList(BLOCKS[config.norm_placement](config, rate, relation) for rate, relation in parts)
+        self.pos_conv = ConvPosition(config) if config.position == "conv" else nn.Identity()
+        self.norm = norm(config, config.dim) if config.final_norm else nn.Identity()
+        self.attn_pool = POOLS[config.pool](config)  # timm's name for the one of them that has weights
         self.head = nn.Linear(config.dim, config.num_classes)
         INITS[config.init](self)
+        if config.zero_head:
+            for parameter in self.head.parameters():
+                nn.init.zeros_(parameter)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, C, H, W) normalised images -> (B, num_classes) logits."""
-        return self.head(self.pool(self.forward_features(images)))
+        x = self.forward_features(images, note)
+        x = note("pooled", self.attn_pool(x, note.under("pool")))
+        return note("logits", self.head(x))
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, N, D): every token after the last norm, the class token first if there is one."""
-        x = self.patch_embed(images)
-        if self.cls_token is not None:  # before positions are added: in a learned table it has a place of its own
-            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+    def forward_features(self, images: Tensor, note: Notes = IGNORE) -> Tensor:
+        """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches."""
+        if images.shape[1:] != (self.config.in_channels, self.config.image_size, self.config.image_size):
+            raise ValueError(self._other_images(images))
+        x = note("patches", self.patch_embed(images))
+        x = note("embedded", self.embed(x))
+        for index, block in enumerate(self.blocks):
+            x = block(x, note.under(f"blocks.{index}"))
+            if index == 0:
+                x = self.pos_conv(x)
+            x = note(f"blocks.{index}", x)
+        return note("features", self.norm(x))
+
+    def embed(self, patches: Tensor) -> Tensor:
+        """Patches (B, P, D) -> tokens (B, N, D): prefix and positions added."""
+        prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        tokens = [*(token.expand(patches.shape[0], -1, -1) for token in prefix), patches]
+        x = torch.cat(tokens, dim=1)  # before positions: in a learned table each token has its own place
         if self.pos_embed is not None:
-            x = x + self.pos_embed
-        x = self.pos_drop(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
+            factorised = self.config.position == "learned2d"
+            x = x + (spread(self.pos_embed, self.config.prefix) if factorised else self.pos_embed)
+        return self.pos_drop(self.norm_pre(x))
 
-    def pool(self, tokens: Tensor) -> Tensor:
-        """(B, N, D) -> (B, D): the class token, or the mean over the patches."""
-        if self.config.pool == "cls":
-            return tokens[:, 0]
-        return tokens[:, int(self.config.class_token) :].mean(dim=1)
+    def intermediates(self, images: Tensor, *names: str) -> dict[str, Tensor]:
+        """Results on the way from ``images`` to their logits, by name; all of them if none is named.
+
+        ``patches`` (B, P, D); ``embedded``, ``blocks.0``, ``blocks.1``, .. and ``features`` (B, N, D);
+        ``blocks.0.attn`` and ``blocks.0.mlp``, what each branch gave (B, N, D); ``blocks.0.attn.weights``
+        (B, heads, N, N); ``pool.weights`` (B, heads, 1, P) of ``pool=map``; ``pooled`` (B, D); ``logits``.
+
+        Raises:
+            ValueError: there is no intermediate of that name.
+        """
+        kept: dict[str, Tensor] = {}
+        self(images, Notes(kept))
+        for name in names:
+            if name not in kept:
+                near = nearest(name, kept)
+                raise ValueError(f"no intermediate is called {name}{f'; did you mean {near}?' if near else ''}")
+        return {name: kept[name] for name in names or kept}
+
+    def attention_maps(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, depth, heads, N, N): how each token looks at all, dropout aside; rows add up to 1.
+
+        The same whichever kernel computes attention.
+        """
+        names = [f"blocks.{index}.attn.weights" for index in range(self.config.depth)]
+        return torch.stack(list(self.intermediates(images, *names).values()), dim=1)
+
+    def resized(
+        self, *, image_size: int | None = None, patch_size: int | None = None, patch_stride: int | None = None
+    ) -> "VisionTransformer":
+        """This model for images or patches of another size, on the same device; ``None`` leaves a size as it is.
+
+        Fixed positions are computed anew, learned ones interpolated, patch embeddings resized (models/resize.py).
+
+        Raises:
+            ConfigError: there can be no such model, or its patches can't be resized.
+        """
+        config = dataclasses.replace(
+            self.config,
+            image_size=self.config.image_size if image_size is None else image_size,
+            patch_size=self.config.patch_size if patch_size is None else patch_size,
+            patch_stride=self.config.patch_stride if patch_stride is None else patch_stride,
+        )
+        parameter = next(self.parameters())
+        other = VisionTransformer(config).to(parameter.device, parameter.dtype)
+        other.load_state_dict(resize_weights(self.state_dict(), self.config, config))
+        return other.train(self.training)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are no matrices, although they have more than one dimension."""
-        return {"cls_token", "pos_embed"}
+        return {name for name, one in self.named_parameters() if one.ndim > 1 and name.endswith(NO_MATRICES)}
+
+    def _other_images(self, images: Tensor) -> str:
+        channels, size = self.config.in_channels, self.config.image_size
+        given, side = tuple(images.shape[1:]), images.shape[-1]
+        hint = f"; model.resized(image_size={side}) takes other sizes" if given == (channels, side, side) else ""
+        return f"images are {'x'.join(map(str, given))}, this model takes {channels}x{size}x{size}{hint}"
+
+
+def drop_path_rates(config: ViTConfig) -> list[float]:
+    """The chance to skip a branch, block by block."""
+    if config.drop_path_shape == "constant":
+        return [config.drop_path] * config.depth
+    last = max(1, config.depth - 1)
+    return [config.drop_path * index / last for index in range(config.depth)]

@@ -34,7 +34,7 @@ def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) 
     sys.stdout.flush()
     with _signals_passed_on() as passing:
         arguments = (work, record, hardware, _free_port())
-        context = spawn(_one, arguments, hardware.devices, join=False)  # type: ignore[no-untyped-call]
+        context = spawn(_one, arguments, hardware.devices, join=False)
         passing.listen(context.pids())
         try:
             while not context.join(grace_period=GRACE_SECONDS):

@@ -1,0 +1,57 @@
+"""The MLP of an encoder block: each token by itself. ``MLPS`` maps the word of ``mlp=`` to what builds it."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrine.models.linear import PackedLinear
+
+
+class Mlp(nn.Module):
+    """Two linear layers with an activation between them (arXiv:2010.11929, section 3.1)."""
+
+    def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.act = activation()
+        self.drop1 = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(hidden, dim)
+        self.drop2 = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        x = self.drop1(self.act(self.fc1(x)))
+        return self.drop2(self.fc2(x))
+
+
+class SwiGlu(nn.Module):
+    """Hidden units gated by the SiLU of as many others (arXiv:2002.05202, section 2, with biases).
+
+    Three maps where :class:`Mlp` has two: a hidden width of 8/3 of the token's costs what 4 costs there. ``fc1`` holds
+    the gate above the values, as timm's SwiGLUPacked.
+    """
+
+    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = PackedLinear(dim, hidden, maps=2)
+        self.drop1 = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(hidden, dim)
+        self.drop2 = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        gate, x = self.fc1(x).chunk(2, dim=-1)
+        x = self.drop1(F.silu(gate) * x)
+        return self.drop2(self.fc2(x))
+
+
+MLPS: dict[str, Callable[[int, int, float], nn.Module]] = {
+    "gelu": partial(Mlp, activation=nn.GELU),
+    "gelu_tanh": partial(
+        Mlp, activation=partial(nn.GELU, approximate="tanh")
+    ),  # as in JAX (arXiv:1606.08415, section 2)
+    "relu": partial(Mlp, activation=nn.ReLU),
+    "swiglu": SwiGlu,
+}

@@ -1,0 +1,62 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vitrine.config.vit import MLPS as WORDS
+from vitrine.models import VisionTransformer
+from vitrine.models.mlp import MLPS
+
+ACTIVATIONS = {
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: max(x, 0.0),
+}
+
+
+def each(function, x):
+    return torch.tensor([function(one) for one in x.tolist()], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_an_mlp_is_two_linear_maps_with_its_activation_between(randomise, noise, kind):
+    mlp = randomise(MLPS[kind](5, 12, 0.5)).eval()
+    tokens = 3 * noise(2, 3, 5)
+    hidden = each(ACTIVATIONS[kind], mlp.fc1.weight @ tokens[1, 2] + mlp.fc1.bias)
+    torch.testing.assert_close(mlp(tokens)[1, 2], mlp.fc2.weight @ hidden + mlp.fc2.bias, rtol=0, atol=1e-12)
+
+
+def test_swiglu_multiplies_hidden_units_by_the_silu_of_as_many_others(randomise, noise):
+    mlp = randomise(MLPS["swiglu"](5, 12, 0.5)).eval()
+    tokens = 3 * noise(2, 3, 5)
+    assert mlp.fc1.weight.shape == (24, 5)
+    assert mlp.fc2.weight.shape == (5, 12)
+    gate, values = (mlp.fc1.weight @ tokens[1, 2] + mlp.fc1.bias).split(12)
+    hidden = each(lambda x: x / (1 + math.exp(-x)), gate) * values
+    torch.testing.assert_close(mlp(tokens)[1, 2], mlp.fc2.weight @ hidden + mlp.fc2.bias, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_the_model_has_the_mlp_and_the_hidden_width_that_it_is_told_to(small, kind):
+    model = VisionTransformer(small(mlp=kind, mlp_ratio=1.5, pool="map"))
+    for mlp in [*(block.mlp for block in model.blocks), model.attn_pool.mlp]:
+        assert mlp.fc1.weight.shape == ((72 if kind == "swiglu" else 36), 24)
+        assert mlp.fc2.weight.shape == (24, 36)
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_dropout_stands_after_each_of_the_two_layers(randomise, noise, kind):
+    tokens = noise(1, 200, 24)
+    mlp = randomise(MLPS[kind](24, 30, 0.25)).train()
+    with torch.no_grad():
+        mlp.fc2.weight.copy_(torch.eye(24, 30))  # shows the first 24 hidden units as they are
+        mlp.fc2.bias.zero_()
+        plain = mlp.eval()(tokens)
+        torch.manual_seed(0)
+        dropped = mlp.train()(tokens)
+    kept = (dropped / plain)[plain.abs() > 1e-6] * 0.75**2  # what both let pass is scaled up twice
+    torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-6)
+    assert kept.round().unique().tolist() == [0, 1]
+    assert kept.mean().item() == pytest.approx(0.75**2, abs=0.02)
+    assert [module.p for module in mlp.modules() if isinstance(module, nn.Dropout)] == [0.25, 0.25]
