@@ -24,6 +24,7 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, t
     run = only_run(tmp_path)
     assert run.parent == tmp_path / "outputs" / "runs"
     assert files(run) == [
+        "attention.png",
         "checkpoints/best.ckpt",
         "checkpoints/last.ckpt",
         *(["code.diff"] if (run / "code.diff").exists() else []),
@@ -61,7 +62,15 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, t
     assert again.returncode == 0, again.stderr
     assert f"test accuracy  {metrics['test/acc']:.4f}" in again.stdout
     assert f"test loss      {metrics['test/loss']:.4f}" in again.stdout
+    larger = evaluate(f"run={run.relative_to(tmp_path)}", "image_size=16", "patch_size=4")
+    assert larger.returncode == 0, larger.stderr
+    reached = float(re.search(r"test accuracy  (\S+)", larger.stdout)[1])
+    assert abs(reached - metrics["test/acc"]) < 0.15, "twice as large, in patches twice as large, the digits look alike"
     assert files(run) == before
+
+    refused = evaluate(f"run={run.relative_to(tmp_path)}", "image_size=15")
+    assert refused.returncode == 2
+    assert "patch_size=2\n" in refused.stderr
 
 
 def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, evaluate, tmp_path):
@@ -205,7 +214,7 @@ def test_help_shows_commands_groups_and_keys(train):
     assert done.returncode == 0
     for shown in (
         "python train.py model=vit_tiny",
-        "position: learned, none, sincos1d, sincos2d",
+        "position: alibi2d, conv, learned, learned2d, none, relative, rope, rope_mixed, sincos1d, sincos2d",
         "weight_decay: 0.05",
     ):
         assert shown in done.stdout

@@ -15,7 +15,7 @@ COMMANDS = [
     for line in block.splitlines()
     if line.startswith(("python train.py", "python eval.py"))
 ]
-SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=12", "model.depth=1"]
+SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=24", "model.depth=1"]
 
 
 def test_the_readme_shows_the_commands_of_a_first_hour():
@@ -44,6 +44,8 @@ def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, request):
     done = python(str(ROOT / words[0]), *words[1:], cwd=tmp_path)
 
     if "accelerator=gpu" in words and "there is no GPU here" in done.stderr:
+        return
+    if any(word.startswith("model.pretrained=") for word in words) and "could not be downloaded" in done.stderr:
         return
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

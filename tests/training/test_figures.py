@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from vitrine import compose
+from vitrine.config.vit import ViTConfig
+from vitrine.data.sources import Split
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.training.figures import TRAIN, VAL, draw_confusion, draw_curves
+from vitrine.training.classifier import Classifier
+from vitrine.training.figures import TRAIN, VAL, can_be_drawn, draw_attention, draw_confusion, draw_curves
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +137,48 @@ def test_long_class_names_leave_room_for_the_matrix(tmp_path):
     picture = pixels(draw_confusion(record, logits_of(labels, 10), labels, names))
     assert cell(picture, 0, 0, 10)[0] < 60
     assert cell(picture, 9, 0, 10).min() > 230
+
+
+def drawn(tmp_path: Path, look: float, count: int = 4) -> np.ndarray:
+    """attention.png of a model that looks at every patch alike, or, as ``look`` grows, at bright ones only."""
+    config = compose(
+        ["model=vit_nano", "model.depth=1", "model.heads=1", "position=none", f"paths.output_dir={tmp_path}"]
+    )
+    module = Classifier(config, steps=0, images_per_step=0)
+    with torch.no_grad():
+        for parameter in module.model.parameters():
+            parameter.zero_()
+        module.model.patch_embed.proj.weight[0].fill_(1.0)
+        module.model.blocks[0].norm1.weight.fill_(1.0)
+        module.model.blocks[0].attn.qkv.bias[0] = look
+        module.model.blocks[0].attn.qkv.weight[config.model.dim, 0] = 1.0
+    images = torch.zeros(count, 1, 8, 8, dtype=torch.uint8)
+    images[:, :, :2, 6:] = 255  # the patch at the top right
+    path = draw_attention(
+        RunRecord.create(tmp_path, "word"), module, Split(images, torch.zeros(count).long()), ["a"] * 10
+    )
+    assert path.name == "attention.png"
+    return pixels(path)
+
+
+def test_the_picture_of_attention_is_bright_where_the_model_looks(tmp_path):
+    picture = drawn(tmp_path, 50.0, count=1)
+    lower = picture[picture.shape[0] // 2 :]
+    yellow = (lower[:, :, 0] > 200) & (lower[:, :, 1] > 200) & (lower[:, :, 2] < 220)
+    rows, columns = np.nonzero(yellow)
+    assert len(rows) > 100
+    frame = np.nonzero((lower.max(axis=2) < 60).any(axis=0))[0]
+    assert columns.mean() > frame.mean(), "on the right"
+    assert (lower.max(axis=2) < 60).sum() > 10 * yellow.sum(), "the other fifteen patches are dark"
+    assert not np.array_equal(picture, drawn(tmp_path, 0.0, count=1))
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 1), (3, 3), (100, 8)])
+def test_a_few_images_are_shown_in_two_rows(tmp_path, count, shown):
+    assert drawn(tmp_path, 1.0, count).shape[1] == round((1.35 * shown + 0.3) * 120)
+
+
+def test_maps_too_large_for_memory_are_not_drawn():
+    sizes = {"in_channels": 3, "num_classes": 10, "dim": 768, "heads": 12, "depth": 12}
+    assert can_be_drawn(ViTConfig(image_size=224, patch_size=16, **sizes))
+    assert not can_be_drawn(ViTConfig(image_size=512, patch_size=8, **sizes))

@@ -11,6 +11,7 @@
         predictions.npz   test logits (float32) and labels (int64)
         curves.png        loss and accuracy over the epochs
         confusion.png     test labels against predictions
+        attention.png     a few images, and where the model looks
         checkpoints/      best.ckpt, last.ckpt
 
 ``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted``. Every file but

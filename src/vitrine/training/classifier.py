@@ -55,7 +55,11 @@ class Classifier(pl.LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, num_classes) logits."""
-        return self.model((images.to(self.mean.dtype) / 255 - self.mean) / self.std)
+        return self.model(self.normalised(images))
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> float, as the model takes them."""
+        return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
 
     def on_fit_start(self) -> None:
         """Keep the running sums where the images are."""

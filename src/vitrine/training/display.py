@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -21,6 +21,7 @@ def show_start(
     hardware: Hardware,
     facts: Mapping[str, int],
     sizes: Mapping[str, int],
+    pretrained: Sequence[str] | None = None,
 ) -> None:
     """Print one table: data, model, parameters, FLOPs, device, precision, run folder."""
     model, data = config.model, config.data
@@ -41,6 +42,8 @@ def show_start(
         "precision": hardware.precision,
         "run folder": str(record.path),
     }
+    if pretrained is not None:
+        rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
     _print(console, rows)
 
 

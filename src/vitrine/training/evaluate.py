@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 
 from vitrine.atomic import replacing
-from vitrine.config import EvalConfig, TrainConfig
+from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.plain import from_plain
 from vitrine.data.module import ImageData
-from vitrine.errors import RunError
+from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import differences, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
@@ -34,14 +34,27 @@ class Outcome:
             np.savez_compressed(file, logits=self.logits, labels=self.labels)
 
 
-def test(config: TrainConfig, checkpoint: dict[str, Any], data: ImageData, hardware: Hardware) -> Outcome:
-    """Measure a checkpoint's weights on the test images, in one process.
+def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifier:
+    """The model of a checkpoint, for images and patches of the sizes in ``config``.
 
     Raises:
         RunError: the weights don't fit the model that ``config`` describes.
+        ConfigError: the model can't be resized to it.
     """
-    module = Classifier(config, steps=0, images_per_step=0)
+    stored = replace(
+        config.model,
+        image_size=checkpoint["config"]["model"]["image_size"],
+        patch_size=checkpoint["config"]["model"]["patch_size"],
+    )
+    module = Classifier(replace(config, model=stored), steps=0, images_per_step=0)
     load_weights(module.model, model_weights(checkpoint), "the checkpoint")
+    if stored != config.model:
+        module.model = module.model.resized(image_size=config.model.image_size, patch_size=config.model.patch_size)
+    return module
+
+
+def test(config: TrainConfig, module: Classifier, data: ImageData, hardware: Hardware) -> Outcome:
+    """Measure a model on the test images, in one process."""
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=1,
@@ -65,6 +78,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     Raises:
         RunError: there is no such run, or its checkpoint is missing, damaged or refused.
         DataError: its data is missing or damaged, or has no test images.
+        ConfigError: its model can't be resized as asked.
     """
     record = RunRecord.open(options.run)
     checkpoint = read_checkpoint(record.best)
@@ -74,6 +88,10 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         raise RunError(f"{record.best} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     if options.data_root is not None:
         config.data.root = options.data_root
+    config.data.image_size = config.model.image_size = options.image_size or config.model.image_size
+    config.model.patch_size = options.patch_size or config.model.patch_size
+    if found := vit_faults(config.model):
+        raise ConfigError(found)
     config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1)
     with quiet_libraries():
         hardware = choose(config)
@@ -81,6 +99,6 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         if data.test is None:
             raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
         torch.set_flush_denormal(True)
-        outcome = test(config, checkpoint, data, hardware)
+        outcome = test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, outcome.metrics)
     return outcome.metrics

@@ -3,12 +3,17 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.atomic import replacing
+from vitrine.config import ViTConfig
+from vitrine.data.sources import Split
+from vitrine.models import looked_at
 from vitrine.runs import RunRecord
+from vitrine.training.classifier import Classifier
 
 TRAIN, VAL = "#4477aa", "#ee6677"  # told apart by readers with any colour vision (Paul Tol's "bright")
 
@@ -57,6 +62,45 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
     elif max(map(len, classes)) > 4:
         axes.set_xticklabels(classes, rotation=45, ha="right", rotation_mode="anchor")
     return _save(figure, record.path / "confusion.png")
+
+
+def can_be_drawn(config: ViTConfig) -> bool:
+    """Whether a model's attention maps fit into 256 MB of memory, one image at a time."""
+    return config.depth * config.heads * config.tokens**2 <= 2**26
+
+
+def draw_attention(record: RunRecord, module: Classifier, split: Split, classes: list[str]) -> Path:
+    """attention.png: a few images, evenly spaced in ``split``, and by attention rollout where the model looks.
+
+    Brightness goes from nothing to each image's most looked-at patch. Titles are true classes; predictions stand
+    below, in red where they are wrong.
+    """
+    module = module.cpu().eval()
+    chosen = torch.linspace(0, len(split) - 1, min(8, len(split))).round().long().unique()
+    figure = Figure(figsize=(1.35 * len(chosen) + 0.3, 3.4), layout="constrained")
+    columns = figure.subplots(2, len(chosen), squeeze=False).T
+    columns[0, 0].set_ylabel("image", fontsize=9)
+    columns[0, 1].set_ylabel("attention", fontsize=9)
+    for index, axes in zip(chosen.tolist(), columns, strict=True):
+        image = split.images[index : index + 1].cpu()
+        with torch.no_grad():
+            predicted = int(module(image).argmax())
+        patches = looked_at(module.model, module.normalised(image))[0].numpy()
+        pixels = image[0].permute(1, 2, 0).numpy()
+        extent = (0, pixels.shape[1], pixels.shape[0], 0)
+        for place, axis in enumerate(axes):
+            axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255, extent=extent)
+            axis.set(xticks=[], yticks=[])
+            if place == 1:
+                axis.imshow(patches, cmap="inferno", alpha=0.65, vmin=0, extent=extent)
+        label = int(split.labels[index])
+        axes[0].set_title(_short(classes[label]), fontsize=9)
+        axes[1].set_xlabel(_short(classes[predicted]), fontsize=9, color="black" if predicted == label else "#cc3311")
+    return _save(figure, record.path / "attention.png")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -25,10 +25,11 @@ from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_w
 from vitrine.training.classifier import Classifier
 from vitrine.training.devices import Hardware, choose
 from vitrine.training.display import quiet_libraries, show_result, show_start
-from vitrine.training.evaluate import test
-from vitrine.training.figures import draw_confusion, draw_curves
+from vitrine.training.evaluate import classifier_from, test
+from vitrine.training.figures import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.measure import flops_per_image, peak_memory
 from vitrine.training.optim import ema_step
+from vitrine.training.pretrained import Pretrained
 from vitrine.training.trackers import RunLogger, invite
 
 
@@ -56,6 +57,7 @@ class Run:
         hardware: what it computes on.
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
+        pretrained: weights to start from, if it doesn't start from its own checkpoint.
     """
 
     config: TrainConfig
@@ -63,6 +65,7 @@ class Run:
     hardware: Hardware
     group: str | None = None
     varies: str = ""
+    pretrained: Pretrained | None = None
 
 
 def fit(
@@ -79,16 +82,17 @@ def fit(
     Raises:
         ConfigError: ``config`` can't work; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
-        RunError: the run folder can't be written.
+        RunError: the run folder can't be written, or the weights to start from can't be read.
         Interrupted: a signal asked to stop; the run can be gone on with.
     """
     if found := train_faults(config):
         raise ConfigError(found)
     with quiet_libraries():
         hardware = choose(config)
+        pretrained = Pretrained.prepare(config.model)
         data = ImageData(config)
         record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
-        run = Run(config, record, hardware, parent.name if parent else None, varies)
+        run = Run(config, record, hardware, parent.name if parent else None, varies, pretrained)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)
@@ -135,6 +139,8 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
         checkpoint = read_checkpoint(record.last)
         load_weights(module.model, model_weights(checkpoint), str(record.last))  # says clearly what does not fit
         done = checkpoint["global_step"]
+    elif run.pretrained is not None:
+        run.pretrained.copy_to(module.model)
     if rank > 0:
         _train(run, data, module, callbacks)
         return
@@ -147,18 +153,22 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
         "steps_per_epoch": data.steps_per_epoch,
     }
     record.update(**facts)
-    show_start(console, config, record, run.hardware, facts, data.sizes)
+    started = None if run.pretrained is None else run.pretrained.changes
+    show_start(console, config, record, run.hardware, facts, data.sizes, started)
     with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
         best = _train(run, data, module, [progress, *callbacks], logger)
         processes.part()  # what follows is done by one process alone
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
         pictures = {"curves": draw_curves(record)}
+        module = classifier_from(config, read_checkpoint(record.best))
         if data.test is not None:
-            outcome = test(config, read_checkpoint(record.best), data, run.hardware)
+            outcome = test(config, module, data, run.hardware)
             outcome.save(record)
             metrics |= outcome.metrics
             pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.images.classes)
+        if can_be_drawn(config.model):
+            pictures["attention"] = draw_attention(record, module, data.test or data.val, data.images.classes)
         record.update(**peak_memory())
         record.write_metrics(metrics)
         logger.conclude(metrics, pictures)
@@ -229,6 +239,7 @@ def _write_origin(run: Run, data: ImageData) -> None:
         group=run.group,
         varies=run.varies,
         tags=run.config.tags,
+        pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
     )
     run.record.write_config(to_plain(run.config))
 

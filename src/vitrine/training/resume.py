@@ -17,6 +17,7 @@ from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoi
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
 from vitrine.training.fit import Result, Run, carry_out, recorded
+from vitrine.training.pretrained import Pretrained
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.
 CHANGEABLE = {
@@ -64,7 +65,9 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
     if checkpoint is not None and _is_best(checkpoint):
         link(record.last, record.best)  # it may have been killed just before it did that
     with quiet_libraries():
-        run = Run(config, record, choose(config), record.facts.get("group"), record.facts.get("varies") or "")
+        group, varies = record.facts.get("group"), record.facts.get("varies") or ""
+        pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
+        run = Run(config, record, choose(config), group, varies, pretrained)
         data = ImageData(config)
         if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")

@@ -1,0 +1,264 @@
+"""Weights that someone has trained before: where they come from, and what is done to make them fit.
+
+``model.pretrained=NAME`` names weights in timm's hub, as ``vit_base_patch16_224.augreg_in21k``, which takes the extra
+``vitrine[pretrained]``; ``model.pretrained=FILE`` is a state dict in a .safetensors, .pth, .pt or .bin file, or a
+checkpoint of vitrine. Names of parameters are timm's.
+
+Patches of another size are resized, positions interpolated, colour filters added up for grey images, and the head left
+new where it has other classes. All else must agree with the configuration; what doesn't is told at once.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrine.config import ViTConfig
+from vitrine.config.vit import WEIGHT_FILES
+from vitrine.errors import ConfigError, Fault, RunError, first_line, nearest
+from vitrine.models import VisionTransformer
+from vitrine.models.resize import resize_patches, resize_positions
+from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+
+# What may be other than where the weights were trained: sizes, which are made to fit, and what concerns training only.
+SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
+TRAINING = {"attention_kernel", "init", "zero_head", "pretrained", "drop_path", "drop_path_shape"} | {
+    f"{part}_dropout" for part in ("embed", "attention", "projection", "mlp")
+}
+ARCHITECTURE = {field.name for field in fields(ViTConfig)} - SIZES - TRAINING
+PATCHES, POSITIONS = "patch_embed.proj.weight", "pos_embed"
+SECONDS_TO_ANSWER = 5.0
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights to start from, made to fit a model.
+
+    Attributes:
+        source: where they come from.
+        weights: under the model's names; without a head where that is to be a new one.
+        changes: what was done to make them fit, in words.
+    """
+
+    source: str
+    weights: dict[str, Tensor]
+    changes: list[str]
+
+    @classmethod
+    def prepare(cls, config: ViTConfig) -> "Pretrained | None":
+        """Those that ``config.pretrained`` names, if it names any.
+
+        Raises:
+            RunError: they can't be read or downloaded.
+            ConfigError: they are of another architecture; the settings that fit are in the message.
+        """
+        if config.pretrained is None:
+            return None
+        stored, weights = read_weights(config.pretrained)
+        weights = under_our_names(weights)
+        if PATCHES not in weights:
+            problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
+            raise RunError(f"model.pretrained={config.pretrained} {problem}")
+        facts = described(weights)
+        if stored is not None:
+            facts = {name: value for name, value in stored.items() if name in ARCHITECTURE}
+        if found := _differences(facts, config):
+            raise ConfigError(found)
+        changes = _fit(weights, config)
+        return cls(config.pretrained, weights, changes)
+
+    def copy_to(self, model: VisionTransformer) -> None:
+        """Set the weights of ``model``, whose head stays as it is where there is none among these.
+
+        Raises:
+            RunError: names or shapes differ.
+        """
+        head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
+        load_weights(model, head | self.weights, self.source)
+
+
+def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+    """What a name in timm's hub or a file holds; only tensors and plain values are read, no pickled objects.
+
+    Returns:
+        The model's configuration, where it is a checkpoint of vitrine, and the state dict.
+
+    Raises:
+        RunError: there is no such name or file, or it can't be read.
+    """
+    path = Path(source)
+    if path.suffix not in WEIGHT_FILES:
+        return None, _from_hub(source)
+    if path.suffix == ".ckpt":
+        checkpoint = read_checkpoint(path)
+        return checkpoint["config"]["model"], model_weights(checkpoint)
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return None, load_file(path)
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise RunError(f"there is no file {path}") from None
+    except ImportError:
+        raise RunError("reading .safetensors files takes: pip install 'vitrine[pretrained]'") from None
+    except Exception as error:  # what is no state dict can fail in any way
+        raise RunError(f"{path} is damaged, or holds more than tensors: {first_line(error)}") from None
+    for key in ("state_dict", "model"):  # where training scripts put it
+        if isinstance(weights, dict) and isinstance(weights.get(key), dict):
+            weights = weights[key]
+    if not isinstance(weights, dict):
+        raise RunError(f"{path} holds no state dict")
+    return None, {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+
+
+def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without what wraps a model, and timm's RoPE models by the names of its VisionTransformer."""
+    renamed: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        name = re.sub(r"^((module|model|_orig_mod)\.)+", "", name)
+        name = re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
+        if name == "rope.freqs":  # (2, depth, heads, D/heads/2)
+            renamed |= {f"blocks.{i}.attn.relation.frequencies": one for i, one in enumerate(value.unbind(1))}
+        else:
+            renamed[name] = value
+    return renamed
+
+
+def _from_hub(name: str) -> dict[str, Tensor]:
+    if find_spec("timm") is None:
+        raise RunError(f"model.pretrained={name}: weights by name take pip install 'vitrine[pretrained]'")
+    import timm
+
+    try:
+        found = timm.get_pretrained_cfg(name)
+    except RuntimeError:  # the model is known, its tag is not
+        found = None
+    if found is None or found.hf_hub_id is None:
+        known = timm.list_pretrained(["vit_*patch*", "deit*patch*", "flexivit*"])
+        near = next((one for one in known if one.startswith(name)), "") or nearest(name, known)
+        raise RunError(f"model.pretrained={name}: timm has no such weights{f'; did you mean {near}?' if near else ''}")
+    try:
+        model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": _download(found.hf_hub_id)})
+    except Exception as error:  # the hub's client raises whatever its transport does
+        hint = "without a network, name a file: model.pretrained=FILE.safetensors"
+        raise RunError(f"model.pretrained={name} could not be downloaded: {first_line(error)}; {hint}") from None
+    return model.state_dict()
+
+
+def _download(repository: str) -> str:
+    """Path of the weights in the hub's cache, downloaded if they are not in it yet."""
+    from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
+
+    file = "model.safetensors"
+    cached = try_to_load_from_cache(repository, file)
+    if isinstance(cached, str):
+        return cached
+    get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)  # the download itself would try for a minute
+    return str(hf_hub_download(repository, file))
+
+
+def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
+    """Settings of ``config`` that are not those of the model that has the weights, which ``facts`` describe."""
+    found = []
+    for key, theirs in facts.items():
+        ours, several = getattr(config, key), isinstance(theirs, tuple)
+        if key == "layer_scale":  # its value is in the weights: only whether there is one matters
+            agree = (ours is None) == (theirs is None)
+        else:
+            agree = ours in theirs if several else ours == theirs
+        if not agree:
+            words = [_word(one) for one in (theirs if several else (theirs,))]
+            near = "" if several else f"model.{key}={words[0]}"
+            found.append(Fault(f"model.{key}", _word(ours), f"the weights have {' or '.join(words)}", near))
+    return found
+
+
+def _word(value: object) -> str:
+    """As it would be typed."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def described(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What names and shapes say of the model they belong to, as fields of a ``ViTConfig``.
+
+    A tuple holds several values, any of which they may belong to.
+    """
+    dim = weights[PATCHES].shape[0]
+    depth = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("blocks.")), default=-1)
+    first = {name.removeprefix("blocks.0."): value for name, value in weights.items() if name.startswith("blocks.0.")}
+    facts = {
+        "dim": dim,
+        "depth": depth,
+        "class_token": "cls_token" in weights,
+        "registers": weights["reg_token"].shape[1] if "reg_token" in weights else 0,
+        "embed_norm": "norm_pre.weight" in weights,
+        "final_norm": "norm.weight" in weights,
+        "qkv_bias": "attn.qkv.bias" in first,
+        "qk_norm": "attn.q_norm.weight" in first,
+        "out_projection": "attn.proj.weight" in first,
+        "layer_scale": 1e-5 if "ls1.gamma" in first else None,
+        "norm": "layernorm" if "norm1.bias" in first else "rmsnorm",
+        "pool": "map" if "attn_pool.latent" in weights else ("cls", "mean") if "cls_token" in weights else "mean",
+        "position": _position(weights, first),
+    }
+    if "mlp.fc1.weight" in first:
+        (inner, _), hidden = first["mlp.fc1.weight"].shape, first["mlp.fc2.weight"].shape[1]
+        facts["mlp_ratio"] = hidden / dim
+        facts["mlp"] = "swiglu" if inner == 2 * hidden else ("gelu", "gelu_tanh", "relu")
+    return facts
+
+
+def _position(weights: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> str | tuple[str, ...]:
+    if POSITIONS in weights:
+        return "learned" if len(weights[POSITIONS]) == 1 else "learned2d"
+    if "attn.relation.table" in first:
+        return "relative"
+    if "attn.relation.frequencies" in first:
+        return "rope_mixed"
+    if "pos_conv.proj.weight" in weights:
+        return "conv"
+    return ("rope", "sincos2d", "sincos1d", "alibi2d", "none")  # nothing in the weights tells them apart
+
+
+def _fit(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
+    """Resize what may be resized, in place, and drop a head of other classes; gives what was done."""
+    changes = []
+    patches = weights[PATCHES]
+    if patches.ndim == 4 and config.patch_embed in ("conv", "linear"):
+        channels, size = patches.shape[1:3]
+        if config.in_channels == 1 and channels > 1:
+            patches = patches.sum(dim=1, keepdim=True)
+            changes.append(f"filters of {channels} colours added up for grey images")
+        if size != config.patch_size:
+            patches = resize_patches(patches, config.patch_size)
+            changes.append(f"patches resized from {size}x{size} to {config.patch_size}x{config.patch_size}")
+        weights[PATCHES] = patches.flatten(1) if config.patch_embed == "linear" else patches
+    weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has none where a norm follows
+    if config.position == "learned":
+        table = weights[POSITIONS]
+        if _side(table.shape[1] - config.prefix) is None:  # published without places for class token and registers
+            table = F.pad(table, (0, 0, config.prefix, 0))
+        side = _side(table.shape[1] - config.prefix)
+        if side is not None and side != config.grid:
+            changes.append(f"positions resized from {side}x{side} to {config.grid}x{config.grid}")
+            table = resize_positions(table, config.prefix, config.grid)
+        weights[POSITIONS] = table
+    if "head.weight" not in weights or len(weights["head.weight"]) != config.num_classes:
+        changes.append(f"new head for {config.num_classes} classes")
+        weights.pop("head.weight", None)
+        weights.pop("head.bias", None)
+    return changes
+
+
+def _side(patches: int) -> int | None:
+    """Length of the side of a square grid of so many patches; ``None`` if there is no such."""
+    side = math.isqrt(max(0, patches))
+    return side if side * side == patches else None

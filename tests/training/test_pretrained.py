@@ -1,0 +1,264 @@
+"""Weights to start from: published ones by timm's names, from the hub's cache or a file, and those of another run."""
+
+import json
+
+import pytest
+import timm
+import torch
+from running import SMALL, make_pictures, only_run
+from safetensors.torch import save_file
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer as TimmViT
+
+from vitrine import compose, fit, resume
+from vitrine.config.vit import ViTConfig
+from vitrine.errors import ConfigError, RunError
+from vitrine.models import VisionTransformer
+from vitrine.training.pretrained import Pretrained
+
+SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, "dim": 24, "depth": 2, "heads": 3}
+
+
+def published(**changes):
+    torch.manual_seed(0)
+    sizes = {"img_size": 16, "patch_size": 4, "num_classes": 7, "embed_dim": 24, "depth": 2, "num_heads": 3}
+    return TimmViT(**(sizes | changes)).eval()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(model, name="weights.safetensors"):
+        path = tmp_path / name
+        weights = {key: value.contiguous() for key, value in model.state_dict().items()}
+        if name.endswith(".safetensors"):
+            save_file(weights, path)
+        else:
+            torch.save(weights, path)
+        return str(path)
+
+    return save
+
+
+def started(source, **changes):
+    config = ViTConfig(**(SIZES | changes), pretrained=source)
+    model = VisionTransformer(config).eval()
+    start = Pretrained.prepare(config)
+    start.copy_to(model)
+    return model, start.changes
+
+
+def images(size=16, channels=3):
+    return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "weights.pth", "weights.bin"])
+def test_weights_from_a_file_give_the_published_models_logits(saved, name):
+    theirs = published()
+    model, changes = started(saved(theirs, name))
+    assert changes == []
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrap", [{"state_dict": ""}, {"model": ""}, {"state_dict": "module."}, {"model": "_orig_mod."}]
+)
+def test_what_training_scripts_wrap_around_weights_is_taken_off(tmp_path, wrap):
+    theirs = published()
+    ((key, prefix),) = wrap.items()
+    weights = {f"{prefix}{name}": value for name, value in theirs.state_dict().items()}
+    torch.save({key: weights, "epoch": 3}, tmp_path / "w.pth")
+    model, _ = started(str(tmp_path / "w.pth"))
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+def test_another_number_of_classes_gets_a_new_head_and_keeps_the_rest(saved):
+    theirs = published(num_classes=1000)
+    model, changes = started(saved(theirs))
+    assert changes == ["new head for 7 classes"]
+    assert model.head.weight.shape == (7, 24)
+    torch.testing.assert_close(model.forward_features(images()), theirs.forward_features(images()), rtol=0, atol=1e-5)
+
+
+def test_another_image_size_gives_what_timm_gives_with_dynamic_sizes(saved):
+    theirs = published(dynamic_img_size=True)
+    model, changes = started(saved(theirs), image_size=32)
+    assert changes == ["positions resized from 4x4 to 8x8"]
+    torch.testing.assert_close(model(images(32)), theirs(images(32)), rtol=0, atol=1e-5)
+
+
+def test_larger_patches_of_larger_images_give_nearly_what_small_ones_gave(saved):
+    theirs = published()
+    model, changes = started(saved(theirs), image_size=32, patch_size=8)
+    assert changes == ["patches resized from 4x4 to 8x8"]
+    small = images()
+    blocks = small.unflatten(2, (4, 4)).unflatten(4, (4, 4)).permute(0, 2, 4, 1, 3, 5).flatten(0, 2)  # patch by patch
+    large = torch.nn.functional.interpolate(blocks, size=(8, 8), mode="bicubic", antialias=True)
+    large = large.unflatten(0, (2, 4, 4)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+    torch.testing.assert_close(model(large), theirs(small), rtol=0, atol=1e-4)
+
+
+def test_colour_filters_see_grey_images_as_if_they_were_coloured(saved):
+    theirs = published()
+    model, changes = started(saved(theirs), in_channels=1)
+    assert changes == ["filters of 3 colours added up for grey images"]
+    grey = images(channels=1)
+    torch.testing.assert_close(model(grey), theirs(grey.expand(-1, 3, -1, -1)), rtol=0, atol=1e-5)
+
+
+def test_positions_published_without_places_for_the_class_token_leave_it_as_it_is(saved):
+    theirs = published(no_embed_class=True, reg_tokens=2)
+    model, changes = started(saved(theirs), registers=2)
+    assert changes == []
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+def test_a_rope_model_of_timm_is_read_under_our_names(saved):
+    torch.manual_seed(0)
+    theirs = Eva(
+        img_size=16,
+        patch_size=4,
+        num_classes=7,
+        embed_dim=24,
+        depth=2,
+        num_heads=3,
+        attn_type="rope",
+        init_values=1e-1,
+        global_pool="token",
+        use_abs_pos_emb=False,
+        use_rot_pos_emb=True,
+        rope_grid_indexing="xy",
+        rope_temperature=10.0,
+        rope_type="mixed",
+    ).eval()
+    model, changes = started(saved(theirs), position="rope_mixed", layer_scale=0.5)
+    assert changes == []
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+def test_another_architecture_is_refused_with_every_setting_that_would_fit(saved):
+    source = saved(published(depth=3, reg_tokens=4, init_values=1e-5, qk_norm=True, mlp_ratio=2.0))
+    with pytest.raises(ConfigError) as refusal:
+        started(source, position="sincos2d", dim=48)
+    assert {fault.nearest for fault in refusal.value.faults} == {
+        "model.dim=24",
+        "model.depth=3",
+        "model.registers=4",
+        "model.layer_scale=1e-05",
+        "model.qk_norm=true",
+        "model.mlp_ratio=2.0",
+        "model.position=learned",
+    }
+
+
+def test_the_settings_that_are_suggested_fit(saved):
+    theirs = published(class_token=False, global_pool="avg", fc_norm=False, mlp_ratio=2.0)
+    source = saved(theirs)
+    with pytest.raises(ConfigError) as refusal:
+        started(source)
+    words = dict(fault.nearest.removeprefix("model.").split("=") for fault in refusal.value.faults)
+    assert words == {"class_token": "false", "pool": "mean", "mlp_ratio": "2.0"}
+    model, _ = started(source, class_token=False, pool="mean", mlp_ratio=2.0)
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+def test_files_that_are_no_weights_are_refused_in_one_line(tmp_path):
+    files = {
+        "cut.pth": b"PK\x03\x04 cut short",
+        "text.safetensors": b"no weights",
+        "empty.bin": b"",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(RunError, match="damaged, or holds more than tensors"):
+            started(str(tmp_path / name))
+    torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
+    with pytest.raises(RunError, match="no Vision Transformer under timm's names"):
+        started(str(tmp_path / "other.pth"))
+    torch.save([torch.zeros(1)], tmp_path / "list.pth")
+    with pytest.raises(RunError, match="no state dict"):
+        started(str(tmp_path / "list.pth"))
+    with pytest.raises(RunError, match=r"there is no file .*nowhere\.pth"):
+        started(str(tmp_path / "nowhere.pth"))
+
+
+def test_pickled_code_is_refused_and_never_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (tmp_path.joinpath("sprung").touch, ())
+
+    torch.save({"patch_embed.proj.weight": Trap()}, tmp_path / "trap.pth")
+    with pytest.raises(RunError, match="more than tensors"):
+        started(str(tmp_path / "trap.pth"))
+    assert not (tmp_path / "sprung").exists()
+
+
+def hub_cache(home, repository, model):
+    """What the hub's client leaves after a download."""
+    folder = home / "hub" / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    (folder / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    save_file(model.state_dict(), folder / "snapshots" / ("0" * 40) / "model.safetensors")
+
+
+SHORT = ["trainer.max_epochs=1", "debug.limit_batches=1"]
+
+
+def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, train):
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    torch.manual_seed(0)
+    model = timm.create_model(name, pretrained=False)
+    hub_cache(tmp_path / "home", timm.get_pretrained_cfg(name).hf_hub_id, model)
+    make_pictures(tmp_path / "DIR", "train", "test", size=(32, 32))
+    words = ["model=vit_tiny", "patch=16", "data=imagefolder", "data.root=DIR", "data.image_size=32", *SHORT]
+    done = train(*words, f"model.pretrained={name}", env={"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    assert f"{name}; positions resized from 14x14 to 2x2; new head for 2 classes" in done.stdout
+    facts = json.loads((only_run(tmp_path) / "run.json").read_text())
+    assert facts["pretrained"] == [name, "positions resized from 14x14 to 2x2", "new head for 2 classes"]
+
+
+def test_without_a_network_it_is_said_so_and_nothing_is_left_behind(tmp_path, train):
+    no_network = {"HF_HOME": str(tmp_path / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    done = train("model=vit_tiny", "model.pretrained=vit_tiny_patch16_224.augreg_in21k", env=no_network)
+    assert done.returncode == 1
+    assert "could not be downloaded" in done.stderr
+    assert "without a network" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("outputs/**/run.json"))
+
+
+def test_a_name_that_timm_does_not_know_is_told_with_one_that_it_does(tmp_path):
+    with pytest.raises(RunError, match=r"no such weights; did you mean vit_base_patch16_224\."):
+        started("vit_base_patch16_224.augreg_in21")
+    with pytest.raises(RunError, match="no such weights"):
+        started("resnet_of_my_own")
+
+
+def test_a_file_that_is_not_there_is_a_fault_of_the_configuration(tmp_path):
+    with pytest.raises(ConfigError) as refusal:
+        compose([*SMALL, f"model.pretrained={tmp_path}/none.safetensors", "model.heads=5"])
+    assert [fault.key for fault in refusal.value.faults] == ["model.pretrained", "model.heads"]
+
+
+def test_a_run_starts_where_another_ended_and_goes_on_without_reading_its_weights_again(tmp_path):
+    first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))
+    best = first.run_dir / "checkpoints" / "best.ckpt"
+    same = ["position=sincos2d", "pool=mean", "trainer.max_epochs=1", "optimizer.lr=1e-9"]
+    words = [*SMALL, *same, f"model.pretrained={best}", f"paths.output_dir={tmp_path / 'second'}"]
+    second = fit(compose(words))
+    assert second.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
+
+    best.unlink()
+    longer = resume(second.run_dir, compose([*words[:-2], "trainer.max_epochs=2"]), ["trainer.max_epochs=2"])
+    assert longer.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
+
+
+def test_defaults_turn_to_what_published_weights_have_but_words_still_rule():
+    plain = compose(["model=vit_base"]).model
+    assert (plain.position, plain.class_token, plain.pool) == ("sincos2d", False, "mean")
+    config = compose(["model=vit_base", "model.pretrained=vit_base_patch16_224.augreg_in21k"])
+    assert (config.model.position, config.model.class_token, config.model.pool) == ("learned", True, "cls")
+    assert config.optimizer.lr == pytest.approx(0.02 / 768)
+    typed = compose(["model=vit_base", "model.pretrained=vit_base_patch16_224", "pool=map", "position=learned2d"]).model
+    assert (typed.position, typed.class_token, typed.pool) == ("learned2d", False, "map")
