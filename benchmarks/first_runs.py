@@ -34,7 +34,7 @@ def main() -> None:
         JSON.write_text(json.dumps({"runs": [collect(name) for name in COMMANDS], "start_up": start_up()}, indent=2))
     write_table(json.loads(JSON.read_text()))
     first = finished_runs(OUT / "vit_tiny")[0]["folder"]
-    for picture in ("curves.png", "confusion.png"):
+    for picture in ("curves.png", "confusion.png", "attention.png"):
         shutil.copy(first / picture, ROOT / "docs" / "images" / picture)
 
 

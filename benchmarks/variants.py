@@ -1,0 +1,217 @@
+"""What each choice of the model costs: training steps against timm's equal model, and against the plain one.
+
+python benchmarks/variants.py                # measures on all there is; writes docs/variants.md and variants.json
+python benchmarks/variants.py --device cuda  # measures there only; what is known of other devices stays
+python benchmarks/variants.py --table        # only writes the page
+python benchmarks/variants.py --quick        # one round of small batches, to see that it works; writes nothing
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import chain, product
+from typing import Any
+
+import numpy as np
+import torch
+from running import ROOT
+from scipy import stats
+from timm.layers import RmsNorm, SwiGLUPacked
+from timm.models.beit import Beit
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer as Vit
+from torch import nn
+from torch.nn import functional as F
+
+from vitrine import compose
+from vitrine.config.vit import ATTENTIONS, MLPS, NORM_PLACEMENTS, NORMS, PATCH_EMBEDS, POSITIONS, ViTConfig
+from vitrine.models import VisionTransformer
+from vitrine.runs.provenance import machine
+from vitrine.training.devices import choose
+
+JSON = ROOT / "benchmarks" / "variants.json"
+PAGE = ROOT / "docs" / "variants.md"
+WIDTH, HEADS, DEPTH, CLASSES = 192, 3, 3, 10
+SIZES = {32: 4, 224: 16}  # image and patch
+BATCH = {"cpu": {32: 16, 224: 6}, "cuda": {32: 2048, 224: 512}}
+SECONDS = {"cpu": 100, "cuda": 40}  # for each size and precision
+LEAST_ROUNDS = 6  # fewer give no 95 % interval
+PLAIN = "position=learned"
+HEAD = f"""# What each choice costs
+
+Seconds of a training step (forward, loss, backward, fused AdamW), as a ratio: below 1 is faster. Models are {WIDTH}
+wide with {HEADS} heads and {DEPTH} blocks, on images of 32 pixels in patches of 4 (64 tokens and the class token) and
+of 224 pixels in patches of 16 (196 and the class token), in float32 or in mixed precision with bfloat16. They take
+steps in turn, in an order drawn anew each round; a ratio is the median over rounds of the ratio within a round, with
+its 95 % interval from order statistics. `pool=mean` and `pool=map` have no class token; `mlp=swiglu` has a ratio of
+8/3, which makes as many weights as the others' 4.
+"""
+TIMM = """
+## Against timm's equal model
+
+The same formula with the same weights (tests/models/test_against_timm.py), but that BEiT, timm's `position=relative`,
+has no bias for keys. Slowest first. The slowest takes {slowest:.2f} times as long as timm's.
+
+"""
+OURS = f"""
+## Against `{PLAIN}`
+
+Vitrine's own models, all but one choice the same. Slowest first within each group.
+
+"""
+
+eva = partial(Eva, attn_type="rope", global_pool="token", use_abs_pos_emb=False, use_rot_pos_emb=True)
+beit = partial(Beit, global_pool="token", use_abs_pos_emb=False, use_rel_pos_bias=True)
+swiglu = partial(Vit, mlp_layer=SwiGLUPacked, act_layer="silu", mlp_ratio=16 / 3)  # of which half are gates
+MEAN = {"class_token": False, "pool": "mean"}
+ONE_WORD = {  # the first of the others is what the plain model has
+    "position": POSITIONS,
+    "attention": ATTENTIONS[1:],
+    "norm": NORMS[1:],
+    "norm_placement": NORM_PLACEMENTS[1:],
+    "mlp": MLPS[1:],
+    "patch_embed": PATCH_EMBEDS[1:],
+}
+# What is changed in our configuration, and timm's equal model where there is one.
+VARIANTS: dict[str, tuple[dict[str, Any], Callable[..., nn.Module] | None]] = {
+    **{f"{group}={word}": ({group: word}, None) for group, words in ONE_WORD.items() for word in words},
+    PLAIN: ({}, Vit),
+    "position=rope": ({"position": "rope"}, partial(eva, rope_type="cat", rope_temperature=100.0)),
+    "position=rope_mixed": ({"position": "rope_mixed"}, partial(eva, rope_type="mixed", rope_temperature=10.0)),
+    "position=relative": ({"position": "relative"}, beit),
+    "norm=rmsnorm": ({"norm": "rmsnorm"}, partial(Vit, norm_layer=RmsNorm)),
+    "mlp=swiglu": ({"mlp": "swiglu", "mlp_ratio": 8 / 3}, swiglu),
+    "pool=mean": (MEAN, partial(Vit, class_token=False, global_pool="avg", fc_norm=False)),
+    "pool=map": (MEAN | {"pool": "map"}, partial(Vit, class_token=False, global_pool="map", fc_norm=False)),
+    "model.registers=4": ({"registers": 4}, partial(Vit, reg_tokens=4)),
+    "model.layer_scale=0.1": ({"layer_scale": 0.1}, partial(Vit, init_values=0.1)),
+    "model.qk_norm=true": ({"qk_norm": True}, partial(Vit, qk_norm=True)),
+}
+
+
+def main() -> None:
+    """Measure, keep, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=BATCH, help="all there are, if none is named")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--quick", action="store_true", help="write nothing")
+    options = parser.parse_args()
+    torch.set_flush_denormal(True)  # as training does
+    results = json.loads(JSON.read_text()) if JSON.exists() and not options.quick else {}
+    here = [options.device] if options.device else ["cpu", "cuda"][: 1 + torch.cuda.is_available()]
+    for device, size in product([] if options.table else here, SIZES):
+        auto = choose(compose([f"model.dim={WIDTH}", f"accelerator={device.replace('cuda', 'gpu')}"])).precision
+        for precision in [auto] if device == "cuda" else sorted({"32-true", auto}):
+            name = f"{device}, {'float32' if precision == '32-true' else 'bfloat16'}, {size} px"
+            print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
+            results[name] = measure(device, size, precision, options.quick)
+    if options.quick:
+        print(page(results))
+    else:
+        JSON.write_text(json.dumps(results, indent=1) + "\n")
+        PAGE.write_text(page(results))
+
+
+def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, Any]:
+    """Every variant and its counterpart, step by step in turn, the order drawn anew in each round."""
+    batch = 2 if quick else BATCH[device][size]
+    images = torch.randn(batch, 3, size, size, device=device)
+    labels = torch.randint(CLASSES, (batch,), device=device)
+    steps = {name: [Step(model.to(device), precision) for model in models(name, size)] for name in VARIANTS}
+    for step in 2 * list(chain.from_iterable(steps.values())):
+        step(images, labels)
+    times: dict[str, list[list[float]]] = {name: [] for name in VARIANTS}
+    end, shuffled = time.perf_counter() + SECONDS[device] * (not quick), random.Random(0)
+    while len(times[PLAIN]) < (1 if quick else LEAST_ROUNDS) or time.perf_counter() < end:
+        for name in shuffled.sample(list(VARIANTS), len(VARIANTS)):
+            pair = steps[name][:: shuffled.choice([1, -1])]
+            took = {step: step(images, labels) for step in pair}
+            times[name].append([took[step] for step in steps[name]])
+    plain = [ours for ours, *_ in times[PLAIN]]
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else machine()["processor"],
+        "cores": machine()["cores"],
+        "torch": torch.__version__,
+        "batch": batch,
+        "rounds": len(plain),
+        "seconds": {name: [round(one, 6) for one in np.median(each, axis=0)] for name, each in times.items()},
+        "against timm": {name: ratio(*zip(*each, strict=True)) for name, each in times.items() if len(each[0]) == 2},
+        "against plain": {name: ratio([ours for ours, *_ in each], plain) for name, each in times.items()},
+    }
+
+
+def models(name: str, size: int) -> list[nn.Module]:
+    """Our model, and timm's where there is one."""
+    changes, theirs = VARIANTS[name]
+    sizes = {"image_size": size, "patch_size": SIZES[size], "in_channels": 3, "num_classes": CLASSES}
+    ours = VisionTransformer(ViTConfig(**(sizes | {"dim": WIDTH, "depth": DEPTH, "heads": HEADS} | changes)))
+    if theirs is None:
+        return [ours]
+    sizes = {"img_size": size, "patch_size": SIZES[size], "num_classes": CLASSES}
+    return [ours, theirs(**sizes, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS)]
+
+
+class Step:
+    """A training step: called, it takes one and says how many seconds that took."""
+
+    def __init__(self, model: nn.Module, precision: str) -> None:
+        self.model, self.mixed = model.train(), precision == "bf16-mixed"
+        self.optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """Seconds for forward pass, loss, backward pass and optimiser."""
+        wait = torch.cuda.synchronize if images.is_cuda else lambda: None
+        wait()
+        start = time.perf_counter()
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.mixed):
+            loss = F.cross_entropy(self.model(images), labels)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        wait()
+        return time.perf_counter() - start
+
+
+def ratio(times: list[float], others: list[float]) -> list[float]:
+    """Median over rounds of the ratio within a round, and its 95 % interval from order statistics."""
+    ratios = np.sort(np.divide(times, others))
+    outside = int(stats.binom.ppf(0.025, len(ratios), 0.5))
+    low = max(0, outside - 1)
+    return [round(float(one), 4) for one in (np.median(ratios), ratios[low], ratios[-1 - low])]
+
+
+def page(results: dict[str, Any]) -> str:
+    """docs/variants.md."""
+    timm = {name: [one["against timm"][name] for one in results.values()] for name in VARIANTS if VARIANTS[name][1]}
+    ours = {name: [one["against plain"][name] for one in results.values()] for name in VARIANTS if name != PLAIN}
+    group = list(dict.fromkeys(name.split("=")[0] for name in VARIANTS)).index
+    by_group = sorted(ours, key=lambda name: (group(name.split("=")[0]), -mean(ours[name])))
+    slowest = max(median for ratios in timm.values() for median, *_ in ratios)
+    parts = [HEAD, TIMM.format(slowest=slowest), table(results, timm, sorted(timm, key=lambda name: -mean(timm[name])))]
+    parts += [OURS, table(results, ours, by_group), "\n## Where\n\n"]
+    for name, one in results.items():
+        parts.append(f"- {name}: {one['device']}, {one['cores']} cores, torch {one['torch']}; ")
+        parts.append(f"{one['rounds']} rounds of batches of {one['batch']}\n")
+    return "".join([*parts, "\nWritten by `python benchmarks/variants.py`; medians in benchmarks/variants.json.\n"])
+
+
+def mean(ratios: list[list[float]]) -> float:
+    """Geometric mean of the medians of some ratios."""
+    return statistics.geometric_mean(median for median, *_ in ratios)
+
+
+def table(results: dict[str, Any], ratios: dict[str, list[list[float]]], order: list[str]) -> str:
+    """A row for each choice, a column for each setting."""
+    lines = [f"| choice | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
+    for name in order:
+        cells = [f"{median:.2f} [{low:.2f}, {high:.2f}]" for median, low, high in ratios[name]]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
