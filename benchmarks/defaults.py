@@ -9,7 +9,9 @@ Each row changes one thing. Test accuracy is neither read nor shown here.
 import argparse
 from pathlib import Path
 
-from running import ROOT, SEEDS, finished_runs, mean_and_interval, train_seeds
+from running import ROOT, SEEDS, finished_runs, train_seeds
+
+from vitrine.compare.statistics import Interval
 
 OUT = ROOT / "outputs" / "defaults"
 BASE = "model=vit_tiny"
@@ -53,8 +55,7 @@ def page() -> str:
         runs = finished_runs(folder(choice))
         if len(runs) < len(SEEDS):
             continue
-        cells = [mean_and_interval([run[key] for run in runs]) for key in ("val/acc", "val/loss")]
-        numbers = " | ".join(f"{mean:.4f} ± {half:.4f}" for mean, half in cells)
+        numbers = " | ".join(str(Interval.of([run[key] for run in runs])) for key in ("val/acc", "val/loss"))
         rows.append(f"| `{f'{BASE} {choice}'.strip()}` | {numbers} |")
     head = HEAD.format(epochs=first["epochs"], val=val, image=1 / val)
     machine = f"{first['machine']['processor']}, {first['machine']['cores']} cores"

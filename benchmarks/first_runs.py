@@ -9,7 +9,9 @@ import argparse
 import json
 import shutil
 
-from running import ROOT, SEEDS, finished_runs, mean_and_interval, take, train_seeds
+from running import ROOT, SEEDS, finished_runs, take, train_seeds
+
+from vitrine.compare.statistics import Interval
 
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
@@ -41,12 +43,12 @@ def main() -> None:
 def collect(name: str) -> dict[str, object]:
     """Test accuracy, time and memory over the seeds of one command."""
     runs = finished_runs(OUT / name)
-    mean, half = mean_and_interval([run["test/acc"] for run in runs])
+    accuracy = Interval.of([run["test/acc"] for run in runs])
     return {
         "command": f"python train.py {COMMANDS[name]}",
         "test/acc": [run["test/acc"] for run in runs],
-        "mean": mean,
-        "half_interval": half,
+        "mean": accuracy.mean,
+        "half_interval": accuracy.half,
         "seconds": [round(run["seconds"], 1) for run in runs],
         "memory": max(run["memory"] for run in runs),
         "precision": runs[0]["precision"],

@@ -10,9 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
 
@@ -55,8 +52,3 @@ def finished_runs(folder: Path) -> list[dict[str, Any]]:
         facts, metrics = json.loads(record.read_text()), json.loads((record.parent / "metrics.json").read_text())
         found.append({**json.loads(path.read_text()), **facts, **metrics, "folder": record.parent})
     return found
-
-
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half the width of its 95 % interval (Student's t)."""
-    return float(np.mean(values)), float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))

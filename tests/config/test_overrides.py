@@ -88,7 +88,7 @@ def test_an_unknown_key_comes_with_the_nearest_one(fault, typed, near):
 
 
 def test_an_unknown_key_of_a_section_comes_with_the_keys_of_that_section(fault):
-    assert fault("loss.smoothing=1").problem == "there is no such key; loss has label_smoothing"
+    assert fault("loss.smoothing=1").problem == "there is no such key; loss has name, label_smoothing"
     assert fault("callbacks.ema.rate=1").problem == "there is no such key; callbacks.ema has decay"
 
 

@@ -106,7 +106,7 @@ def change(default):
         ),
         (
             {"callbacks__monitor": "val/los"},
-            Fault("callbacks.monitor", "val/los", "is not one of val/acc, val/loss", "val/loss"),
+            Fault("callbacks.monitor", "val/los", "is not one of val/acc, val/loss, last", "val/loss"),
         ),
         (
             {"callbacks__early_stopping": EarlyStoppingConfig(patience=0)},

@@ -197,7 +197,10 @@ def test_each_rule_tells_the_key_and_a_value_that_is_accepted(changes, key, near
             Fault("position", "sincos", f"is not one of {', '.join(vit.POSITIONS)}", "sincos2d"),
         ),
         ({"pool": "means"}, Fault("pool", "means", "is not one of cls, mean, map", "mean")),
-        ({"init": "papers"}, Fault("init", "papers", "is not one of xavier, paper, trunc_normal, torch", "paper")),
+        (
+            {"init": "papers"},
+            Fault("init", "papers", "is not one of xavier, paper, trunc_normal, torch, torch_encoder", "paper"),
+        ),
         (
             {"attention_kernel": "flash"},
             Fault("attention_kernel", "flash", "is not one of auto, sdpa, explicit"),
@@ -212,7 +215,14 @@ def test_each_fault_names_the_key_the_value_what_is_allowed_and_the_nearest(chan
     assert vit_faults(config(**changes)) == [fault]
 
 
-RATES = ("embed_dropout", "attention_dropout", "projection_dropout", "mlp_dropout", "drop_path")
+RATES = (
+    "embed_dropout",
+    "attention_dropout",
+    "projection_dropout",
+    "mlp_dropout",
+    "mlp_hidden_dropout",
+    "drop_path",
+)
 OUT_OF_RANGE = {
     "image_size": (0, 4097),
     "patch_size": (0, 4097),
@@ -241,7 +251,7 @@ BASES = {
 def test_every_number_has_limits():
     assert OUT_OF_RANGE.keys() == {name for name, metadata in FIELDS.items() if "bounds" in metadata}
     numbers = {name for name, value in to_plain(config()).items() if type(value) in (int, float)}
-    assert numbers | {"patch_stride", "rope_theta", "layer_scale"} == OUT_OF_RANGE.keys()
+    assert numbers | {"patch_stride", "rope_theta", "layer_scale", "mlp_hidden_dropout"} == OUT_OF_RANGE.keys()
 
 
 @pytest.mark.parametrize("base", BASES)

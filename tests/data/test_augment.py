@@ -4,7 +4,7 @@ import torch
 from scipy.stats import chisquare
 
 from vitrine.config.schema import AUGMENTATIONS as WORDS
-from vitrine.data.augment import AUGMENTATIONS, Chain, Flip, Shift, light, none
+from vitrine.data.augment import AUGMENTATIONS, Chain, Flip, Shift, light, none, standard
 from vitrine.data.plan import plan_epoch
 
 
@@ -106,3 +106,13 @@ def test_light_flips_half_of_the_images_where_that_keeps_the_class(numbered, dat
     flipped = [not torch.equal(one, two) for one, two in zip(result, only_shifted, strict=True)]
     assert torch.equal(result[flipped], only_shifted[flipped].flip(-1))
     assert 70 < sum(flipped) < 130
+
+
+@pytest.mark.parametrize("size", [28, 32, 64])
+def test_standard_shifts_by_four_pixels_and_flips_where_that_keeps_the_class(numbered, data_config, size):
+    images = numbered(200, size=size).images
+    shifts, flips = [Shift(4)], [Shift(4), Flip()]
+    for flip, steps in ((False, shifts), (True, flips)):
+        augmentation = standard(data_config(image_size=size, flip=flip))
+        draws = torch.rand(200, augmentation.draws, generator=torch.Generator().manual_seed(0))
+        assert torch.equal(augmentation(images, draws), Chain(steps)(images, draws))

@@ -32,6 +32,7 @@ UNTIED = {name: st.sampled_from(words) for name, words in WORDS.items()} | {
     "attention_dropout": RATE,
     "projection_dropout": RATE,
     "mlp_dropout": RATE,
+    "mlp_hidden_dropout": st.none() | RATE,
     "drop_path": RATE,
     "zero_head": st.booleans(),
 }

@@ -154,3 +154,27 @@ def test_torch_leaves_weights_and_biases_as_pytorch_draws_them(fresh, changes):
     for layer in headwise(model).values():
         assert_uniform(layer.weight, 1 / math.sqrt(32))
         assert_uniform(layer.bias, 1 / math.sqrt(32))
+
+
+def test_torch_encoder_draws_as_pytorchs_encoder_layer_does(fresh):
+    ours = fresh("torch_encoder").blocks[0]
+    theirs = nn.TransformerEncoderLayer(96, 3, 192)
+    pairs = [
+        (ours.attn.qkv, theirs.self_attn.in_proj_weight, theirs.self_attn.in_proj_bias),
+        (ours.attn.proj, theirs.self_attn.out_proj.weight, theirs.self_attn.out_proj.bias),
+        (ours.mlp.fc1, theirs.linear1.weight, theirs.linear1.bias),
+        (ours.mlp.fc2, theirs.linear2.weight, theirs.linear2.bias),
+    ]
+    for layer, weight, bias in pairs:
+        for own, other in ((layer.weight, weight), (layer.bias, bias)):
+            assert own.shape == other.shape
+            assert own.std().item() == pytest.approx(other.std().item(), rel=0.15)
+            assert own.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.05)
+
+
+@pytest.mark.parametrize(("word", "law", "arguments"), [("normal", "norm", ()), ("uniform", "uniform", ())])
+@pytest.mark.parametrize("position", ["learned", "learned2d"])
+def test_class_token_and_learned_positions_start_from_the_law_that_is_named(fresh, word, law, arguments, position):
+    model = fresh("xavier", class_token_init=word, position_init=word, position=position, dim=960)
+    for table in (model.cls_token, model.pos_embed):
+        assert kstest(table.detach().flatten().numpy(), law, args=arguments).pvalue > 1e-3

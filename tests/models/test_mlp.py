@@ -21,14 +21,14 @@ def each(function, x):
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_an_mlp_is_two_linear_maps_with_its_activation_between(randomise, noise, kind):
-    mlp = randomise(MLPS[kind](5, 12, 0.5)).eval()
+    mlp = randomise(MLPS[kind](5, 12, (0.5, 0.5))).eval()
     tokens = 3 * noise(2, 3, 5)
     hidden = each(ACTIVATIONS[kind], mlp.fc1.weight @ tokens[1, 2] + mlp.fc1.bias)
     torch.testing.assert_close(mlp(tokens)[1, 2], mlp.fc2.weight @ hidden + mlp.fc2.bias, rtol=0, atol=1e-12)
 
 
 def test_swiglu_multiplies_hidden_units_by_the_silu_of_as_many_others(randomise, noise):
-    mlp = randomise(MLPS["swiglu"](5, 12, 0.5)).eval()
+    mlp = randomise(MLPS["swiglu"](5, 12, (0.5, 0.5))).eval()
     tokens = 3 * noise(2, 3, 5)
     assert mlp.fc1.weight.shape == (24, 5)
     assert mlp.fc2.weight.shape == (5, 12)
@@ -48,7 +48,7 @@ def test_the_model_has_the_mlp_and_the_hidden_width_that_it_is_told_to(small, ki
 @pytest.mark.parametrize("kind", WORDS)
 def test_dropout_stands_after_each_of_the_two_layers(randomise, noise, kind):
     tokens = noise(1, 200, 24)
-    mlp = randomise(MLPS[kind](24, 30, 0.25)).train()
+    mlp = randomise(MLPS[kind](24, 30, (0.25, 0.25))).train()
     with torch.no_grad():
         mlp.fc2.weight.copy_(torch.eye(24, 30))  # shows the first 24 hidden units as they are
         mlp.fc2.bias.zero_()
@@ -60,3 +60,14 @@ def test_dropout_stands_after_each_of_the_two_layers(randomise, noise, kind):
     assert kept.round().unique().tolist() == [0, 1]
     assert kept.mean().item() == pytest.approx(0.75**2, abs=0.02)
     assert [module.p for module in mlp.modules() if isinstance(module, nn.Dropout)] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_dropout_of_hidden_units_can_be_set_apart(small, kind):
+    def rates(**changes):
+        model = VisionTransformer(small(mlp=kind, **changes))
+        return [(block.mlp.drop1.p, block.mlp.drop2.p) for block in model.blocks]
+
+    assert rates(mlp_dropout=0.5) == [(0.5, 0.5)] * 2
+    assert rates(mlp_dropout=0.5, mlp_hidden_dropout=0.0) == [(0.0, 0.5)] * 2
+    assert rates(mlp_hidden_dropout=0.25) == [(0.25, 0.0)] * 2

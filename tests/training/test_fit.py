@@ -194,3 +194,40 @@ def test_mnist_trains_on_the_real_images(small, shared_data):
     result = fit(small("data=mnist", f"data.root={shared_data}", "debug=quick", "patch=7"))
     facts = load_run(result.run_dir).record.facts
     assert facts["images"] == {"train": 54_000, "val": 6_000, "test": 10_000}
+
+
+def test_a_loss_on_the_softmaxs_output_cannot_fall_below_its_floor(small):
+    result = fit(small("loss=softmax_cross_entropy", "trainer.max_epochs=12", "optimizer.lr=2e-3"))
+    floor = np.log(np.e + 9) - 1
+    losses = [row["train/loss"] for row in load_run(result.run_dir).record.history() if "train/loss" in row]
+    assert floor < min(losses) < losses[0]
+    assert floor < result.metrics["test/loss"] < np.log(10) + 0.1
+    stored = np.load(result.run_dir / "predictions.npz")
+    logits = torch.from_numpy(stored["logits"])
+    expected = torch.nn.functional.cross_entropy(logits.softmax(dim=1), torch.from_numpy(stored["labels"])).item()
+    assert result.metrics["test/loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_last_epoch_is_tested_where_nothing_shall_be_chosen(small):
+    result = fit(small("callbacks.monitor=last", "trainer.max_epochs=3", "optimizer.lr=10"))
+    rows = [row for row in load_run(result.run_dir).record.history() if "val/acc" in row]
+    assert result.metrics["best_epoch"] == 3
+    assert result.metrics["val/loss"] == pytest.approx(rows[-1]["val/loss"])
+
+
+def test_a_curve_of_the_test_images_is_measured_and_changes_nothing(small):
+    plain = fit(small("trainer.max_epochs=2"))
+    curve = fit(small("trainer.max_epochs=2", "callbacks.test_curve=true"))
+    assert curve.metrics["test/acc"] == plain.metrics["test/acc"]
+    assert curve.metrics["val/loss"] == plain.metrics["val/loss"]
+    rows = [row for row in load_run(curve.run_dir).record.history() if "test/acc" in row]
+    assert [row["epoch"] for row in rows] == [1, 2]
+    chosen = rows[int(curve.metrics["best_epoch"]) - 1]
+    assert chosen["test/acc"] == pytest.approx(curve.metrics["test/acc"])
+    assert chosen["test/loss"] == pytest.approx(curve.metrics["test/loss"], abs=1e-5)
+
+
+def test_images_that_are_not_held_out_are_trained_on_too(small):
+    kept, all_of_them = ImageData(small()), ImageData(small("data.hold_out=false"))
+    assert len(all_of_them.train) == len(kept.train) + len(kept.val)
+    assert torch.equal(all_of_them.val.images, kept.val.images)

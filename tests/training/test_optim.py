@@ -8,7 +8,7 @@ import torch
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.config.schema import ScheduleConfig
+from vitrine.config.schema import OptimizerConfig, ScheduleConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer, build_schedule, learning_rate_factor, parameter_groups
 
@@ -29,6 +29,10 @@ def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> None
     images = torch.randn(8, config.in_channels, config.image_size, config.image_size)
     torch.nn.functional.cross_entropy(model(images), torch.arange(8)).backward()
     optimizer.step()
+
+
+def decay(rate: float, *, all_of_them: bool = False) -> OptimizerConfig:
+    return OptimizerConfig(name="adamw", lr=1.0, weight_decay=rate, decay_all=all_of_them)
 
 
 # --- schedule ----------------------------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ def test_the_schedule_moves_every_group():
 @pytest.mark.parametrize("words", [[], ["pool=cls", "position=learned"]], ids=["fixed-tables", "learned-tables"])
 def test_only_matrices_decay_and_every_parameter_is_in_one_group(words):
     model = VisionTransformer(composed(*SMALL, *words).model)
-    decaying, spared = parameter_groups(model, 0.3)
+    decaying, spared = parameter_groups(model, decay(0.3))
     assert (decaying["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
 
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -129,6 +133,13 @@ def test_only_matrices_decay_and_every_parameter_is_in_one_group(words):
     blocks = {f"blocks.{index}.{matrix}" for index in range(1) for matrix in matrices}
     assert set(groups[0]) == blocks | {"patch_embed.proj.weight", "head.weight"}
     assert ({"cls_token", "pos_embed"} <= set(groups[1])) == bool(words)
+
+
+def test_where_all_parameters_decay_none_is_spared():
+    model = VisionTransformer(composed(*SMALL).model)
+    (group,) = parameter_groups(model, decay(0.3, all_of_them=True))
+    assert group["weight_decay"] == 0.3
+    assert {id(one) for one in group["params"]} == {id(one) for one in model.parameters()}
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])

@@ -12,13 +12,15 @@ from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
-AUGMENTATIONS = ("none", "light", "digits")
+AUGMENTATIONS = ("none", "light", "standard", "digits")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true")
 WANDB_MODES = ("online", "offline", "disabled")
 MONITORS = ("val/acc", "val/loss")
+CHOSEN = (*MONITORS, "last")
+LOSSES = ("cross_entropy", "softmax_cross_entropy")
 
 
 @dataclass
@@ -36,6 +38,7 @@ class DataConfig:
         batch_size: images per optimiser step, over all processes together.
         val_fraction: share of the training images held out for validation.
         val_seed: which images those are.
+        hold_out: whether they are kept from training; if not, validation measures what has been learned by heart.
     """
 
     name: str = choice(SOURCES, MISSING)
@@ -51,6 +54,7 @@ class DataConfig:
     batch_size: int = number(MISSING, ge=1, le=1_000_000)
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
+    hold_out: bool = True
 
 
 @dataclass
@@ -62,21 +66,28 @@ class AugmentConfig:
 
 @dataclass
 class LossConfig:
-    """Cross-entropy; ``label_smoothing`` as in arXiv:1512.00567, section 7."""
+    """What is minimised; ``label_smoothing`` as in arXiv:1512.00567, section 7.
 
+    ``softmax_cross_entropy`` takes the softmax's output for logits, so that it is applied twice: a common mistake. For
+    ten classes such a loss can't fall below 1.461.
+    """
+
+    name: str = choice(LOSSES, "cross_entropy")
     label_smoothing: float = number(0.0, ge=0, lt=1)
 
 
 @dataclass
 class OptimizerConfig:
-    """An optimiser and what it is set to. Weight decay acts on matrices only, not on biases, norms or tables.
+    """An optimiser and what it is set to.
 
+    Weight decay acts on matrices only, not on biases, norms or tables; or, with ``decay_all``, on every parameter.
     ``betas`` belongs to adamw and adam, ``momentum`` to sgd; the other is null.
     """
 
     name: str = choice(OPTIMIZERS, MISSING)
     lr: float = number(MISSING, gt=0, le=100)
     weight_decay: float = number(MISSING, ge=0, le=10)
+    decay_all: bool = False
     betas: list[float] | None = number(None, ge=0, lt=1)
     momentum: float | None = number(None, ge=0, lt=1)
 
@@ -133,9 +144,15 @@ class EmaConfig:
 
 @dataclass
 class CallbacksConfig:
-    """What may watch over training. ``monitor`` chooses the checkpoint that is tested; ties go to the later epoch."""
+    """What may watch over training.
 
-    monitor: str = choice(MONITORS, "val/acc")
+    Attributes:
+        monitor: chooses the checkpoint that is tested: the best by it, the later one of equals; or simply the last.
+        test_curve: measure the test images after each epoch too, for a curve that chooses nothing.
+    """
+
+    monitor: str = choice(CHOSEN, "val/acc")
+    test_curve: bool = False
     early_stopping: EarlyStoppingConfig | None = None
     ema: EmaConfig | None = None
 

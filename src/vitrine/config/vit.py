@@ -32,7 +32,9 @@ ATTENTION_KERNELS = ("auto", "sdpa", "explicit")
 MLPS = ("gelu", "gelu_tanh", "relu", "swiglu")
 DROP_PATH_SHAPES = ("linear", "constant")
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
-INITS = ("xavier", "paper", "trunc_normal", "torch")
+INITS = ("xavier", "paper", "trunc_normal", "torch", "torch_encoder")
+CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
+POSITION_INITS = ("small", "normal", "uniform")
 
 MOST_HEADS = 1024
 
@@ -79,9 +81,12 @@ class ViTConfig:
         attention_dropout: dropout on the attention weights.
         projection_dropout: dropout on the output of attention.
         mlp_dropout: dropout after each of the MLP's two layers.
+        mlp_hidden_dropout: dropout after the first of them; null is ``mlp_dropout``.
         drop_path: chance to skip a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
         drop_path_shape: that chance grows linearly from 0 in the first block, or is the same in all.
         init: how weights start (models/init.py).
+        class_token_init: the class token starts at zeros, from N(0, 1), or from U(0, 1).
+        position_init: learned positions start from N(0, 0.02), N(0, 1), or U(0, 1).
         zero_head: start the head at zero, so that all classes begin with equal chances.
         pretrained: weights to start from instead: a name in timm's hub, or a file (models/pretrained.py).
     """
@@ -118,9 +123,12 @@ class ViTConfig:
     attention_dropout: float = number(0.0, ge=0, lt=1)
     projection_dropout: float = number(0.0, ge=0, lt=1)
     mlp_dropout: float = number(0.0, ge=0, lt=1)
+    mlp_hidden_dropout: float | None = number(None, ge=0, lt=1)
     drop_path: float = number(0.0, ge=0, lt=1)
     drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
     init: str = choice(INITS, "xavier")
+    class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros")
+    position_init: str = choice(POSITION_INITS, "small")
     zero_head: bool = False
     pretrained: str | None = None
 

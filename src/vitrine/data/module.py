@@ -34,7 +34,7 @@ class ImageData(pl.LightningDataModule):
             self.train, self.val = self.images.train, self.images.val
         else:
             self.held_out = hold_out(self.images.train.labels, config.data.val_fraction, config.data.val_seed)
-            self.train = self.images.train[self.held_out.train]
+            self.train = self.images.train[self.held_out.train] if config.data.hold_out else self.images.train
             self.val = self.images.train[self.held_out.val]
         self.test = self.images.test
 
@@ -76,9 +76,10 @@ class ImageData(pl.LightningDataModule):
             world_size=trainer.world_size,
         )
 
-    def val_dataloader(self) -> EvalLoader:
-        """This process's share of the validation images."""
-        return self._eval_loader(self.val)
+    def val_dataloader(self) -> list[EvalLoader]:
+        """This process's share of the validation images; and of the test images, where their curve is wanted."""
+        splits = [self.val, self.test] if self.config.callbacks.test_curve else [self.val]
+        return [self._eval_loader(split) for split in splits if split is not None]
 
     def test_dataloader(self) -> EvalLoader:
         """This process's share of the test images."""

@@ -28,7 +28,8 @@ class Block(nn.Module):
         self.attn = ATTENTIONS[config.attention](config, relation)
         self.ls1 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.norm2 = norm(config, config.dim)
-        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, config.mlp_dropout)
+        hidden = config.mlp_dropout if config.mlp_hidden_dropout is None else config.mlp_hidden_dropout
+        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, (hidden, config.mlp_dropout))
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.drop_path = DropPath(drop_path)
 

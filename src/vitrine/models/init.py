@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from vitrine.models.attention import Attention
 from vitrine.models.linear import HeadwiseLinear, PackedLinear
 
 
@@ -51,6 +52,17 @@ def torch(model: nn.Module) -> None:
     """What PyTorch gives each layer by itself: uniform in +-1/sqrt(inputs), biases too."""
 
 
+def torch_encoder(model: nn.Module) -> None:
+    """What ``torch.nn.TransformerEncoderLayer`` gives: as ``torch``, but attention as nn.MultiheadAttention draws it.
+
+    Xavier's uniform distribution for query, key and value as one matrix, and zero biases in all of attention.
+    """
+    for module in model.modules():
+        if isinstance(module, Attention) and isinstance(module.qkv, PackedLinear):
+            nn.init.xavier_uniform_(module.qkv.weight)
+            zero_biases(module)
+
+
 def matrices(model: nn.Module) -> Iterator[Tensor]:
     """Every linear map in the model, as a matrix (outputs, inputs) that shares its memory."""
     for module in model.modules():
@@ -76,4 +88,5 @@ INITS: dict[str, Callable[[nn.Module], None]] = {
     "paper": paper,
     "trunc_normal": trunc_normal,
     "torch": torch,
+    "torch_encoder": torch_encoder,
 }

@@ -1,4 +1,7 @@
-"""The MLP of an encoder block: each token by itself. ``MLPS`` maps the word of ``mlp=`` to what builds it."""
+"""The MLP of an encoder block: each token by itself. ``MLPS`` maps the word of ``mlp=`` to what builds it.
+
+It is built from the width of a token, the hidden width, and the rates of dropout after its first and its second layer.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,13 +15,15 @@ from vitrine.models.linear import PackedLinear
 class Mlp(nn.Module):
     """Two linear layers with an activation between them (arXiv:2010.11929, section 3.1)."""
 
-    def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module]) -> None:
+    def __init__(
+        self, dim: int, hidden: int, dropout: tuple[float, float], activation: Callable[[], nn.Module]
+    ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
         self.act = activation()
-        self.drop1 = nn.Dropout(dropout)
+        self.drop1 = nn.Dropout(dropout[0])
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop2 = nn.Dropout(dropout)
+        self.drop2 = nn.Dropout(dropout[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
@@ -33,12 +38,12 @@ class SwiGlu(nn.Module):
     the gate above the values, as timm's SwiGLUPacked.
     """
 
-    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
+    def __init__(self, dim: int, hidden: int, dropout: tuple[float, float]) -> None:
         super().__init__()
         self.fc1 = PackedLinear(dim, hidden, maps=2)
-        self.drop1 = nn.Dropout(dropout)
+        self.drop1 = nn.Dropout(dropout[0])
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop2 = nn.Dropout(dropout)
+        self.drop2 = nn.Dropout(dropout[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
@@ -47,7 +52,7 @@ class SwiGlu(nn.Module):
         return self.drop2(self.fc2(x))
 
 
-MLPS: dict[str, Callable[[int, int, float], nn.Module]] = {
+MLPS: dict[str, Callable[[int, int, tuple[float, float]], nn.Module]] = {
     "gelu": partial(Mlp, activation=nn.GELU),
     "gelu_tanh": partial(
         Mlp, activation=partial(nn.GELU, approximate="tanh")

@@ -49,7 +49,7 @@ class AttentionPool(nn.Module):
         self.kv = PackedLinear(config.dim, config.dim, maps=2)
         self.proj = nn.Linear(config.dim, config.dim)
         self.norm = norm(config, config.dim)
-        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, 0.0)
+        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, (0.0, 0.0))
 
     def forward(self, tokens: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, N, D) -> (B, D)."""

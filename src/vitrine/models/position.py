@@ -15,6 +15,12 @@ from torch.nn import functional as F
 
 from vitrine.config.vit import ViTConfig
 
+INITIAL: dict[str, Callable[..., Tensor]] = {
+    "small": lambda *shape: torch.randn(shape) * 0.02,
+    "normal": lambda *shape: torch.randn(shape),
+    "uniform": lambda *shape: torch.rand(shape),
+}
+
 
 def none(config: ViTConfig) -> None:
     """Nothing is added: the model sees a set of patches (arXiv:2010.11929, appendix D.4)."""
@@ -22,16 +28,16 @@ def none(config: ViTConfig) -> None:
 
 
 def learned(config: ViTConfig) -> nn.Parameter:
-    """(1, N, D): one learned vector for each token, prefix included; N(0, 0.02) (arXiv:2010.11929, section 3.1)."""
-    return nn.Parameter(torch.randn(1, config.tokens, config.dim) * 0.02)
+    """(1, N, D): one learned vector for each token, prefix included (arXiv:2010.11929, section 3.1)."""
+    return nn.Parameter(INITIAL[config.position_init](1, config.tokens, config.dim))
 
 
 def learned2d(config: ViTConfig) -> nn.Parameter:
-    """(2, grid, D): one learned vector for each row and each column, a patch's place being their sum; N(0, 0.02).
+    """(2, grid, D): one learned vector for each row and each column, a patch's place being their sum.
 
     Prefix tokens have none. The factorised form of NaViT (arXiv:2307.06304, section 2.1).
     """
-    return nn.Parameter(torch.randn(2, config.grid, config.dim) * 0.02)
+    return nn.Parameter(INITIAL[config.position_init](2, config.grid, config.dim))
 
 
 def sincos1d(config: ViTConfig) -> Tensor:

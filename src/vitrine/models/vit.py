@@ -32,6 +32,7 @@ NO_MATRICES = (
     "frequencies",
     "bias",
 )
+CLASS_TOKENS = {"zeros": torch.zeros, "normal": torch.randn, "uniform": torch.rand}
 
 
 class VisionTransformer(nn.Module):
@@ -52,7 +53,8 @@ class VisionTransformer(nn.Module):
         self.config = config
 
         self.patch_embed = PATCH_EMBEDS[config.patch_embed](config)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, config.dim)) if config.class_token else None
+        token = CLASS_TOKENS[config.class_token_init](1, 1, config.dim)
+        self.cls_token = nn.Parameter(token) if config.class_token else None
         registers = torch.randn(1, config.registers, config.dim) * 0.02
         self.reg_token = nn.Parameter(registers) if config.registers else None
         table = TABLES.get(config.position, none)(config)

@@ -38,7 +38,7 @@ class Checkpoints(Callback):
 
     Args:
         record: the run.
-        monitor: ``val/acc`` or ``val/loss``.
+        monitor: ``val/acc`` or ``val/loss``; ``last`` takes each epoch for better than those before.
     """
 
     def __init__(self, record: RunRecord, monitor: str) -> None:
@@ -49,13 +49,17 @@ class Checkpoints(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Keep what the epoch has reached."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        sign = 1 if self.monitor == "val/acc" else -1
-        better = not self.best or not sign * values[self.monitor] < sign * self.best[self.monitor]  # NaN never stays
-        if better:
+        if better := self._better(values):
             self.best = {**values, "best_epoch": trainer.current_epoch + 1}
         self.save(trainer)
         if better and trainer.is_global_zero:
             link(self.record.last, self.record.best)
+
+    def _better(self, values: Mapping[str, float]) -> bool:
+        if not self.best or self.monitor == "last":
+            return True
+        sign = 1 if self.monitor == "val/acc" else -1
+        return not sign * values[self.monitor] < sign * self.best[self.monitor]  # NaN never stays
 
     def save(self, trainer: pl.Trainer) -> None:
         """Write last.ckpt as training stands; every process must call it."""

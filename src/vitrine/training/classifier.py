@@ -1,6 +1,7 @@
 """The training of an image classifier, as Lightning sees it: loss, metrics, optimiser, and what a checkpoint holds."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,6 +18,17 @@ from vitrine.data.loader import Batch
 from vitrine.data.plan import mix
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer, build_schedule
+
+
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy that takes the softmax's output for logits."""
+    return F.cross_entropy(logits.softmax(dim=1), labels, label_smoothing=label_smoothing)
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": F.cross_entropy,
+    "softmax_cross_entropy": softmax_cross_entropy,
+}
 
 
 class Classifier(pl.LightningModule):
@@ -40,6 +52,7 @@ class Classifier(pl.LightningModule):
         self.steps = steps
         self.images_per_step = images_per_step
         self.model = VisionTransformer(config.model)
+        self.criterion = LOSSES[config.loss.name]
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
@@ -71,10 +84,10 @@ class Classifier(pl.LightningModule):
         self.lr = self.trainer.optimizers[0].param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Cross-entropy of a batch, averaged over it."""
+        """The loss of a batch, averaged over it."""
         images, labels = batch
         logits = self(images)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.config.loss.label_smoothing)
+        loss = self.criterion(logits, labels, label_smoothing=self.config.loss.label_smoothing)
         with torch.no_grad():
             correct = (logits.argmax(dim=1) == labels).sum()
             self.sums += torch.stack([loss * len(labels), correct, torch.ones_like(loss) * len(labels)])
@@ -87,13 +100,15 @@ class Classifier(pl.LightningModule):
         self.sums = torch.zeros_like(self.sums)
         self.log_now({"train/loss": loss / images, "train/acc": correct / images, "lr": self.lr})
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add a batch to the validation metrics."""
-        self._measure("val", batch)
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the validation metrics, or, from a second loader, to those of the test images."""
+        self._measure(("val", "test")[dataloader_idx], batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics, over all processes, where callbacks find them too."""
         values = self._measured("val")
+        if self._metric(self.accuracy, "test").update_called:
+            values |= self._measured("test")
         self.log_dict(values, logger=False)
         self.log_now(values)
 
@@ -140,7 +155,7 @@ class Classifier(pl.LightningModule):
         if not len(labels):  # this process has fewer images than the others
             return None
         logits: Tensor = self(images)
-        self._metric(self.loss, stage).update(F.cross_entropy(logits, labels), weight=len(labels))
+        self._metric(self.loss, stage).update(self.criterion(logits, labels), weight=len(labels))
         self._metric(self.accuracy, stage).update(logits, labels)
         return logits
 

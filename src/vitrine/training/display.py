@@ -47,8 +47,8 @@ def show_start(
     _print(console, rows)
 
 
-def show_result(console: Console, record: RunRecord, metrics: Mapping[str, float]) -> None:
-    """Print one table of what the run has reached, and where to find it."""
+def show_result(console: Console, record: RunRecord, metrics: Mapping[str, float], chosen: str = "") -> None:
+    """Print one table of what the run has reached, by which epoch, and where to find it."""
     rows = {}
     for stage, title in (("val", "validation"), ("test", "test")):
         if f"{stage}/acc" in metrics:
@@ -57,7 +57,7 @@ def show_result(console: Console, record: RunRecord, metrics: Mapping[str, float
     if "test/acc" not in metrics:
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
-        rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, the best on validation"
+        rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen or 'the best on validation'}"
     if "train_seconds" in metrics:
         rows["training time"] = f"{metrics['train_seconds']:.1f} s"
     rows["run folder"] = str(record.path)

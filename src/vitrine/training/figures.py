@@ -15,16 +15,21 @@ from vitrine.models import looked_at
 from vitrine.runs import RunRecord
 from vitrine.training.classifier import Classifier
 
-TRAIN, VAL = "#4477aa", "#ee6677"  # told apart by readers with any colour vision (Paul Tol's "bright")
+TRAIN, VAL, TEST = "#4477aa", "#ee6677", "#228833"  # told apart with any colour vision (Paul Tol's "bright")
+STAGES = (
+    ("train", "training", TRAIN, ""),
+    ("val", "validation", VAL, "o"),
+    ("test", "test, chooses nothing", TEST, "."),
+)
 
 
 def draw_curves(record: RunRecord) -> Path:
-    """curves.png: loss and accuracy of training and validation over the epochs."""
+    """curves.png: loss and accuracy of training and validation over the epochs, and of test images where measured."""
     rows = record.history()
     figure = Figure(figsize=(10, 4), layout="constrained")
     steps_per_epoch = max((row["step"] / row["epoch"] for row in rows if "val/acc" in row), default=1.0)
     for axes, name, title in zip(figure.subplots(1, 2), ("loss", "acc"), ("loss (nats)", "accuracy"), strict=True):
-        for stage, label, colour, marker in (("train", "training", TRAIN, ""), ("val", "validation", VAL, "o")):
+        for stage, label, colour, marker in STAGES:
             key = f"{stage}/{name}"
             points = [(row["step"] / steps_per_epoch, row[key]) for row in rows if key in row]
             if points:

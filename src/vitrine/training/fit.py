@@ -172,7 +172,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
         record.update(**peak_memory())
         record.write_metrics(metrics)
         logger.conclude(metrics, pictures)
-    show_result(console, record, metrics)
+    show_result(console, record, metrics, "the last" if config.callbacks.monitor == "last" else "")
 
 
 def _train(

@@ -20,19 +20,21 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def build_optimizer(config: OptimizerConfig, model: VisionTransformer, *, fused: bool = True) -> Optimizer:
-    """The optimiser over all parameters of ``model``, as one kernel if ``fused``; weight decay on its matrices only."""
+    """The optimiser over all parameters of ``model``, as one kernel if ``fused``."""
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
-    return OPTIMIZERS[config.name](parameter_groups(model, config.weight_decay), lr=config.lr, fused=fused, **own)
+    return OPTIMIZERS[config.name](parameter_groups(model, config), lr=config.lr, fused=fused, **own)
 
 
-def parameter_groups(model: VisionTransformer, weight_decay: float) -> list[dict[str, object]]:
-    """Parameters that decay, the matrices, and those that don't: biases, norms, and what the model names."""
+def parameter_groups(model: VisionTransformer, config: OptimizerConfig) -> list[dict[str, object]]:
+    """Parameters that decay, and those that don't: unless all do, biases, norms, and what the model names."""
+    if config.decay_all:
+        return [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
     spared = model.no_weight_decay()
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[parameter.ndim > 1 and name not in spared].append(parameter)
     return [
-        {"params": groups[True], "weight_decay": weight_decay},
+        {"params": groups[True], "weight_decay": config.weight_decay},
         {"params": groups[False], "weight_decay": 0.0},
     ]
 

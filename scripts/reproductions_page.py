@@ -1,0 +1,214 @@
+"""docs/reproductions.md, its JSON and its pictures, from run folders."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from vitrine import load_run
+from vitrine.compare.statistics import Interval
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PICTURES = DOCS / "images" / "reproductions"
+HEAD = """# Five tutorials, reproduced
+
+Five public tutorials teach the Vision Transformer. Here each is run as it was made (faithful: odd losses, odd sizes and
+all) and without what is odd in it (corrected: the same size and number of epochs, chosen on validation images). Test
+accuracies are means over seeds with a 95 % interval (Student's t). Nothing was tuned on test images; faithful runs look
+at them after every epoch, as the tutorials do, and test the last epoch's weights. Written by
+`python scripts/reproduce.py` from run folders; `python train.py experiment=tutorials/NAME/faithful` runs one.
+
+"""
+
+
+def folder_of(tutorial: Path, variant: str) -> Path:
+    """Where the runs of a variant lie."""
+    return tutorial / "".join(letter if letter.isalnum() else "-" for letter in variant)
+
+
+def write_page(tutorials: Mapping[str, Any], out: Path) -> None:
+    """Write the page from the finished runs under ``out``."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    found = {name: collect(tutorial, out / name) for name, tutorial in tutorials.items()}
+    lines = ["| tutorial | reported | faithful | corrected | parameters | seconds an epoch (reported) |"]
+    lines += ["|---|---|---|---|---|---|"]
+    lines += [row(tutorials[name], facts) for name, facts in found.items()]
+    sections = [section(name, tutorials[name], facts, out / name) for name, facts in found.items()]
+    machines = sorted({facts["machine"] for facts in found.values() if facts["machine"]})
+    tail = f"\nMeasured on {'; '.join(machines)}.\n" if machines else ""
+    (DOCS / "reproductions.md").write_text(HEAD + "\n".join(lines) + "\n" + tail + "".join(sections))
+    (DOCS / "reproductions.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+def collect(tutorial: Any, folder: Path) -> dict[str, Any]:
+    """What the finished runs of a tutorial reached, by variant and seed."""
+    facts: dict[str, Any] = {"reported": tutorial.reported, "machine": "", "variants": {}}
+    for variant in ("faithful", "corrected", *tutorial.oddities):
+        runs = finished(folder_of(folder, variant))
+        if not runs:
+            continue
+        first = runs[0].record.facts
+        machine = first["machine"]
+        facts["machine"] = f"{machine['processor']}, {machine['cores']} cores, torch {first['versions']['torch']}"
+        facts["variants"][variant] = {
+            "seeds": [run.config.seed for run in runs],
+            "test/acc": [run.metrics["test/acc"] for run in runs],
+            "test/loss": [run.metrics["test/loss"] for run in runs],
+            "parameters": first["parameters"],
+            "epochs": first["epochs"],
+            "seconds_per_epoch": min(run.metrics["train_seconds"] for run in runs) / first["epochs"],
+            "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
+            "device": first["device"],
+            "commit": first["code"].get("commit"),
+        }
+    return facts
+
+
+def finished(folder: Path) -> list[Any]:
+    """The finished runs of a variant, by seed."""
+    runs = [load_run(path.parent) for path in folder.glob("seed-*/runs/*/metrics.json")]
+    return sorted((run for run in runs if run.record.status == "finished"), key=lambda run: run.config.seed)
+
+
+def epoch_losses(history: list[dict[str, float]]) -> list[float]:
+    """Mean training loss of each epoch; each row of the log holds the mean since the row before."""
+    sums: dict[int, tuple[float, float]] = {}
+    before = 0.0
+    for one in history:
+        if "train/loss" in one:
+            loss, steps = sums.get(int(one["epoch"]), (0.0, 0.0))
+            sums[int(one["epoch"])] = (loss + one["train/loss"] * (one["step"] - before), steps + one["step"] - before)
+            before = one["step"]
+    return [loss / steps for loss, steps in sums.values()]
+
+
+def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
+    """A tutorial's line of the table."""
+    cells = [tutorial.title, tutorial.reported or "no result"]
+    for variant in ("faithful", "corrected"):
+        one = facts["variants"].get(variant)
+        measured = one and f"{Interval.of(one['test/acc'])} ({len(one['seeds'])} seeds)"
+        cells.append(measured or "not yet measured")
+    faithful = facts["variants"].get("faithful")
+    parameters = f"{tutorial.parameters:,}"
+    if faithful is not None and tutorial.title.startswith("T4"):
+        cells[2] = f"trains: {cells[2]}"
+    elif faithful is not None and faithful["parameters"] != tutorial.parameters:
+        parameters += f" (here {faithful['parameters']:,})"
+    seconds = "" if faithful is None else f"{faithful['seconds_per_epoch']:.1f}"
+    if tutorial.seconds is not None and faithful is not None:
+        ratio = np.mean(tutorial.seconds) / faithful["seconds_per_epoch"]
+        seconds += f" ({tutorial.seconds[0]:.0f} to {tutorial.seconds[1]:.0f}, {ratio:.0f} times as long)"
+    return f"| {' | '.join([*cells, parameters, seconds])} |"
+
+
+def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) -> str:
+    """What else there is to say of a tutorial."""
+    variants = facts["variants"]
+    if "faithful" not in variants:
+        return f"\n## {tutorial.title}\n\nNot yet measured: `python scripts/reproduce.py {name}` runs it.\n"
+    faithful = variants["faithful"]
+    text = [f"\n## {tutorial.title}\n"]
+    if tutorial.accuracy is not None:
+        text.append(where_it_falls(tutorial, faithful))
+    if tutorial.losses:
+        text.append(loss_table(tutorial, faithful))
+    if any(change in variants for change in tutorial.oddities):
+        text.append(oddity_table(tutorial, variants))
+    text.append(pictures(name, tutorial, faithful, folder))
+    return "\n".join(text)
+
+
+def where_it_falls(tutorial: Any, faithful: Mapping[str, Any]) -> str:
+    """Where the reported accuracy lies among those of the seeds."""
+    values = np.array(faithful["test/acc"])
+    low, high = tutorial.accuracy
+    below = int((values < low).sum())
+    within = f", {int(((values >= low) & (values < high)).sum())} within it" if high > low else ""
+    words = f"Reported: {tutorial.reported}. Faithful runs over {len(values)} seeds reach {values.min():.4f} to "
+    words += f"{values.max():.4f}; {below} of them lie below the reported accuracy{within}."
+    if tutorial.loss is not None:
+        words += f" Their test loss is {Interval.of(faithful['test/loss'])}; reported {tutorial.loss:g}."
+    return words + "\n"
+
+
+def loss_table(tutorial: Any, faithful: Mapping[str, Any]) -> str:
+    """Training loss epoch by epoch, published and here."""
+    epochs = range(1, len(tutorial.losses) + 1)
+    lines = [f"| epoch | {' | '.join(map(str, epochs))} |", f"|---|{'---|' * len(tutorial.losses)}"]
+    lines.append(f"| published loss | {' | '.join(f'{loss:.3f}' for loss in tutorial.losses)} |")
+    lines.append(f"| faithful, mean over seeds | {' | '.join(f'{loss:.3f}' for loss in faithful['training_loss'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def oddity_table(tutorial: Any, variants: Mapping[str, Any]) -> str:
+    """What changes when one oddity of the faithful experiment is taken away, paired by seed."""
+    lines = ["What each oddity costs: the faithful experiment with one thing changed, on the same seeds.\n"]
+    lines += ["| changed | words | test accuracy | difference from faithful |", "|---|---|---|---|"]
+    known = dict(zip(variants["faithful"]["seeds"], variants["faithful"]["test/acc"], strict=True))
+    for change, words in tutorial.oddities.items():
+        if one := variants.get(change):
+            pairs = zip(one["seeds"], one["test/acc"], strict=True)
+            differences = [value - known[seed] for seed, value in pairs if seed in known]
+            accuracy, difference = Interval.of(one["test/acc"]), signed(Interval.of(differences))
+            lines.append(f"| {change} | `{words}` | {accuracy} | {difference} |")
+    return "\n".join(lines) + "\n"
+
+
+def signed(interval: Interval) -> str:
+    """With its sign."""
+    return f"+{interval}" if interval.mean > 0 else str(interval)
+
+
+def pictures(name: str, tutorial: Any, faithful: Mapping[str, Any], folder: Path) -> str:
+    """Copy and draw the pictures of the first faithful run; gives the words that show them."""
+    run = finished(folder / "faithful")[0]
+    shown = []
+    for picture, title in (("curves", "Loss and accuracy"), ("confusion", "Confusion"), ("attention", "Attention")):
+        if (source := run.record.path / f"{picture}.png").exists():
+            shutil.copy(source, PICTURES / f"{name}_{picture}.png")
+            shown.append((picture, title))
+    if tutorial.losses:
+        draw_losses(tutorial.losses, faithful["training_loss"], PICTURES / f"{name}_losses.png")
+        shown.insert(0, ("losses", "Published and reproduced loss"))
+    if run.model.pos_embed is not None:
+        draw_positions(run.model, PICTURES / f"{name}_positions.png")
+        shown.append(("positions", "The table of positions"))
+    return "\n".join(f"![{title}](images/reproductions/{name}_{picture}.png)" for picture, title in shown) + "\n"
+
+
+def draw_losses(published: list[float], ours: list[float], path: Path) -> None:
+    """Two curves of training loss."""
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(range(1, len(published) + 1), published, marker="o", color="#ee6677", label="published")
+    axes.plot(range(1, len(ours) + 1), ours, marker="s", color="#4477aa", label="faithful, mean over seeds")
+    axes.set(xlabel="epoch", ylabel="training loss")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    save(figure, path)
+
+
+def draw_positions(model: Any, path: Path) -> None:
+    """The table itself, and how alike any two places are."""
+    table = model.pos_embed.detach()[0].numpy()
+    norms = np.linalg.norm(table, axis=1, keepdims=True).clip(1e-9)
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.imshow(table, aspect="auto", cmap="RdBu", vmin=-np.abs(table).max(), vmax=np.abs(table).max())
+    left.set(xlabel="channel", ylabel="token", title="table")
+    right.imshow((table / norms) @ (table / norms).T, cmap="viridis")
+    right.set(xlabel="token", ylabel="token", title="cosine similarity")
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture."""
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=100)

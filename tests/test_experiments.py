@@ -1,0 +1,71 @@
+"""The recipes under conf/experiment: each composes, and each tutorial's network is that of the tutorial."""
+
+import pytest
+import torch
+from running import ROOT, make_pictures
+
+from vitrine import compose, fit
+from vitrine.models import VisionTransformer
+
+EXPERIMENTS = sorted(
+    str(path.relative_to(ROOT / "conf/experiment").with_suffix(""))
+    for path in (ROOT / "conf/experiment").rglob("*.yaml")
+)
+FAITHFUL = {
+    "comsci_mnist": 854_308,
+    "pulfer_mnist": 1_642,
+    "notebook_mnist32": 5_689,
+    "intuitive_cifar10": 3_228_426,
+}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    make_pictures(tmp_path / "DIR", "train", "test", size=(32, 32))
+    return tmp_path / "DIR"
+
+
+def composed(experiment, tmp_path, *words):
+    if "vit_base" in experiment:
+        words = (f"data.root={tmp_path / 'DIR'}", *words)
+    return compose([f"experiment={experiment}", f"paths.output_dir={tmp_path}", *words])
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_composes_and_its_file_has_its_own_command(experiment, tmp_path, pictures):
+    composed(experiment, tmp_path)
+    text = (ROOT / "conf/experiment" / f"{experiment}.yaml").read_text()
+    assert f"#   python train.py experiment={experiment}" in text
+
+
+@pytest.mark.parametrize(("name", "parameters"), FAITHFUL.items())
+def test_a_faithful_network_has_as_many_parameters_as_its_tutorials(name, parameters, tmp_path):
+    with torch.device("meta"):
+        model = VisionTransformer(composed(f"tutorials/{name}/faithful", tmp_path).model)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+def test_the_papers_vit_base_has_the_papers_parameters_at_1000_classes(tmp_path, pictures):
+    words = ("model.num_classes=1000",)
+    with torch.device("meta"):
+        model = VisionTransformer(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *words).model)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 86_567_656
+    shapes = {}
+    images = torch.zeros(2, 3, 224, 224, device="meta")
+    for name, value in model.to("meta").intermediates(images, "patches", "embedded", "logits").items():
+        shapes[name] = tuple(value.shape)
+    assert shapes == {"patches": (2, 196, 768), "embedded": (2, 197, 768), "logits": (2, 1000)}
+
+
+@pytest.mark.parametrize("name", ["comsci_mnist", "pulfer_mnist", "notebook_mnist32"])
+@pytest.mark.parametrize("variant", ["faithful", "corrected"])
+def test_a_tutorial_on_mnist_trains(name, variant, tmp_path, shared_data):
+    words = [f"data.root={shared_data}", f"paths.cache_dir={tmp_path}", "debug.limit_batches=2", "trainer.max_epochs=1"]
+    result = fit(composed(f"tutorials/{name}/{variant}", tmp_path, *words))
+    assert 0 <= result.metrics["test/acc"] <= 1
+
+
+def test_the_papers_vit_base_trains_on_pictures_at_224(tmp_path, pictures):
+    words = ("model.depth=1", "trainer.max_epochs=1", "data.batch_size=8")  # one block of twelve: the rest is the same
+    result = fit(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *words))
+    assert 0 <= result.metrics["test/acc"] <= 1
