@@ -2,6 +2,7 @@ from itertools import product
 
 import pytest
 import torch
+from renaming import renamed
 from torch import nn
 
 from vitrine.models import VisionTransformer
@@ -15,12 +16,7 @@ WORDS = (
 
 
 def torch_names(tensors):
-    renamed = {}
-    for name, value in tensors.items():
-        for ours, theirs in WORDS:
-            name = name.replace(ours, theirs)
-        renamed[name] = value
-    return renamed
+    return renamed(tensors, WORDS)
 
 
 class Encoder(nn.Module):

@@ -3,6 +3,7 @@ from functools import partial
 import pytest
 import torch
 import torchvision
+from renaming import renamed
 from torch import nn
 from torchvision.models.vision_transformer import ConvStemConfig
 
@@ -25,14 +26,8 @@ WORDS = (
 
 
 def torchvision_names(tensors):
-    renamed = {}
-    for name, value in tensors.items():
-        if name.startswith("norm."):
-            name = f"encoder.ln.{name.removeprefix('norm.')}"
-        for ours, theirs in WORDS:
-            name = name.replace(ours, theirs)
-        renamed[name] = value
-    return renamed
+    last = {name: f"encoder.ln.{name.removeprefix('norm.')}" for name in tensors if name.startswith("norm.")}
+    return renamed({last.get(name, name): value for name, value in tensors.items()}, WORDS)
 
 
 def torchvision_vit(config, **changes):

@@ -49,13 +49,16 @@ def assert_only_offsets_matter(scores, before):
     assert min(after - one for one, after in pairwise(first)) > 1e-5
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("position", ROTARY)
-def test_scores_of_turned_queries_and_keys_tell_offsets_and_nothing_else(
-    on_the_grid, randomise, noise, position, prefix
-):
+@pytest.fixture(params=[(position, prefix) for position in ROTARY for prefix in PREFIXES], ids=str)
+def rotary(request, on_the_grid, randomise):
+    """A configuration and its relation, with random frequencies where they are learned."""
+    position, prefix = request.param
     config = on_the_grid(position=position, **prefix)
-    relation = randomise(ROTARY[position](config))
+    return config, randomise(ROTARY[position](config))
+
+
+def test_scores_of_turned_queries_and_keys_tell_offsets_and_nothing_else(rotary, noise):
+    config, relation = rotary
     query, key = (noise(1, 3, 1, 8, seed=seed).expand(-1, -1, config.tokens, -1) for seed in (1, 2))
     q, k, bias = relation(query, key)
     assert bias is None
@@ -64,13 +67,8 @@ def test_scores_of_turned_queries_and_keys_tell_offsets_and_nothing_else(
         assert_only_offsets_matter(scores[head], config.prefix)
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("position", ROTARY)
-def test_tokens_without_a_place_are_not_turned_and_no_vector_changes_its_length(
-    on_the_grid, randomise, noise, position, prefix
-):
-    config = on_the_grid(position=position, **prefix)
-    relation = randomise(ROTARY[position](config))
+def test_tokens_without_a_place_are_not_turned_and_no_vector_changes_its_length(rotary, noise):
+    config, relation = rotary
     given = [noise(2, 3, config.tokens, 8, seed=seed) for seed in (1, 2)]
     for vectors, turned in zip(given, relation(*given), strict=False):
         before = config.prefix

@@ -187,8 +187,9 @@ def test_differences_are_told_field_by_field():
         "dim=8, not 16",
         "position=learned, not none",
     ]
-    del stored["depth"]
-    assert differences(stored, CONFIG) == ["depth=None, not 1"]
+    del stored["depth"], stored["registers"]  # as if stored before there were such fields: their defaults then
+    assert differences(stored, CONFIG) == ["depth=12, not 1"]
+    assert differences(stored, replace(CONFIG, depth=12)) == []
 
 
 # --- writing -----------------------------------------------------------------------------------------------------

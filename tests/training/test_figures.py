@@ -182,3 +182,12 @@ def test_maps_too_large_for_memory_are_not_drawn():
     sizes = {"in_channels": 3, "num_classes": 10, "dim": 768, "heads": 12, "depth": 12}
     assert can_be_drawn(ViTConfig(image_size=224, patch_size=16, **sizes))
     assert not can_be_drawn(ViTConfig(image_size=512, patch_size=8, **sizes))
+
+
+def test_a_prediction_beyond_the_datas_classes_has_its_number(tmp_path):
+    config = compose(["model=vit_nano", "model.depth=1", "model.num_classes=100", f"paths.output_dir={tmp_path}"])
+    module = Classifier(config, steps=0, images_per_step=0)
+    with torch.no_grad():
+        module.model.head.bias[77] = 1e6
+    split = Split(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(2).long())
+    assert draw_attention(RunRecord.create(tmp_path, "word"), module, split, list("0123456789")).exists()

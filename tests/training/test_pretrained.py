@@ -1,5 +1,6 @@
 """Weights to start from: published ones by timm's names, from the hub's cache or a file, and those of another run."""
 
+import dataclasses
 import json
 
 import pytest
@@ -262,3 +263,38 @@ def test_defaults_turn_to_what_published_weights_have_but_words_still_rule():
     assert config.optimizer.lr == pytest.approx(0.02 / 768)
     typed = compose(["model=vit_base", "model.pretrained=vit_base_patch16_224", "pool=map", "position=learned2d"]).model
     assert (typed.position, typed.class_token, typed.pool) == ("learned2d", False, "map")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"position": "learned2d", "patch_stride": 2}, "positions resized from 7x7 to 15x15"),
+        ({"position": "relative", "norm_placement": "sandwich"}, "positions resized from 4x4 to 8x8"),
+        ({"patch_embed": "conv_stem", "position": "rope_mixed", "heads": 6, "mlp": "swiglu"}, None),
+        ({"patch_embed": "shifted", "position": "sincos2d", "attention": "headwise"}, None),
+    ],
+)
+def test_any_run_of_vitrine_can_be_started_from_at_another_size(tmp_path, changes, told):
+    old = ViTConfig(**(SIZES | changes), init="torch")
+    theirs = VisionTransformer(old).eval()
+    path = tmp_path / "best.ckpt"
+    weights = {f"model.{name}": value for name, value in theirs.state_dict().items()}
+    torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(old)}}, path)
+    free = {"init": "xavier", "mlp_hidden_dropout": 0.1, "class_token_init": "normal", "position_init": "uniform"}
+    model, changed = started(str(path), **(changes | free), image_size=32)
+    assert changed == ([] if told is None else [told])
+    torch.testing.assert_close(model(images(32)), theirs.resized(image_size=32)(images(32)), rtol=0, atol=1e-5)
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, saved):
+    weights = published().state_dict()
+    del weights["blocks.1.mlp.fc2.bias"]
+    torch.save(weights, tmp_path / "cut.pth")
+    with pytest.raises(RunError, match=r"cut\.pth does not fit the model: blocks\.1\.mlp\.fc2\.bias is missing"):
+        Pretrained.prepare(ViTConfig(**SIZES, pretrained=str(tmp_path / "cut.pth")))
+
+
+def test_a_hidden_width_typed_with_few_digits_is_the_weights_own(saved):
+    theirs = published(mlp_ratio=8 / 3)
+    model, _ = started(saved(theirs), mlp_ratio=2.666667)
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)

@@ -54,9 +54,7 @@ class SwiGlu(nn.Module):
 
 MLPS: dict[str, Callable[[int, int, tuple[float, float]], nn.Module]] = {
     "gelu": partial(Mlp, activation=nn.GELU),
-    "gelu_tanh": partial(
-        Mlp, activation=partial(nn.GELU, approximate="tanh")
-    ),  # as in JAX (arXiv:1606.08415, section 2)
+    "gelu_tanh": partial(Mlp, activation=partial(nn.GELU, approximate="tanh")),
     "relu": partial(Mlp, activation=nn.ReLU),
     "swiglu": SwiGlu,
 }

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from vitrine.atomic import link, replacing
-from vitrine.config import ViTConfig
+from vitrine.config import ViTConfig, vit_config_from
 from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
 
@@ -105,7 +105,13 @@ def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], source: str) -> None:
-    """Copy ``weights`` into ``model``.
+    """Copy ``weights`` into ``model``; raises as :func:`check_weights` does."""
+    check_weights(model, weights, source)
+    model.load_state_dict(weights)
+
+
+def check_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], source: str) -> None:
+    """Compare names and shapes of ``weights`` with the model's.
 
     Raises:
         RunError: names or shapes differ; the message has the first few, and the settings that would explain them.
@@ -121,15 +127,18 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], so
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise RunError(f"{source} does not fit the model: {'; '.join(problems[:3])}{more}")
-    model.load_state_dict(weights)
 
 
 def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
-    """Fields of a stored ViTConfig that differ from ``config``, as ``dim=64, not 192``."""
+    """Fields of a stored ViTConfig that differ from ``config``, as ``dim=64, not 192``.
+
+    One stored before a field existed is what that field's default says.
+    """
+    was = vit_config_from(dict(stored))
     return [
-        f"{field.name}={stored.get(field.name)}, not {getattr(config, field.name)}"
+        f"{field.name}={getattr(was, field.name)}, not {getattr(config, field.name)}"
         for field in fields(config)
-        if stored.get(field.name) != getattr(config, field.name)
+        if getattr(was, field.name) != getattr(config, field.name)
     ]
 
 

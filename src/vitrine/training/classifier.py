@@ -106,9 +106,11 @@ class Classifier(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics, over all processes, where callbacks find them too."""
-        values = self._measured("val")
-        if self._metric(self.accuracy, "test").update_called:
-            values |= self._measured("test")
+        values: dict[str, float] = {}
+        loaders = self.trainer.val_dataloaders
+        assert isinstance(loaders, list)
+        for stage in ("val", "test")[: len(loaders)]:  # as many in every process
+            values |= self._measured(stage)
         self.log_dict(values, logger=False)
         self.log_now(values)
 

@@ -99,8 +99,9 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
             if place == 1:
                 axis.imshow(patches, cmap="inferno", alpha=0.65, vmin=0, extent=extent)
         label = int(split.labels[index])
+        guess = classes[predicted] if predicted < len(classes) else f"no. {predicted}"  # a model may have more classes
         axes[0].set_title(_short(classes[label]), fontsize=9)
-        axes[1].set_xlabel(_short(classes[predicted]), fontsize=9, color="black" if predicted == label else "#cc3311")
+        axes[1].set_xlabel(_short(guess), fontsize=9, color="black" if predicted == label else "#cc3311")
     return _save(figure, record.path / "attention.png")
 
 

@@ -11,7 +11,7 @@ new where it has other classes. All else must agree with the configuration; what
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,16 @@ from vitrine.config import ViTConfig
 from vitrine.config.vit import WEIGHT_FILES
 from vitrine.errors import ConfigError, Fault, RunError, first_line, nearest
 from vitrine.models import VisionTransformer
-from vitrine.models.resize import resize_patches, resize_positions
-from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+from vitrine.models.resize import resize_weights
+from vitrine.training.checkpoints import check_weights, load_weights, model_weights, read_checkpoint
 
 # What may be other than where the weights were trained: sizes, which are made to fit, and what concerns training only.
 SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
-TRAINING = {"attention_kernel", "init", "zero_head", "pretrained", "drop_path", "drop_path_shape"} | {
-    f"{part}_dropout" for part in ("embed", "attention", "projection", "mlp")
+NAMES = {field.name for field in fields(ViTConfig)}
+TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_path_shape"} | {
+    name for name in NAMES if name.endswith(("_dropout", "init"))
 }
-ARCHITECTURE = {field.name for field in fields(ViTConfig)} - SIZES - TRAINING
+ARCHITECTURE = NAMES - SIZES - TRAINING
 PATCHES, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 SECONDS_TO_ANSWER = 5.0
 
@@ -63,16 +64,20 @@ class Pretrained:
             return None
         stored, weights = read_weights(config.pretrained)
         weights = under_our_names(weights)
-        if PATCHES not in weights:
-            problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
-            raise RunError(f"model.pretrained={config.pretrained} {problem}")
-        facts = described(weights)
         if stored is not None:
             facts = {name: value for name, value in stored.items() if name in ARCHITECTURE}
+        elif PATCHES in weights:
+            facts = described(weights)
+        else:
+            problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
+            raise RunError(f"model.pretrained={config.pretrained} {problem}")
         if found := _differences(facts, config):
             raise ConfigError(found)
-        changes = _fit(weights, config)
-        return cls(config.pretrained, weights, changes)
+        start = cls(config.pretrained, *_fit(weights, config, stored))
+        with torch.device("meta"):
+            model = VisionTransformer(config)
+        check_weights(model, start.with_head_of(model), start.source)
+        return start
 
     def copy_to(self, model: VisionTransformer) -> None:
         """Set the weights of ``model``, whose head stays as it is where there is none among these.
@@ -80,8 +85,12 @@ class Pretrained:
         Raises:
             RunError: names or shapes differ.
         """
+        load_weights(model, self.with_head_of(model), self.source)
+
+    def with_head_of(self, model: VisionTransformer) -> dict[str, Tensor]:
+        """These weights, and those of the head of ``model`` where there are none among these."""
         head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
-        load_weights(model, head | self.weights, self.source)
+        return head | self.weights
 
 
 def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
@@ -170,7 +179,9 @@ def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
     found = []
     for key, theirs in facts.items():
         ours, several = getattr(config, key), isinstance(theirs, tuple)
-        if key == "layer_scale":  # its value is in the weights: only whether there is one matters
+        if isinstance(ours, float) and isinstance(theirs, float) and key != "layer_scale":
+            agree = math.isclose(ours, theirs, rel_tol=1e-6)
+        elif key == "layer_scale":  # its value is in the weights: only whether there is one matters
             agree = (ours is None) == (theirs is None)
         else:
             agree = ours in theirs if several else ours == theirs
@@ -195,6 +206,7 @@ def described(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     depth = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("blocks.")), default=-1)
     first = {name.removeprefix("blocks.0."): value for name, value in weights.items() if name.startswith("blocks.0.")}
     facts = {
+        "patch_embed": ("conv", "linear"),
         "dim": dim,
         "depth": depth,
         "class_token": "cls_token" in weights,
@@ -228,34 +240,46 @@ def _position(weights: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> str
     return ("rope", "sincos2d", "sincos1d", "alibi2d", "none")  # nothing in the weights tells them apart
 
 
-def _fit(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
-    """Resize what may be resized, in place, and drop a head of other classes; gives what was done."""
-    changes = []
-    patches = weights[PATCHES]
-    if patches.ndim == 4 and config.patch_embed in ("conv", "linear"):
-        channels, size = patches.shape[1:3]
-        if config.in_channels == 1 and channels > 1:
+def _fit(
+    weights: dict[str, Tensor], config: ViTConfig, stored: Mapping[str, Any] | None
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights resized for ``config``, without a head of other classes; and what was done."""
+    weights, changes = dict(weights), []
+    patches = weights.get(PATCHES)
+    if patches is not None:
+        weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has none where a norm follows
+        if patches.ndim == 4 and config.in_channels == 1 and patches.shape[1] > 1:
+            changes.append(f"filters of {patches.shape[1]} colours added up for grey images")
             patches = patches.sum(dim=1, keepdim=True)
-            changes.append(f"filters of {channels} colours added up for grey images")
-        if size != config.patch_size:
-            patches = resize_patches(patches, config.patch_size)
-            changes.append(f"patches resized from {size}x{size} to {config.patch_size}x{config.patch_size}")
         weights[PATCHES] = patches.flatten(1) if config.patch_embed == "linear" else patches
-    weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has none where a norm follows
-    if config.position == "learned":
-        table = weights[POSITIONS]
-        if _side(table.shape[1] - config.prefix) is None:  # published without places for class token and registers
-            table = F.pad(table, (0, 0, config.prefix, 0))
-        side = _side(table.shape[1] - config.prefix)
-        if side is not None and side != config.grid:
-            changes.append(f"positions resized from {side}x{side} to {config.grid}x{config.grid}")
-            table = resize_positions(table, config.prefix, config.grid)
-        weights[POSITIONS] = table
+    if config.position == "learned" and _side(weights[POSITIONS].shape[1] - config.prefix) is None:
+        weights[POSITIONS] = F.pad(
+            weights[POSITIONS], (0, 0, config.prefix, 0)
+        )  # published without the prefix's places
+    old = _sizes(weights, config, patches, stored)
+    if old.patch_size != config.patch_size:
+        size = config.patch_size
+        changes.append(f"patches resized from {old.patch_size}x{old.patch_size} to {size}x{size}")
+    if old.grid != config.grid and config.position in ("learned", "learned2d", "relative"):
+        changes.append(f"positions resized from {old.grid}x{old.grid} to {config.grid}x{config.grid}")
+    weights = resize_weights(weights, old, config)
     if "head.weight" not in weights or len(weights["head.weight"]) != config.num_classes:
         changes.append(f"new head for {config.num_classes} classes")
         weights.pop("head.weight", None)
         weights.pop("head.bias", None)
-    return changes
+    return weights, changes
+
+
+def _sizes(
+    weights: Mapping[str, Tensor], config: ViTConfig, patches: Tensor | None, stored: Mapping[str, Any] | None
+) -> ViTConfig:
+    """``config`` at the sizes that the weights are for: as stored, or as the patches and positions have them."""
+    if stored is not None:
+        stride = stored.get("patch_stride")  # there was none once
+        return replace(config, image_size=stored["image_size"], patch_size=stored["patch_size"], patch_stride=stride)
+    patch_size = config.patch_size if patches is None or patches.ndim != 4 else patches.shape[-1]
+    side = _side(weights[POSITIONS].shape[1] - config.prefix) if config.position == "learned" else config.grid
+    return replace(config, image_size=(side or config.grid) * patch_size, patch_size=patch_size, patch_stride=None)
 
 
 def _side(patches: int) -> int | None:
