@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument(
         "--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie, or are downloaded to"
     )
-    parser.add_argument("--pictures", help="a folder of pictures in train/CLASS/ for vit_base_anatomy")
+    parser.add_argument("--pictures", help="a folder of pictures in train/CLASS/ and test/CLASS/, for vit_base_anatomy")
     parser.add_argument("--cache-dir", default="data/cache")
     parser.add_argument("--words", nargs="*", default=[], help="more for train.py: accelerator=gpu")
     options = parser.parse_args()
@@ -170,8 +170,8 @@ def main() -> None:
         parser.error(f"no tutorial is called {', '.join(unknown)}; there are {', '.join(TUTORIALS)}")
     if not options.table:
         names = options.tutorials or [name for name in TUTORIALS if name not in BY_NAME_ONLY]
-        if "vit_base_anatomy" in names and not options.pictures:
-            parser.error("vit_base_anatomy needs --pictures DIR, with pictures in DIR/train/CLASS/")
+        if "vit_base_anatomy" in names and not (options.pictures and Path(options.pictures, "test").is_dir()):
+            parser.error("vit_base_anatomy needs --pictures DIR, with pictures in DIR/train/CLASS/ and DIR/test/CLASS/")
         todo = sorted((job for name in names for job in jobs(name, options)), key=_rank)
         with ThreadPoolExecutor(options.workers) as pool:
             list(pool.map(Job.carry_out, todo))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from vitrine import load_run
@@ -97,7 +96,7 @@ def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
         cells.append(measured or "not yet measured")
     faithful = facts["variants"].get("faithful")
     parameters = f"{tutorial.parameters:,}"
-    if faithful is not None and tutorial.title.startswith("T4"):
+    if faithful is not None and tutorial.accuracy is None:
         cells[2] = f"trains: {cells[2]}"
     elif faithful is not None and faithful["parameters"] != tutorial.parameters:
         parameters += f" (here {faithful['parameters']:,})"
@@ -192,7 +191,7 @@ def draw_losses(published: list[float], ours: list[float], path: Path) -> None:
     axes.set(xlabel="epoch", ylabel="training loss")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
-    save(figure, path)
+    figure.savefig(path, dpi=100)
 
 
 def draw_positions(model: Any, path: Path) -> None:
@@ -205,10 +204,4 @@ def draw_positions(model: Any, path: Path) -> None:
     left.set(xlabel="channel", ylabel="token", title="table")
     right.imshow((table / norms) @ (table / norms).T, cmap="viridis")
     right.set(xlabel="token", ylabel="token", title="cosine similarity")
-    save(figure, path)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a picture."""
-    FigureCanvasAgg(figure)
     figure.savefig(path, dpi=100)

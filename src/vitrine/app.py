@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
 from vitrine.config.overrides import check_overrides, optional_section, quote
-from vitrine.config.vit import WEIGHT_FILES
+from vitrine.config.vit import missing_weights
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
 from vitrine.runs.record import RunRecord, check_writable
@@ -218,7 +217,8 @@ def _finish(name: str, composed: DictConfig) -> Any:
         found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
     else:
         found += _fill_in(composed.data)
-        found += _weights_faults(composed.model.pretrained)
+        if (source := composed.model.pretrained) is not None and (problem := missing_weights(source)):
+            found.append(Fault("model.pretrained", source, problem))
         found += _fault_of(
             "paths.output_dir", composed.paths.output_dir, lambda: check_writable(Path(composed.paths.output_dir))
         )
@@ -227,17 +227,6 @@ def _finish(name: str, composed: DictConfig) -> Any:
     if found:
         raise ConfigError(found)
     return config
-
-
-def _weights_faults(source: str | None) -> list[Fault]:
-    """What can be told at once of ``model.pretrained``; names are looked up when the run starts."""
-    if source is None:
-        return []
-    if Path(source).suffix in WEIGHT_FILES:
-        problem = "" if Path(source).is_file() else "there is no such file"
-    else:
-        problem = "" if find_spec("timm") else "weights by name take pip install 'vitrine[pretrained]'"
-    return [Fault("model.pretrained", source, problem)] if problem else []
 
 
 def _fill_in(data: DictConfig) -> list[Fault]:

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 from vitrine.config import limits
 from vitrine.config.limits import choice, number
@@ -273,6 +275,13 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, Tell, str], Non
     (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_someone_to_look_at),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
 )
+
+
+def missing_weights(source: str) -> str:
+    """What keeps ``pretrained=source`` from being read, as far as can be told at once; "" if nothing does."""
+    if Path(source).suffix in WEIGHT_FILES:
+        return "" if Path(source).is_file() else "there is no such file"
+    return "" if find_spec("timm") else "weights by name take pip install 'vitrine[pretrained]'"
 
 
 def vit_config_from(values: dict[str, object]) -> ViTConfig:

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
-from vitrine.config.vit import WEIGHT_FILES
+from vitrine.config.vit import WEIGHT_FILES, missing_weights
 from vitrine.errors import ConfigError, Fault, RunError, first_line, nearest
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
@@ -102,6 +101,8 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
     Raises:
         RunError: there is no such name or file, or it can't be read.
     """
+    if problem := missing_weights(source):
+        raise RunError(f"model.pretrained={source}: {problem}")
     path = Path(source)
     if path.suffix not in WEIGHT_FILES:
         return None, _from_hub(source)
@@ -114,8 +115,6 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
 
             return None, load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise RunError(f"there is no file {path}") from None
     except ImportError:
         raise RunError("reading .safetensors files takes: pip install 'vitrine[pretrained]'") from None
     except Exception as error:  # what is no state dict can fail in any way
@@ -142,8 +141,6 @@ def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _from_hub(name: str) -> dict[str, Tensor]:
-    if find_spec("timm") is None:
-        raise RunError(f"model.pretrained={name}: weights by name take pip install 'vitrine[pretrained]'")
     import timm
 
     try:
