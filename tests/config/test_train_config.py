@@ -100,7 +100,7 @@ def change(default):
             Fault(
                 "trainer.precision",
                 "bf16_mixed",
-                "is not one of auto, 32-true, bf16-mixed, 16-mixed, 64-true",
+                "is not one of auto, 32-true, tf32, bf16-mixed, 16-mixed, 64-true",
                 "bf16-mixed",
             ),
         ),

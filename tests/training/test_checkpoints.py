@@ -43,7 +43,7 @@ def model() -> VisionTransformer:
 
 def checkpoint_of(model: VisionTransformer) -> dict[str, object]:
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
-    return {"state_dict": weights, "config": {"model": asdict(CONFIG)}, "epoch": 1, "sums": torch.zeros(3)}
+    return {"state_dict": weights, "config": {"model": asdict(CONFIG)}, "epoch": 1, "recent": []}
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from rich.console import Console
 from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.runs import RunRecord
+from vitrine.training.compilation import Compiled
 from vitrine.training.devices import Hardware
-from vitrine.training.display import quiet_libraries, show_result, show_start
+from vitrine.training.display import quiet_libraries, show_compiled, show_result, show_start
 
 FACTS = {"parameters": 1_234_567, "flops_per_image": 35_145_000_000, "steps_per_epoch": 1_012}
 SIZES = {"training": 1_294, "validation": 143, "test": 0}
@@ -36,7 +37,9 @@ def told(console: Console) -> str:
 
 def start(console: Console, record: RunRecord, *words: str, devices: int = 1) -> None:
     config = composed("model=vit_nano", "position=learned", "optimizer.lr=0.003", "seed=7", *words)
-    show_start(console, config, record, Hardware("cpu", devices, "bf16-mixed", "CPU, 2 threads"), FACTS, SIZES)
+    show_start(
+        console, config, record, Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads"), FACTS, SIZES
+    )
 
 
 def test_the_start_says_what_is_about_to_happen(console, tmp_path):
@@ -53,7 +56,7 @@ def test_the_start_says_what_is_about_to_happen(console, tmp_path):
         "adamw at 0.003",
         "seed 7",
         "CPU, 2 threads",
-        "bf16-mixed",
+        "bf16-mixed, attention by two matrix products",
     ):
         assert fact in text
     assert str(tmp_path) in "".join(console.file.getvalue().split())
@@ -132,6 +135,37 @@ def test_without_test_images_the_result_says_so(console, tmp_path):
     assert "training time" not in text
 
 
+SPEED = {
+    "images_per_second": 12345.6,
+    "images_per_second_slow": 9876.5,
+    "data_share": 0.0123,
+    "flops_per_second": 2.5e12,
+    "mfu": 0.456,
+    "mfu_datasheet": None,
+    "startup_seconds": 7.89,
+    "compile_seconds": 12.3,
+}
+
+
+def test_the_end_says_how_fast_it_was(console, tmp_path):
+    metrics = {"val/acc": 0.5, "val/loss": 1.0}
+    show_result(console, RunRecord(tmp_path), metrics, speed=SPEED)
+    text = told(console)
+    assert "12,346 images/s (9,876 in the slowest twentieth of the steps); 1.2% of the time waiting for data" in text
+    assert "2.5 T, 46% of a matrix product's here" in text
+    assert "datasheet" not in text
+    assert "7.9 s, compiling 12.3 s" in text
+    show_result(console, RunRecord(tmp_path), metrics, speed=SPEED | {"mfu_datasheet": 0.301})
+    assert "30% of the datasheet's" in told(console)
+
+
+def test_what_was_compiled_is_told(console):
+    show_compiled(console, Compiled("nothing", "training takes about 4 s, too short to earn it back"))
+    assert "compiler not used: training takes about 4 s, too short to earn it back" in told(console)
+    show_compiled(console, Compiled("blocks", "20 ms a step instead of 30 ms"))
+    assert "compiler each block: 20 ms a step instead of 30 ms" in told(console)
+
+
 @pytest.mark.parametrize(
     ("flops", "shown"), [(999, "999 "), (1_000, "1 k"), (35_145_000_000, "35.1 G"), (2_500_000_000_000_000, "2.5 P")]
 )
@@ -139,7 +173,7 @@ def test_large_numbers_are_short(tmp_path, flops, shown):
     console = Console(file=io.StringIO(), force_terminal=False)
     config = composed("model=vit_nano")
     facts = {**FACTS, "flops_per_image": flops}
-    show_start(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "CPU"), facts, SIZES)
+    show_start(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"), facts, SIZES)
     assert f"FLOPs per image  {shown}" in console.file.getvalue()
 
 

@@ -40,7 +40,7 @@ def small(tmp_path):
 
 
 def test_training_learns_and_the_run_can_be_used(small):
-    result = fit(small("trainer.max_epochs=12", "data.batch_size=32", "optimizer.lr=2e-3"))
+    result = fit(small("trainer.max_epochs=12", "data.batch_size=32", "optimizer.lr=2e-3", "trainer.precision=32-true"))
 
     assert result.metrics["test/acc"] > 0.8
     run = load_run(result.run_dir)
@@ -197,7 +197,9 @@ def test_mnist_trains_on_the_real_images(small, shared_data):
 
 
 def test_a_loss_on_the_softmaxs_output_cannot_fall_below_its_floor(small):
-    result = fit(small("loss=softmax_cross_entropy", "trainer.max_epochs=12", "optimizer.lr=2e-3"))
+    result = fit(
+        small("loss=softmax_cross_entropy", "trainer.max_epochs=12", "optimizer.lr=2e-3", "trainer.precision=32-true")
+    )
     floor = np.log(np.e + 9) - 1
     losses = [row["train/loss"] for row in load_run(result.run_dir).record.history() if "train/loss" in row]
     assert floor < min(losses) < losses[0]

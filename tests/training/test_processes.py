@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from running import ROOT, only_run
 
-WORDS = ["model=vit_nano", "depth=1", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "data.batch_size=200"]
+WORDS = [
+    "model=vit_nano",
+    "depth=1",
+    "trainer.max_epochs=3",
+    "trainer.log_every_n_steps=1",
+    "data.batch_size=200",
+    "trainer.precision=32-true",
+]
 
 
 def start(folder, *words):

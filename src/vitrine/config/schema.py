@@ -16,7 +16,8 @@ AUGMENTATIONS = ("none", "light", "standard", "digits")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true")
+PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
+COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 WANDB_MODES = ("online", "offline", "disabled")
 MONITORS = ("val/acc", "val/loss")
 CHOSEN = (*MONITORS, "last")
@@ -111,8 +112,13 @@ class TrainerConfig:
         max_epochs: passes over the training images.
         accelerator: where to compute; ``auto`` takes a GPU if there is one.
         devices: processes, one per GPU, or so many on the CPU; null takes every GPU there is.
-        precision: ``auto`` is bfloat16 where the hardware multiplies matrices in it faster, else float32.
+        precision: ``auto`` is bfloat16 where that is faster (training/devices.py), else float32. ``tf32`` is float32
+            whose matrix products a GPU rounds to 10 bits of mantissa.
+        compile: what PyTorch's compiler makes faster kernels of: ``blocks``, each by itself; the ``model``; the model
+            as CUDA ``graphs``; or ``nothing``. ``auto`` tries where it pays (training/compilation.py).
         gradient_clip_val: largest norm of the gradient; null leaves it as it is.
+        accumulate_grad_batches: parts that a batch is computed in, one after the other, to save memory. The step stays
+            what it is.
         deterministic: only operations that give the same bits each time.
         log_every_n_steps: steps between two rows of the training loss in metrics.csv.
     """
@@ -121,7 +127,9 @@ class TrainerConfig:
     accelerator: str = choice(ACCELERATORS, "auto")
     devices: int | None = number(1, ge=1, le=1024)
     precision: str = choice(PRECISIONS, "auto")
+    compile: str = choice(COMPILED, "auto")
     gradient_clip_val: float | None = number(1.0, gt=0)
+    accumulate_grad_batches: int = number(1, ge=1, le=1024)
     deterministic: bool = False
     log_every_n_steps: int = number(20, ge=1)
 
@@ -279,9 +287,15 @@ def train_faults(config: TrainConfig) -> list[Fault]:
             found.append(Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}"))
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         found.append(Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]"))
-    devices = config.trainer.devices or 1
-    if not {"data.batch_size", "trainer.devices"} & broken and data.batch_size % devices:
-        found.append(Fault("data.batch_size", str(data.batch_size), f"must be divisible by trainer.devices={devices}"))
+    devices, parts = config.trainer.devices or 1, config.trainer.accumulate_grad_batches
+    if not {"data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"} & broken:
+        if data.batch_size % devices:
+            problem = f"must be divisible by trainer.devices={devices}"
+            found.append(Fault("data.batch_size", str(data.batch_size), problem))
+        elif data.batch_size % (devices * parts):
+            each = f"{data.batch_size // devices} images of each process"
+            problem = f"must divide the {each}" if devices > 1 else f"must divide data.batch_size={data.batch_size}"
+            found.append(Fault("trainer.accumulate_grad_batches", str(parts), problem))
     if model.num_classes < data.num_classes:
         problem = f"must be >= {data.num_classes}, the number of classes of data={data.name}"
         found.append(Fault("model.num_classes", str(model.num_classes), problem))

@@ -101,6 +101,9 @@ class LocalAttention(Attention):
         return q, k, self.itself if bias is None else bias + self.itself
 
 
+# 200 MB in each block: 128 images of 257 tokens with 4 heads are just below.
+MOST_WEIGHTS = 2**25
+
 ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}
 
 
@@ -124,16 +127,24 @@ def attend(
         scale: ``None`` is 1 / sqrt(width).
         dropout: rate at which weights are zeroed, in [0, 1).
         kernel: ``sdpa`` is PyTorch's fused kernel; ``explicit`` two matrix products with a softmax between them.
-            ``auto`` is sdpa but for bfloat16 on a CPU, where that kernel's backward pass takes longer than the rest
-            of the step.
+            ``auto`` is :func:`fastest_kernel`.
     """
     if kernel == "auto":
-        kernel = "explicit" if q.device.type == "cpu" and q.dtype is torch.bfloat16 else "sdpa"
+        kernel = fastest_kernel(q.device.type, q.dtype, q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
     if kernel == "sdpa":
         mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
     weights = F.dropout(attention_weights(q, k, bias, scale), dropout)
     return weights.to(v.dtype) @ v
+
+
+def fastest_kernel(device: str, dtype: torch.dtype, weights: int) -> str:
+    """``sdpa``, but ``explicit`` for bfloat16 on a CPU, where sdpa's backward pass takes longer than all else.
+
+    Not if there are many ``weights`` (one for each image, head and pair of tokens): explicit attention keeps them for
+    the backward pass, in 6 bytes each, and so in every block.
+    """
+    return "explicit" if device == "cpu" and dtype is torch.bfloat16 and weights <= MOST_WEIGHTS else "sdpa"
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:

@@ -31,7 +31,7 @@ class Block(nn.Module):
         hidden = config.mlp_dropout if config.mlp_hidden_dropout is None else config.mlp_hidden_dropout
         self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, (hidden, config.mlp_dropout))
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = DropPath(drop_path) if config.drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
@@ -86,15 +86,21 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (arXiv:1603.09382): zero a branch for some images, scale the others to keep the mean."""
+    """Stochastic depth (arXiv:1603.09382): zero a branch for some images, scale the others to keep the mean.
+
+    Attributes:
+        keep: share of the images that keep the branch. A tensor, so that blocks which differ in it are one graph.
+    """
+
+    keep: Tensor
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        self.rate = rate
+        self.register_buffer("keep", torch.tensor(1 - rate), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        if self.rate == 0.0 or not self.training:
+        if not self.training:
             return x
-        keep = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)
-        return x * keep / (1 - self.rate)
+        kept = torch.bernoulli(self.keep.expand(x.shape[0], 1, 1))
+        return x * (kept / self.keep).to(x.dtype)

@@ -36,14 +36,18 @@ def signals_given_back() -> Iterator[None]:
 class StopOnSignal(Callback):
     """On Ctrl-C or SIGTERM: finish the step, save, and raise :class:`Interrupted`. A second Ctrl-C stops at once.
 
-    In several processes all stop after the same step, as soon as one of them is asked to. To be used inside
-    :func:`signals_given_back`.
+    In several processes all stop after the same step, within about a second of one of them being asked to: they agree
+    on it every so many steps, since to talk in each would cost time. To be used inside :func:`signals_given_back`.
     """
+
+    AGREE_SECONDS = 1.0
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
         self.asked = False
         self._presses = 0  # of Ctrl-C
+        self._every = 1  # steps between two agreements, in several processes
+        self._epoch = (0.0, 0)  # when it began, and the step
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Listen, where signals can be listened to: in the main thread.
@@ -57,9 +61,21 @@ class StopOnSignal(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""
-        if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._agreed(trainer):
+        due = self.asked if trainer.world_size == 1 else trainer.global_step % self._every == 0
+        if due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._agreed(trainer):
             self.checkpoints.save(trainer)
             raise Interrupted
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Look at the clock."""
+        self._epoch = (time.monotonic(), trainer.global_step)
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Find, from the epoch's pace in the first process, how many steps take a second."""
+        begin, before = self._epoch
+        if trainer.world_size > 1 and begin and trainer.global_step > before:
+            pace = (trainer.global_step - before) / (time.monotonic() - begin)
+            self._every = max(1, int(trainer.strategy.broadcast(pace) * self.AGREE_SECONDS))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop if that was asked for; the epoch has been saved."""
@@ -96,31 +112,10 @@ class TrainingLog(Callback):
             module.log_training()
 
 
-class Throughput(Callback):
-    """Logs the images per second of each epoch's training, over all processes, validation left out."""
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Start the clock."""
-        self._since(trainer)
-
-    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Log the epoch, which ends with its validation."""
-        assert isinstance(module, Classifier)
-        seconds = time.perf_counter() - self._start
-        steps = trainer.global_step - self._step
-        if steps > 0:
-            module.log_now({"images_per_second": round(steps * module.images_per_step / seconds, 1)})
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Start the clock also where training goes on inside an epoch."""
-        self._since(trainer)
-
-    def _since(self, trainer: pl.Trainer) -> None:
-        self._start, self._step = time.perf_counter(), trainer.global_step
-
-
 class ProgressBar(Callback):
-    """One bar over the whole training, with epoch, loss, validation accuracy, images per second and time left.
+    """One bar over the whole training, with epoch, loss, validation accuracy, speed and time left.
+
+    MFU is the model's share of what the machine's matrix products reach (training/speed.py).
 
     Where the output is no terminal, a line for each epoch. Redrawn by time, not by step.
 
@@ -142,13 +137,15 @@ class ProgressBar(Callback):
             TextColumn("{task.percentage:>3.0f} %"),
             TextColumn("loss {task.fields[loss]}"),
             TextColumn("val acc {task.fields[acc]}"),
-            TextColumn("{task.fields[speed]} images/s"),
+            TextColumn("{task.fields[speed]} images/s, MFU {task.fields[mfu]}"),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
             expand=True,
         )
-        self._task = self.progress.add_task("", total=steps, epoch=0, epochs=epochs, loss="-", acc="-", speed="-")
+        self._task = self.progress.add_task(
+            "", total=steps, epoch=0, epochs=epochs, loss="-", acc="-", speed="-", mfu="-"
+        )
         self._drawn = 0.0
         self._begin = (0.0, 0)
 
@@ -173,7 +170,7 @@ class ProgressBar(Callback):
             begin, before = self._begin
             pace = (time.monotonic() - begin) / max(1, trainer.global_step - before)
             left = timedelta(seconds=round(pace * (self.steps - trainer.global_step)))
-            line = "epoch {epoch}/{epochs}  loss {loss}  val acc {acc}  {speed} images/s  left {left}"
+            line = "epoch {epoch}/{epochs}  loss {loss}  val acc {acc}  {speed} images/s, MFU {mfu}  left {left}"
             print(line.format(epochs=self.epochs, left=left, **fields), file=self.console.file, flush=True)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
@@ -196,4 +193,5 @@ class ProgressBar(Callback):
             "loss": f"{latest['train/loss']:.3f}" if "train/loss" in latest else "-",
             "acc": f"{latest['val/acc']:.4f}" if "val/acc" in latest else "-",
             "speed": f"{latest['images_per_second']:,.0f}" if "images_per_second" in latest else "-",
+            "mfu": f"{latest['mfu']:.0%}" if "mfu" in latest else "-",
         }

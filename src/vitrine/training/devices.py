@@ -1,4 +1,8 @@
-"""Where to compute, and in which precision: what ``auto`` means on this machine."""
+"""Where to compute and how: what ``auto`` means on this machine, for device, precision and attention kernel.
+
+The rule for attention stands in models/attention.py, that for compiling in training/compilation.py. All were measured
+by ``python benchmarks/rules.py``; docs/speed.md has the figures.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +11,11 @@ import torch
 
 from vitrine.config.schema import TrainConfig
 from vitrine.errors import ConfigError, Fault
+from vitrine.models.attention import fastest_kernel
 
 # Below this width float32 is kept on a CPU: in narrow models the work between the matrix products, which stays in
-# float32, and the casts take longer than the products.
-LEAST_WIDTH_FOR_CPU_BF16 = 128
+# float32, and the casts take as long as the products save.
+LEAST_WIDTH_FOR_CPU_BF16 = 64
 
 
 @dataclass(frozen=True)
@@ -20,21 +25,38 @@ class Hardware:
     Attributes:
         accelerator: ``cpu``, ``cuda`` or ``mps``.
         devices: processes, one per GPU, or so many on the CPU.
-        precision: Lightning's word for it; never ``auto``.
+        precision: the word of ``trainer.precision``; never ``auto``.
+        attention_kernel: the word of ``model.attention_kernel``, for a step's images; never ``auto``.
         name: of the device, for people.
     """
 
     accelerator: str
     devices: int
     precision: str
+    attention_kernel: str
     name: str
+
+    @property
+    def lightning_precision(self) -> str:
+        """Lightning's word for the precision. How float32 is multiplied is set apart, by :meth:`set_up`."""
+        return "32-true" if self.precision == "tf32" else self.precision
+
+    def set_up(self) -> None:
+        """Set what PyTorch keeps for the whole process.
+
+        Gradients near zero would slow a CPU down several times: they count as zero. In bf16-mixed, what little is
+        multiplied in float32 may be rounded as in tf32, which is more exact than bfloat16.
+        """
+        torch.set_flush_denormal(True)
+        rounded = self.accelerator == "cuda" and self.precision in ("tf32", "bf16-mixed")
+        torch.set_float32_matmul_precision("high" if rounded else "highest")
 
 
 def choose(config: TrainConfig) -> Hardware:
     """What ``config`` asks for, on this machine.
 
     Raises:
-        ConfigError: it asks for GPUs that are not there, or for a precision that the CPU has not.
+        ConfigError: it asks for GPUs that are not there, or for a precision that the device has not.
     """
     trainer = config.trainer
     if trainer.accelerator == "gpu" and not gpus():
@@ -50,10 +72,18 @@ def choose(config: TrainConfig) -> Hardware:
     precision = trainer.precision
     if precision == "auto":
         precision = "bf16-mixed" if _bf16_pays(accelerator, config.model.dim) else "32-true"
-    if precision == "16-mixed" and accelerator == "cpu":  # Lightning would take bfloat16 and go on
+    if accelerator == "cpu" and precision in ("16-mixed", "tf32"):  # Lightning would take bfloat16, PyTorch float32
         problem = "needs a GPU; the CPU has bf16-mixed, 32-true and 64-true"
         raise ConfigError([Fault("trainer.precision", precision, problem, "trainer.precision=bf16-mixed")])
-    return Hardware(accelerator, devices, precision, _name(accelerator))
+    if accelerator == "cpu" and trainer.compile == "graphs":
+        problem = "needs a GPU: these are CUDA graphs"
+        raise ConfigError([Fault("trainer.compile", "graphs", problem, "trainer.compile=blocks")])
+    kernel = config.model.attention_kernel
+    if kernel == "auto":
+        images = config.data.batch_size // devices // trainer.accumulate_grad_batches
+        dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision, torch.float32)
+        kernel = fastest_kernel(accelerator, dtype, images * config.model.heads * config.model.tokens**2)
+    return Hardware(accelerator, devices, precision, kernel, _name(accelerator))
 
 
 def gpus() -> int:

@@ -11,7 +11,10 @@ from rich.table import Table
 
 from vitrine.config import TrainConfig
 from vitrine.runs import RunRecord
+from vitrine.training.compilation import Compiled
 from vitrine.training.devices import Hardware
+
+KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
 
 
 def show_start(
@@ -39,7 +42,7 @@ def show_start(
         "FLOPs per image": f"{_short(facts['flops_per_image'])} (forward; a multiply-add is 2)",
         "training": f"{plan}, {config.optimizer.name} at {config.optimizer.lr:g}, seed {config.seed}",
         "device": f"{hardware.name}{processes}",
-        "precision": hardware.precision,
+        "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
         "run folder": str(record.path),
     }
     if pretrained is not None:
@@ -47,8 +50,20 @@ def show_start(
     _print(console, rows)
 
 
-def show_result(console: Console, record: RunRecord, metrics: Mapping[str, float], chosen: str = "") -> None:
-    """Print one table of what the run has reached, by which epoch, and where to find it."""
+def show_compiled(console: Console, compiled: Compiled) -> None:
+    """Print what was compiled, or why nothing was."""
+    what = {"nothing": "not used", "blocks": "each block", "graphs": "the model, as CUDA graphs"}
+    _print(console, {"compiler": f"{what.get(compiled.what, 'the model')}: {compiled.why}"})
+
+
+def show_result(
+    console: Console,
+    record: RunRecord,
+    metrics: Mapping[str, float],
+    chosen: str = "",
+    speed: Mapping[str, float | None] | None = None,
+) -> None:
+    """Print one table of what the run has reached, by which epoch, how fast, and where to find it."""
     rows = {}
     for stage, title in (("val", "validation"), ("test", "test")):
         if f"{stage}/acc" in metrics:
@@ -60,8 +75,27 @@ def show_result(console: Console, record: RunRecord, metrics: Mapping[str, float
         rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen or 'the best on validation'}"
     if "train_seconds" in metrics:
         rows["training time"] = f"{metrics['train_seconds']:.1f} s"
+    rows |= _speed_rows(speed or {})
     rows["run folder"] = str(record.path)
     _print(console, rows)
+
+
+def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
+    rows = {}
+    if "images_per_second" in speed:
+        slow, share = speed["images_per_second_slow"], speed["data_share"]
+        rows["speed"] = (
+            f"{speed['images_per_second']:,.0f} images/s ({slow:,.0f} in the slowest twentieth of the steps); "
+            f"{share:.1%} of the time waiting for data"
+        )
+        promised = speed["mfu_datasheet"]
+        rows["model FLOP/s"] = (
+            f"{_short(speed['flops_per_second'] or 0)}, {speed['mfu']:.0%} of a matrix product's here"
+        )
+        rows["model FLOP/s"] += "" if promised is None else f", {promised:.0%} of the datasheet's"
+    if "startup_seconds" in speed:
+        rows["start-up"] = f"{speed['startup_seconds']:.1f} s, compiling {speed['compile_seconds']:.1f} s"
+    return rows
 
 
 @contextmanager

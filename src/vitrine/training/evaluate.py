@@ -58,7 +58,7 @@ def test(config: TrainConfig, module: Classifier, data: ImageData, hardware: Har
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=1,
-        precision=hardware.precision,  # type: ignore[arg-type]
+        precision=hardware.lightning_precision,  # type: ignore[arg-type]
         deterministic=config.trainer.deterministic,
         limit_test_batches=config.debug.limit_batches,
         logger=False,
@@ -98,7 +98,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         data = ImageData(config)
         if data.test is None:
             raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
-        torch.set_flush_denormal(True)
+        hardware.set_up()
         outcome = test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, outcome.metrics)
     return outcome.metrics

@@ -1,6 +1,6 @@
 """Where all parts meet: a configuration goes in; a trained, tested and recorded model comes out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,16 +20,18 @@ from vitrine.errors import ConfigError, Interrupted
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
-from vitrine.training.callbacks import ProgressBar, StopOnSignal, Throughput, TrainingLog, signals_given_back
+from vitrine.training.callbacks import ProgressBar, StopOnSignal, TrainingLog, signals_given_back
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
+from vitrine.training.compilation import Compilation, Compiled
 from vitrine.training.devices import Hardware, choose
-from vitrine.training.display import quiet_libraries, show_result, show_start
+from vitrine.training.display import quiet_libraries, show_compiled, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.figures import can_be_drawn, draw_attention, draw_confusion, draw_curves
-from vitrine.training.measure import flops_per_image, peak_memory
+from vitrine.training.measure import command_began, datasheet_peak, flops_per_image, matmul_peak, peak_memory
 from vitrine.training.optim import ema_step
 from vitrine.training.pretrained import Pretrained
+from vitrine.training.speed import Machine, Speed
 from vitrine.training.trackers import RunLogger, invite
 
 
@@ -55,6 +57,7 @@ class Run:
         config: everything the run is made with.
         record: its folder.
         hardware: what it computes on.
+        began: when its command began, as ``time.time()`` gives it.
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
         pretrained: weights to start from, if it doesn't start from its own checkpoint.
@@ -63,6 +66,7 @@ class Run:
     config: TrainConfig
     record: RunRecord
     hardware: Hardware
+    began: float
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
@@ -85,6 +89,7 @@ def fit(
         RunError: the run folder can't be written, or the weights to start from can't be read.
         Interrupted: a signal asked to stop; the run can be gone on with.
     """
+    began = command_began()
     if found := train_faults(config):
         raise ConfigError(found)
     with quiet_libraries():
@@ -92,7 +97,7 @@ def fit(
         pretrained = Pretrained.prepare(config.model)
         data = ImageData(config)
         record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
-        run = Run(config, record, hardware, parent.name if parent else None, varies, pretrained)
+        run = Run(config, record, hardware, began, parent.name if parent else None, varies, pretrained)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)
@@ -131,7 +136,7 @@ def _train_in_process(run: Run, rank: int) -> None:
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
     """What each process of a run does; the first one also shows, tests, and writes the record."""
     config, record = run.config, run.record
-    torch.set_flush_denormal(True)  # gradients near zero would otherwise slow a CPU down several times
+    run.hardware.set_up()
     torch.manual_seed(mix(config.seed))
     module = Classifier(config, data.steps, min(config.data.batch_size, len(data.train)))
     done = 0
@@ -142,13 +147,14 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     elif run.pretrained is not None:
         run.pretrained.copy_to(module.model)
     if rank > 0:
-        _train(run, data, module, callbacks)
+        _train(run, data, module, callbacks, lambda compiled: None)
         return
 
     console = Console()
+    flops = flops_per_image(config.model)
     facts = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
-        "flops_per_image": flops_per_image(config.model),
+        "flops_per_image": flops,
         "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
     }
@@ -157,9 +163,19 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     show_start(console, config, record, run.hardware, facts, data.sizes, started)
     with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
-        best = _train(run, data, module, [progress, *callbacks], logger)
+        speed = Speed(flops, _machine(run.hardware))
+        compiled: list[Compiled] = []
+
+        def tell(what: Compiled) -> None:
+            compiled.append(what)
+            record.update(compiled=what.what)  # as which it goes on, if it is stopped
+            show_compiled(console, what)
+
+        best = _train(run, data, module, [speed, progress, *callbacks], tell, logger)
         processes.part()  # what follows is done by one process alone
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
+        figures = speed.figures | _start_up(run, speed, compiled)
+        record.update(speed=figures, **peak_memory())
         pictures = {"curves": draw_curves(record)}
         module = classifier_from(config, read_checkpoint(record.best))
         if data.test is not None:
@@ -169,20 +185,46 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
             pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.images.classes)
         if can_be_drawn(config.model):
             pictures["attention"] = draw_attention(record, module, data.test or data.val, data.images.classes)
-        record.update(**peak_memory())
         record.write_metrics(metrics)
         logger.conclude(metrics, pictures)
-    show_result(console, record, metrics, "the last" if config.callbacks.monitor == "last" else "")
+    show_result(console, record, metrics, "the last" if config.callbacks.monitor == "last" else "", figures)
+
+
+def _machine(hardware: Hardware) -> Machine:
+    """What the hardware can do, over all its devices."""
+    here = matmul_peak(hardware.accelerator, hardware.precision, torch.get_num_threads())
+    promised = datasheet_peak(hardware.name, hardware.precision) if hardware.accelerator == "cuda" else None
+    return Machine(here * hardware.devices, promised and promised * hardware.devices)
+
+
+def _start_up(run: Run, speed: Speed, compiled: Sequence[Compiled]) -> dict[str, float]:
+    """Seconds from the command's start to its first step, those of compiling apart."""
+    compiling = sum(one.seconds for one in compiled)
+    began = run.began if speed.first_step is None else speed.first_step - compiling
+    return {"startup_seconds": round(began - run.began, 2), "compile_seconds": round(compiling, 2)}
 
 
 def _train(
-    run: Run, data: ImageData, module: Classifier, watchers: Sequence[Callback], logger: RunLogger | None = None
+    run: Run,
+    data: ImageData,
+    module: Classifier,
+    watchers: Sequence[Callback],
+    tell: Callable[[Compiled], None],
+    logger: RunLogger | None = None,
 ) -> dict[str, float]:
-    """Train from the last checkpoint, or from the start; gives the metrics of the best epoch and its number."""
+    """Train from the last checkpoint, or from the start; gives the metrics of the best epoch and its number.
+
+    ``tell`` is given what was compiled.
+    """
     config, hardware = run.config, run.hardware
     checkpoints = Checkpoints(run.record, config.callbacks.monitor)
     averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
-    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), Throughput()]
+    asked = run.record.facts.get("compiled", config.trainer.compile)  # a run that goes on is compiled as it was
+    trials = not (config.trainer.deterministic or config.debug.detect_anomaly)
+    callbacks: list[Callback] = [
+        Compilation(asked, trials=trials, tell=tell),
+        TrainingLog(config.trainer.log_every_n_steps),
+    ]
     if averaging is not None:
         callbacks.append(WeightAveraging(avg_fn=partial(ema_step, decay=averaging.decay)))
     if stopping is not None:
@@ -193,8 +235,7 @@ def _train(
         accelerator=hardware.accelerator,
         devices=hardware.devices,
         strategy="ddp" if hardware.devices > 1 else "auto",
-        precision=hardware.precision,  # type: ignore[arg-type]
-        gradient_clip_val=config.trainer.gradient_clip_val,
+        precision=hardware.lightning_precision,  # type: ignore[arg-type]
         deterministic=config.trainer.deterministic,
         limit_train_batches=config.debug.limit_batches,
         limit_val_batches=config.debug.limit_batches,
@@ -233,6 +274,7 @@ def _write_origin(run: Run, data: ImageData) -> None:
         device=run.hardware.name,
         processes=run.hardware.devices,
         precision=run.hardware.precision,
+        attention_kernel=run.hardware.attention_kernel,
         images=data.sizes,
         classes=data.images.classes,
         validation=data.held_out_hash,

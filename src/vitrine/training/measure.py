@@ -1,7 +1,13 @@
-"""What a model and a training cost."""
+"""What a model and a training cost, and what this machine could do."""
 
+import os
+import re
 import resource
 import sys
+import time
+from functools import cache
+from itertools import count
+from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -27,3 +33,78 @@ def peak_memory() -> dict[str, int]:
     if torch.cuda.is_available():
         peak["peak_gpu_memory"] = torch.cuda.max_memory_allocated()
     return peak
+
+
+_commands = count()
+
+
+def command_began() -> float:
+    """When what is being run began, as ``time.time()`` gives it.
+
+    For the first that asks in a process that is the process's start, where the system says when that was: to load
+    Python and its libraries is part of a command's time. For a multirun's later trials it is now.
+    """
+    return time.time() - (_age() if next(_commands) == 0 else 0.0)
+
+
+def _age() -> float:
+    """Seconds since this process was started; 0 where the system doesn't say, as only Linux does."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return 0.0
+
+
+# Floating-point operations per second of a whole card by its datasheet, in units of 1e12: with bfloat16 (float16 on
+# cards that have no other), TF32 and float32; dense, not the doubled figures for sparse matrices. The first pattern
+# found in the card's name counts. Sources: NVIDIA's datasheets of these cards, and the Ampere, Ada and Hopper
+# architecture whitepapers.
+PEAKS: dict[str, tuple[float, float, float]] = {
+    r"H[12]00 NVL": (835.5, 417.5, 60.0),
+    r"H100 PCIe": (756.0, 378.0, 51.2),
+    r"H[12]00|GH200": (989.4, 494.7, 66.9),
+    r"A100": (312.0, 156.0, 19.5),
+    r"L40S": (362.05, 183.0, 91.6),
+    r"L4\b": (121.0, 60.0, 30.3),
+    r"A10\b": (125.0, 62.5, 31.2),
+    r"RTX 4090": (165.2, 82.6, 82.6),
+    r"RTX 3090\b(?! Ti)": (71.0, 35.6, 35.6),
+    r"V100-SXM2": (125.0, 15.7, 15.7),
+    r"T4\b": (65.0, 8.1, 8.1),
+}
+
+
+def datasheet_peak(name: str, precision: str) -> float | None:
+    """Floating-point operations per second that a GPU's datasheet promises for dense matrices; ``None`` if unknown.
+
+    Args:
+        name: of the card, as CUDA gives it.
+        precision: the word of ``trainer.precision``.
+    """
+    column = {"bf16-mixed": 0, "16-mixed": 0, "tf32": 1, "32-true": 2}.get(precision)
+    peaks = next((peaks for pattern, peaks in PEAKS.items() if re.search(pattern, name)), None)
+    return None if peaks is None or column is None else peaks[column] * 1e12
+
+
+@cache
+def matmul_peak(device: str, precision: str, threads: int) -> float:
+    """Floating-point operations per second of a large matrix product here: the fastest of several.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``mps``.
+        precision: the word of ``trainer.precision``.
+        threads: of PyTorch; another number is measured anew.
+    """
+    size = 1024 if device == "cpu" else 8192
+    dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16, "64-true": torch.float64}.get(precision)
+    if device == "mps" and dtype is torch.float64:
+        return 0.0
+    a, b = (torch.randn(size, size, device=device, dtype=dtype or torch.float32) for _ in range(2))
+    seconds = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        product = a @ b
+        product[0, 0].item()  # waits for the device
+        seconds.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(seconds)

@@ -17,6 +17,7 @@ from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoi
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
 from vitrine.training.fit import Result, Run, carry_out, recorded
+from vitrine.training.measure import command_began
 from vitrine.training.pretrained import Pretrained
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.
@@ -43,6 +44,7 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
         ConfigError: an override would make it another run.
     """
+    began = command_began()
     record = RunRecord.open(folder)
     if record.status == "running":
         raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
@@ -60,14 +62,14 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
     if record.status == "finished" and config.trainer.max_epochs == planned:
         print(f"{record.path} is finished; trainer.max_epochs=N, above {planned}, trains it longer")
-        show_result(Console(), record, record.metrics)
+        show_result(Console(), record, record.metrics, speed=record.facts.get("speed"))
         return Result(record.metrics, record.path)
     if checkpoint is not None and _is_best(checkpoint):
         link(record.last, record.best)  # it may have been killed just before it did that
     with quiet_libraries():
         group, varies = record.facts.get("group"), record.facts.get("varies") or ""
         pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
-        run = Run(config, record, choose(config), group, varies, pretrained)
+        run = Run(config, record, choose(config), began, group, varies, pretrained)
         data = ImageData(config)
         if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")

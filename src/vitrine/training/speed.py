@@ -1,0 +1,149 @@
+"""How fast training was, what it waited for, and what share of the machine it used."""
+
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from vitrine.training.classifier import Classifier
+
+Mark = float | torch.cuda.Event
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the hardware can do, in floating-point operations per second over all processes.
+
+    Attributes:
+        matmul: by a large matrix product measured here.
+        datasheet: by the maker's figure for dense matrices; ``None`` if there is none.
+    """
+
+    matmul: float
+    datasheet: float | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a training's steps have shown.
+
+    Attributes:
+        images_per_second: by the median step, over all processes.
+        images_per_second_slow: by a step that only 5 % of the steps are slower than.
+        data_share: share of the time spent waiting for a batch, in [0, 1].
+        flops_per_second: of the model, forward and backward, by the median step; what the optimiser and augmentation
+            compute does not count.
+        mfu: model FLOP/s utilisation (arXiv:2204.02311, appendix B): the share of :attr:`Machine.matmul`.
+        mfu_datasheet: the share of :attr:`Machine.datasheet`.
+        matmul_flops_per_second, datasheet_flops_per_second: what these are shares of.
+    """
+
+    images_per_second: float
+    images_per_second_slow: float
+    data_share: float
+    flops_per_second: float
+    mfu: float
+    mfu_datasheet: float | None
+    matmul_flops_per_second: float
+    datasheet_flops_per_second: float | None
+
+    @classmethod
+    def of(
+        cls, steps: np.ndarray, waits: np.ndarray, images: int, flops_per_image: float, machine: Machine
+    ) -> "Figures":
+        """From the seconds of each step, its waiting included, and of that waiting.
+
+        ``images`` are those of a step, and ``flops_per_image`` those of a forward pass; the backward pass counts twice.
+        """
+        median, slow = images / np.quantile(steps, [0.5, 0.95])
+        rate = 3 * flops_per_image * float(median)
+        return cls(
+            images_per_second=round(float(median), 1),
+            images_per_second_slow=round(float(slow), 1),
+            data_share=round(float(waits.sum() / steps.sum()), 5),
+            flops_per_second=rate,
+            mfu=round(rate / machine.matmul, 4) if machine.matmul else 0.0,
+            mfu_datasheet=round(rate / machine.datasheet, 4) if machine.datasheet else None,
+            matmul_flops_per_second=machine.matmul,
+            datasheet_flops_per_second=machine.datasheet,
+        )
+
+
+class Speed(Callback):
+    """Times each step without waiting for the device; logs :class:`Figures` for each epoch, and keeps them for all.
+
+    A step lasts from the end of the one before to its own end. Validation is left out.
+
+    Args:
+        flops_per_image: of a forward pass.
+        machine: what the hardware can do.
+    """
+
+    def __init__(self, flops_per_image: float, machine: Machine) -> None:
+        self.flops_per_image = flops_per_image
+        self.machine = machine
+        self.steps: list[np.ndarray] = []
+        self.waits: list[np.ndarray] = []
+        self.images = 0
+        self.first_step: float | None = None  # when the first step began, as time.time() gives it
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Over all epochs trained here; empty before the first."""
+        if not self.steps:
+            return {}
+        steps, waits = np.concatenate(self.steps), np.concatenate(self.waits)
+        return asdict(Figures.of(steps, waits, self.images, self.flops_per_image, self.machine))
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Start the clock also where training goes on inside an epoch."""
+        self._marks = [_mark(module.device)]
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._marks = [_mark(module.device)]
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """The batch is there."""
+        self._marks.append(_mark(module.device))
+        self.first_step = self.first_step or time.time()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """The step is done, or given to the device."""
+        self._marks.append(_mark(module.device))
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Log the epoch, which ends with its validation."""
+        assert isinstance(module, Classifier)
+        seconds = np.array([_seconds(one, other) for one, other in pairwise(self._marks)])
+        waits, work = seconds[::2], seconds[1::2]
+        if len(work) == 0:
+            return
+        self.images = module.images_per_step
+        self.steps.append(waits + work)
+        self.waits.append(waits)
+        figures = Figures.of(self.steps[-1], waits, self.images, self.flops_per_image, self.machine)
+        module.log_now({name: getattr(figures, name) for name in ("images_per_second", "data_share", "mfu")})
+
+
+def _mark(device: torch.device) -> Mark:
+    """A point in the work of the device."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds(one: Mark, other: Mark) -> float:
+    if isinstance(one, float) and isinstance(other, float):
+        return other - one
+    assert isinstance(one, torch.cuda.Event)
+    assert isinstance(other, torch.cuda.Event)
+    other.synchronize()
+    return one.elapsed_time(other) / 1000
