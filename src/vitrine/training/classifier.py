@@ -20,9 +20,9 @@ from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer, build_schedule
 
 
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy that takes the softmax's output for logits."""
-    return F.cross_entropy(logits.softmax(dim=1), labels, label_smoothing=label_smoothing)
+def softmax_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy that takes the softmax's output for logits; labels or shares of classes, as F.cross_entropy."""
+    return F.cross_entropy(logits.softmax(dim=1), targets, label_smoothing=label_smoothing)
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -32,7 +32,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 
 
 class Classifier(pl.LightningModule):
-    """A Vision Transformer with its loss. Takes uint8 images; normalises them itself.
+    """A Vision Transformer with its loss. Takes images in [0, 255]; normalises them itself.
 
     Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, ``val/loss`` and ``val/acc``
     after each validation. ``test/loss`` and ``test/acc`` are among the trainer's metrics only. Losses are in nats.
@@ -67,11 +67,11 @@ class Classifier(pl.LightningModule):
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, num_classes) logits."""
+        """(B, C, H, W), uint8 or mixed and float, in [0, 255] -> (B, num_classes) logits."""
         return self.model(self.normalised(images))
 
     def normalised(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> float, as the model takes them."""
+        """(B, C, H, W) in [0, 255] -> float, as the model takes them."""
         return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
 
     def on_fit_start(self) -> None:
@@ -84,11 +84,12 @@ class Classifier(pl.LightningModule):
         self.lr = self.trainer.optimizers[0].param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of a batch, averaged over it."""
-        images, labels = batch
+        """The loss of a batch, averaged over it. A mixed image counts as of the class that there is most of in it."""
+        images, targets = batch
         logits = self(images)
-        loss = self.criterion(logits, labels, label_smoothing=self.config.loss.label_smoothing)
+        loss = self.criterion(logits, targets, label_smoothing=self.config.loss.label_smoothing)
         with torch.no_grad():
+            labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
             correct = (logits.argmax(dim=1) == labels).sum()
             self.sums += torch.stack([loss * len(labels), correct, torch.ones_like(loss) * len(labels)])
         return loss
