@@ -326,10 +326,11 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     return found
 
 
-def unequal_shares(config: TrainConfig, devices: int) -> str:
+def unequal_shares(config: TrainConfig, devices: int, told: str = "trainer.devices={}") -> str:
     """What keeps ``devices`` processes from having equal shares of a batch, images that are mixed together."""
+    told = told.format(devices)
     if config.data.batch_size % devices:
-        return f"must be divisible by trainer.devices={devices}"
+        return f"must be divisible by {told}"
     if config.augment.mixes and devices > 1 and config.data.batch_size % (2 * devices):
-        return f"must be divisible by {2 * devices}: augment.mixup and cutmix take pairs in trainer.devices={devices}"
+        return f"must be divisible by twice {told}: augment.mixup and augment.cutmix take pairs"
     return ""

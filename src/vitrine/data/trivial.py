@@ -22,6 +22,18 @@ OPERATIONS = (
 )
 
 
+def signed(most: float) -> Tensor:
+    """The strength that each level stands for, (62,) float64, as float32 has it."""
+    strengths = torch.linspace(0, most, BINS).double()
+    return torch.cat([strengths, -strengths])
+
+
+MOST = {"Rotate": 135.0, "TranslateX": 32.0, "TranslateY": 32.0, "ShearX": 0.99, "ShearY": 0.99}
+CHANGES = signed(0.99)  # of what is blended
+THRESHOLDS = (255 * torch.linspace(1, 0, BINS)).ceil().to(torch.uint8).repeat(2)
+MASKS = (256 - 2 ** (torch.arange(BINS) / ((BINS - 1) / 6)).round()).to(torch.uint8).repeat(2)
+
+
 class Trivial:
     """One of :data:`OPERATIONS` for each image.
 
@@ -33,7 +45,7 @@ class Trivial:
 
     def __init__(self, size: int) -> None:
         self.moves = torch.tensor(
-            [backwards(name, strength, size) for name in GEOMETRIC for strength in _signed(_most(name))]
+            [backwards(name, strength, size) for name in GEOMETRIC for strength in signed(MOST[name]).tolist()]
         )
 
     def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
@@ -115,9 +127,11 @@ def sharpness(images: Tensor, levels: Tensor) -> Tensor:
     """Towards a blurred image, or away from it; the outermost pixels stay."""
     if min(images.shape[-2:]) < 3:
         return images
-    around = F.avg_pool2d(images.float(), 3, stride=1) * 9
-    middle = images[:, :, 1:-1, 1:-1].float()
-    blurred = ((around + 4 * middle) / 13).round()
+    whole = images.float()
+    middle = whole[:, :, 1:-1, 1:-1]
+    wide = whole[..., :-2] + whole[..., 1:-1] + whole[..., 2:]
+    around = wide[..., :-2, :] + wide[..., 1:-1, :] + wide[..., 2:, :]
+    blurred = ((around + 4 * middle) / 13).round_()
     sharp = images.clone()
     _, rest = _factors(levels, images)
     sharp[:, :, 1:-1, 1:-1] = _whole(torch.addcmul(middle, blurred - middle, rest))
@@ -126,15 +140,12 @@ def sharpness(images: Tensor, levels: Tensor) -> Tensor:
 
 def posterize(images: Tensor, levels: Tensor) -> Tensor:
     """Keep 8 to 2 of a value's bits."""
-    bits = (8 - levels % BINS / ((BINS - 1) / 6)).round().long()
-    mask = 256 - 2 ** (8 - bits)
-    return images & send(mask.to(torch.uint8), images)[:, None, None, None]
+    return images & send(MASKS[levels], images)[:, None, None, None]
 
 
 def solarize(images: Tensor, levels: Tensor) -> Tensor:
     """Turn light values into dark ones, those above a threshold that falls from 255 to 0."""
-    threshold = 255 * torch.linspace(1, 0, BINS)[levels % BINS]
-    least = send(threshold.ceil().to(torch.uint8), images)[:, None, None, None]
+    least = send(THRESHOLDS[levels], images)[:, None, None, None]
     return torch.where(images >= least, ~images, images)
 
 
@@ -171,20 +182,10 @@ COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def _most(name: str) -> float:
-    return {"Rotate": 135.0, "TranslateX": 32.0, "TranslateY": 32.0}.get(name, 0.99)
-
-
-def _signed(most: float) -> list[float]:
-    """The strength that each level stands for."""
-    strengths = torch.linspace(0, most, BINS)
-    return torch.cat([strengths, -strengths]).tolist()
-
-
 def _factors(levels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) levels -> how much of an image is kept, or exaggerated, 0.01 to 1.99, and the rest to 1; (B, 1, 1, 1)."""
-    signed = torch.tensor(_signed(0.99), dtype=torch.float64)[levels]
-    factors, rest = send(torch.stack([1 + signed, 1 - (1 + signed)]).float(), images)[:, :, None, None, None]
+    kept = 1 + CHANGES[levels]
+    factors, rest = send(torch.stack([kept, 1 - kept]).float(), images)[:, :, None, None, None]
     return factors, rest
 
 

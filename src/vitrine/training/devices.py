@@ -44,7 +44,7 @@ def choose(config: TrainConfig) -> Hardware:
     devices = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1
     if accelerator != "cpu" and devices > gpus():
         raise ConfigError([Fault("trainer.devices", str(devices), f"there are {gpus()} GPUs here")])
-    if problem := unequal_shares(config, devices):
+    if problem := unequal_shares(config, devices, "the number of devices, {}"):
         raise ConfigError([Fault("data.batch_size", str(config.data.batch_size), problem)])
     precision = trainer.precision
     if precision == "auto":
