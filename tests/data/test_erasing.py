@@ -71,7 +71,8 @@ def test_the_middle_of_a_square_lies_on_any_pixel_and_what_is_outside_counts_for
 
 
 @pytest.mark.parametrize(
-    ("mean", "colour"), [([0.4914, 0.4822, 0.4465], [125, 123, 114]), ([0.5], [128] * 3), ([-1.0, 0.0, 2.0], [0, 0, 255])]
+    ("mean", "colour"),
+    [([0.4914, 0.4822, 0.4465], [125, 123, 114]), ([0.5], [128] * 3), ([-1.0, 0.0, 2.0], [0, 0, 255])],
 )
 def test_what_is_erased_takes_the_mean_colour_of_the_data(data_config, mean, colour):
     augment = AugmentConfig(erasing=1.0, cutout=2)

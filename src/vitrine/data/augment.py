@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.config.schema import AugmentConfig, DataConfig
-from vitrine.data.batched import fill, middles, send
+from vitrine.data.boxes import fill
+from vitrine.data.plan import send
 from vitrine.data.trivial import Trivial
 
 
@@ -170,6 +171,11 @@ class Chain:
         for step, own in zip(self.steps, shares, strict=True):
             images = step(images, own)
         return images
+
+
+def middles(count: int) -> Tensor:
+    """Where the middles of ``count`` pixels lie in [-1, 1]."""
+    return (2 * torch.arange(count) + 1 - count) / count
 
 
 def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:

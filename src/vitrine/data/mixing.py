@@ -7,7 +7,8 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from vitrine.data.batched import inside, send
+from vitrine.data.boxes import inside
+from vitrine.data.plan import send
 
 
 class Mixing:
@@ -58,7 +59,9 @@ class Mixing:
 
         One of the two leaves the image whole: the box is empty for MixUp, the share is 1 for CutMix.
         """
-        blends = numbers[:, 1] < {(True, True): 0.5, (True, False): 1, (False, True): 0}[self.mixup > 0, self.cutmix > 0]
+        blends = (
+            numbers[:, 1] < {(True, True): 0.5, (True, False): 1, (False, True): 0}[self.mixup > 0, self.cutmix > 0]
+        )
         shares = torch.where(blends, quantile(numbers[:, 0], self.mixup or 1.0), 1.0)
         area = torch.where(blends, 0.0, 1 - quantile(numbers[:, 0], self.cutmix or 1.0))
         size = torch.tensor([height, width])

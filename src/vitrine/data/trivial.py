@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.batched import send
+from vitrine.data.plan import send
 
 BINS = 31
 LEVELS = 2 * BINS  # a strength and its sign; the second half is negative
@@ -125,8 +125,6 @@ def contrast(images: Tensor, levels: Tensor) -> Tensor:
 
 def sharpness(images: Tensor, levels: Tensor) -> Tensor:
     """Towards a blurred image, or away from it; the outermost pixels stay."""
-    if min(images.shape[-2:]) < 3:
-        return images
     whole = images.float()
     middle = whole[:, :, 1:-1, 1:-1]
     wide = whole[..., :-2] + whole[..., 1:-1] + whole[..., 2:]

@@ -1,19 +1,11 @@
-"""What augmentations of a batch share: parameters sent to the device, coordinates, rectangles."""
+"""Rectangles in a batch of images, one for each image."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-
-def send(values: Tensor, images: Tensor) -> Tensor:
-    """``values`` from the CPU to where ``images`` are, waiting for nothing."""
-    return values.to(images.device, non_blocking=True)
-
-
-def middles(count: int) -> Tensor:
-    """Where the middles of ``count`` pixels lie in [-1, 1]."""
-    return (2 * torch.arange(count) + 1 - count) / count
+from vitrine.data.plan import send
 
 
 def inside(boxes: Tensor, images: Tensor) -> Tensor:
