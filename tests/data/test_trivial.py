@@ -4,7 +4,6 @@ import pytest
 import torch
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
-from torchvision.transforms.v2 import functional as tv
 
 from vitrine.data.trivial import LEVELS, OPERATIONS, Trivial
 
@@ -38,7 +37,7 @@ def theirs(image, name, level):
 
 def test_the_operations_are_torchvisions():
     assert sorted(OPERATIONS) == sorted(TrivialAugmentWide._AUGMENTATION_SPACE)
-    assert LEVELS == 2 * REFERENCE.num_magnitude_bins
+    assert 2 * REFERENCE.num_magnitude_bins == LEVELS
 
 
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (28, 1), (8, 1), (9, 3)])

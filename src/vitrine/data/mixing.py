@@ -29,6 +29,7 @@ class Mixing:
     def __init__(self, mixup: float, cutmix: float, classes: int) -> None:
         self.mixup = mixup
         self.cutmix = cutmix
+        self.blended = 0.5 if mixup and cutmix else float(mixup > 0)  # share of the images
         self.classes = classes
 
     def __call__(self, images: Tensor, labels: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,9 +60,7 @@ class Mixing:
 
         One of the two leaves the image whole: the box is empty for MixUp, the share is 1 for CutMix.
         """
-        blends = (
-            numbers[:, 1] < {(True, True): 0.5, (True, False): 1, (False, True): 0}[self.mixup > 0, self.cutmix > 0]
-        )
+        blends = numbers[:, 1] < self.blended
         shares = torch.where(blends, quantile(numbers[:, 0], self.mixup or 1.0), 1.0)
         area = torch.where(blends, 0.0, 1 - quantile(numbers[:, 0], self.cutmix or 1.0))
         size = torch.tensor([height, width])
