@@ -7,7 +7,7 @@ from vitrine.data.mixing import Mixing
 from vitrine.data.plan import plan_epoch
 
 AUGMENT = Chain([Crop(2), Flip()])
-MIXING = Mixing(1.0, 1.0, classes=27)
+MIXING = Mixing(1.0, 1.0, classes=40)
 
 
 def train_loader(split, position=(3, 0), **changes):
@@ -60,14 +60,15 @@ def test_neighbours_are_mixed_by_numbers_that_follow_those_of_the_augmentation(n
         expected = MIXING(AUGMENT(chosen.images, draws[:, :3]), chosen.labels, draws[:, 3:])
         assert torch.equal(images, expected[0])
         assert torch.equal(targets, expected[1])
-        assert targets.shape == (8, 27)
+        assert targets.shape == (8, 40)
 
 
+@pytest.mark.parametrize("mixing", [None, MIXING])
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size):
+def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size, mixing):
     split = numbered(40)
-    whole = list(train_loader(split, world_size=world_size))
-    rest = list(train_loader(split, (3, 2), world_size=world_size))
+    whole = list(train_loader(split, world_size=world_size, mixing=mixing))
+    rest = list(train_loader(split, (3, 2), world_size=world_size, mixing=mixing))
     assert len(rest) == 3
     for (images, labels), (later_images, later_labels) in zip(whole[2:], rest, strict=True):
         assert torch.equal(images, later_images)

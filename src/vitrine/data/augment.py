@@ -44,8 +44,8 @@ class Crop:
         rows = (corner[:, :1] + torch.arange(height)) * padded.shape[-1]
         columns = corner[:, 1:] + torch.arange(width)
         rows, columns = send(rows, images), send(columns, images)
-        places = (rows[:, None, :, None] + columns[:, None, None, :]).expand_as(images)
-        return padded.flatten(2).gather(2, places.flatten(2)).view_as(images)
+        places = (rows[:, None, :, None] + columns[:, None, None, :]).flatten(2).expand(-1, images.shape[1], -1)
+        return padded.flatten(2).gather(2, places).view_as(images)
 
 
 class Flip:
