@@ -305,11 +305,17 @@ def _if_set(value: object, then: object, otherwise: object) -> object:
     return otherwise if value is None else then
 
 
+def _share(share: float, pixels: int) -> int:
+    """``${share:0.125,${data.image_size}}``: so much of a length in whole pixels, rounded down, but one at least."""
+    return max(1, int(share * pixels))
+
+
 def _register() -> None:
     """Make known to Hydra what conf/ refers to."""
     for name, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{name}_schema", node=schema)
     OmegaConf.register_new_resolver("divide", _divide, replace=True)
+    OmegaConf.register_new_resolver("share", _share, replace=True)
     OmegaConf.register_new_resolver("if_set", _if_set, replace=True)
 
 

@@ -117,6 +117,28 @@ def change(default):
             {"logger__wandb": WandbConfig(mode="of")},
             Fault("logger.wandb.mode", "of", "is not one of online, offline, disabled"),
         ),
+        (
+            {"augment__crop": 8},
+            Fault("augment.crop", "8", "must be smaller than the image, data.image_size=8"),
+        ),
+        ({"augment__degrees": 181.0}, Fault("augment.degrees", "181.0", "must be >= 0 and <= 180")),
+        ({"augment__scale": 1.0}, Fault("augment.scale", "1.0", "must be >= 0 and < 1")),
+        ({"augment__erasing": 1.1}, Fault("augment.erasing", "1.1", "must be >= 0 and <= 1")),
+        ({"augment__cutout": -1}, Fault("augment.cutout", "-1", "must be >= 0 and <= 4096")),
+        ({"augment__mixup": -0.1}, Fault("augment.mixup", "-0.1", "must be >= 0 and <= 100")),
+        ({"augment__cutmix": 101.0}, Fault("augment.cutmix", "101.0", "must be >= 0 and <= 100")),
+        (
+            {"augment__trivial": True, "data__in_channels": 4, "model__in_channels": 4},
+            Fault("augment.trivial", "true", "needs images of 1 or 3 channels, not data.in_channels=4"),
+        ),
+        (
+            {"augment__cutmix": 1.0, "data__batch_size": 66, "trainer__devices": 2},
+            Fault(
+                "data.batch_size",
+                "66",
+                "must be divisible by twice trainer.devices=2: augment.mixup and augment.cutmix take pairs",
+            ),
+        ),
         ({"seed": -1}, Fault("seed", "-1", "must be >= 0 and <= 4294967295")),
     ],
 )
@@ -146,6 +168,20 @@ def test_numbers_that_are_not_finite_are_refused(change, key, value):
 def test_statistics_that_are_not_finite_are_refused(change, key, value):
     (fault,) = change(**{key: [value]})
     assert fault.problem.startswith("must be finite")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data__batch_size": 66, "trainer__devices": 2},
+        {"data__batch_size": 68, "trainer__devices": 2, "augment__mixup": 0.8},
+        {"data__batch_size": 63, "augment__mixup": 0.8},
+        {"augment__mixup": 0.8, "loss__name": "softmax_cross_entropy", "loss__label_smoothing": 0.1},
+        {"augment__crop": 7},
+    ],
+)
+def test_what_augmentation_can_do_with_is_no_fault(change, changes):
+    assert change(**changes) == []
 
 
 def test_more_classes_in_the_model_than_in_the_data_are_allowed(change):

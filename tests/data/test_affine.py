@@ -7,7 +7,7 @@ from torchvision.transforms.functional import affine
 
 from vitrine.data.augment import Affine
 
-MOST = {"degrees": 30.0, "shift": 0.2, "scale": 0.3, "shear": 20.0}
+MOST = {"degrees": 30.0, "translate": 0.2, "scale": 0.3, "shear": 20.0}
 
 
 def pictures(count, size=12, channels=3):
@@ -24,7 +24,7 @@ def test_every_image_is_moved_as_torchvision_moves_it():
         expected = affine(
             image.float(),
             angle=angle * MOST["degrees"],
-            translate=[right * MOST["shift"] * 12, down * MOST["shift"] * 12],
+            translate=[right * MOST["translate"] * 12, down * MOST["translate"] * 12],
             scale=1 + larger * MOST["scale"],
             shear=[slant * MOST["shear"], 0.0],
             interpolation=InterpolationMode.BILINEAR,
@@ -60,7 +60,7 @@ def test_amounts_have_the_distribution_of_torchvision():
 
     theirs = RandomAffine(20, None, (0.8, 1.2), (-10, 10), InterpolationMode.BILINEAR)
     expected = centre(torch.cat([theirs(image) for _ in range(1500)]))
-    ours = Affine(degrees=20, shift=0, scale=0.2, shear=10)
+    ours = Affine(degrees=20, translate=0, scale=0.2, shear=10)
     found = centre(ours(image.to(torch.uint8).expand(1500, -1, -1, -1), torch.rand(1500, 5)))
     for axis in range(2):
         assert stats.ks_2samp(found[:, axis], expected[:, axis]).pvalue > 0.001

@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chi2_contingency, chisquare
+from torchvision.transforms import RandomCrop
 
-from vitrine.config.schema import AUGMENTATIONS as WORDS
-from vitrine.data.augment import AUGMENTATIONS, Chain, Flip, Shift, light, none, standard
+import vitrine
+from vitrine.config.schema import AugmentConfig
+from vitrine.data.augment import Affine, Chain, Crop, Cutout, Erasing, Flip, build_augmentation
 from vitrine.data.plan import plan_epoch
+from vitrine.data.trivial import Trivial
 
 
 def numbers(count, draws):
@@ -19,14 +22,10 @@ def shifted(image, down, right, most):
     return padded[:, down : down + size, right : right + size]
 
 
-def test_every_augmentation_of_the_configuration_has_its_function():
-    assert tuple(AUGMENTATIONS) == WORDS
-
-
 @pytest.mark.parametrize("most", [1, 2, 4])
-def test_shift_is_a_crop_from_each_padded_image(numbered, most):
+def test_crop_is_a_crop_from_each_padded_image(numbered, most):
     images, draws = numbered(40, channels=3).images, numbers(40, 2)
-    moved = Shift(most)(images, draws)
+    moved = Crop(most)(images, draws)
     assert moved.dtype is torch.uint8
     for image, draw, result in zip(images.numpy(), draws.double().numpy(), moved.numpy(), strict=True):
         down, right = np.floor(draw * (2 * most + 1)).astype(int)
@@ -34,24 +33,36 @@ def test_shift_is_a_crop_from_each_padded_image(numbered, most):
 
 
 @pytest.mark.parametrize("most", [1, 2, 4, 28])
-def test_shift_reaches_its_furthest_corners_and_no_further(numbered, most):
+def test_crop_reaches_its_furthest_corners_and_no_further(numbered, most):
     images = numbered(2).images
     largest = torch.full((2, 2), 1 - 2**-24)
     for draws, corner in [(torch.zeros(2, 2), 0), (largest, 2 * most)]:
-        moved = Shift(most)(images, draws)
+        moved = Crop(most)(images, draws)
         assert torch.equal(moved[1], torch.from_numpy(shifted(images[1].numpy(), corner, corner, most)))
 
 
-def test_every_offset_of_shift_is_as_likely():
+def test_every_offset_of_crop_is_as_likely():
     count, most, size = 5000, 2, 9
     images = torch.zeros(count, 1, size, size, dtype=torch.uint8)
     images[:, :, size // 2, size // 2] = 255
-    moved = Shift(most)(images, numbers(count, 2))
+    moved = Crop(most)(images, numbers(count, 2))
     assert (moved.sum(dim=(1, 2, 3)) == 255).all()
     places, counts = moved.flatten(1).to(torch.float32).argmax(dim=1).unique(return_counts=True)
     offsets = {divmod(place, size) for place in places.tolist()}
     assert offsets == {(row, column) for row in range(2, 7) for column in range(2, 7)}
     assert chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_offsets_have_the_distribution_of_torchvisions_random_crop():
+    torch.manual_seed(0)
+    count, image = 3000, torch.zeros(1, 9, 9, dtype=torch.uint8)
+    image[:, 4, 4] = 255
+    theirs = torch.stack([RandomCrop(9, padding=2)(image) for _ in range(count)])
+    ours = Crop(2)(image.expand(count, -1, -1, -1), numbers(count, 2))
+    places = [(moved.flatten(1) == 255).int().argmax(dim=1).bincount(minlength=81) for moved in (ours, theirs)]
+    reached = places[1] > 0
+    assert torch.equal(places[0] > 0, reached)
+    assert chi2_contingency(torch.stack(places)[:, reached].numpy()).pvalue > 1e-3
 
 
 def test_flip_mirrors_left_to_right_where_the_number_is_below_a_half(numbered):
@@ -63,56 +74,118 @@ def test_flip_mirrors_left_to_right_where_the_number_is_below_a_half(numbered):
 
 def test_chain_gives_each_step_numbers_of_its_own_in_order(numbered):
     images, draws = numbered(40).images, numbers(40, 5)
-    chain = Chain([Shift(1), Flip(), Shift(2)])
+    chain = Chain([Crop(1), Flip(), Crop(2)])
     assert chain.draws == 5
-    step_by_step = Shift(2)(Flip()(Shift(1)(images, draws[:, :2]), draws[:, 2:3]), draws[:, 3:])
+    step_by_step = Crop(2)(Flip()(Crop(1)(images, draws[:, :2]), draws[:, 2:3]), draws[:, 3:])
     assert torch.equal(chain(images, draws), step_by_step)
 
 
 def test_each_image_is_changed_by_its_own_numbers_whatever_batch_it_is_in(numbered):
     images, draws = numbered(12).images, numbers(12, 3)
-    chain = Chain([Shift(2), Flip()])
+    chain = Chain([Crop(2), Flip()])
     one_by_one = [chain(images[[index]], draws[[index]]) for index in range(12)]
     assert torch.equal(chain(images, draws), torch.cat(one_by_one))
 
 
-def test_augmentations_leave_their_input_as_it_was(numbered, data_config):
-    images = numbered(12).images
-    before = images.clone()
-    light(data_config(flip=True))(images, numbers(12, 3))
-    assert torch.equal(images, before)
+PARTS = {
+    "crop": (1, Crop),
+    "flip": (True, Flip),
+    "degrees": (5.0, Affine),
+    "translate": (0.1, Affine),
+    "scale": (0.1, Affine),
+    "shear": (5.0, Affine),
+    "trivial": (True, Trivial),
+    "erasing": (0.5, Erasing),
+    "cutout": (3, Cutout),
+}
 
 
-def test_none_changes_nothing(numbered, data_config):
-    images, chain = numbered(5).images, none(data_config())
+@pytest.mark.parametrize("part", PARTS)
+def test_each_key_turns_on_one_part(numbered, data_config, part):
+    value, kind = PARTS[part]
+    chain = build_augmentation(AugmentConfig(**{part: value}), data_config(flip=True))
+    assert [type(step) for step in chain.steps] == [kind]
+    images = numbered(40).images
+    assert not torch.equal(chain(images, numbers(40, chain.draws)), images)
+
+
+def test_nothing_turned_on_changes_nothing(numbered, data_config):
+    images, chain = numbered(5).images, build_augmentation(AugmentConfig(), data_config(flip=True))
     assert chain.draws == 0
     assert torch.equal(chain(images, numbers(5, 0)), images)
 
 
-@pytest.mark.parametrize(("size", "most"), [(4, 1), (8, 1), (28, 3), (32, 4)])
-def test_light_shifts_by_an_eighth_and_never_flips_where_a_mirrored_image_is_another_class(
-    numbered, data_config, size, most
-):
-    images, augmentation = numbered(60, size=size).images, light(data_config(image_size=size, flip=False))
-    draws = numbers(60, augmentation.draws)
-    assert torch.equal(augmentation(images, draws), Shift(most)(images, draws))
+def everything(**changes):
+    return AugmentConfig(**{part: value for part, (value, _) in PARTS.items()} | changes)
 
 
-def test_light_flips_half_of_the_images_where_that_keeps_the_class(numbered, data_config):
-    images, augmentation = numbered(200).images, light(data_config(flip=True))
-    draws = numbers(200, augmentation.draws)
-    only_shifted = Shift(1)(images, draws[:, :2])
-    result = augmentation(images, draws)
-    flipped = [not torch.equal(one, two) for one, two in zip(result, only_shifted, strict=True)]
-    assert torch.equal(result[flipped], only_shifted[flipped].flip(-1))
-    assert 70 < sum(flipped) < 130
+def test_parts_act_in_the_order_of_their_keys_and_never_flip_where_that_changes_the_class(data_config):
+    order = [Crop, Flip, Affine, Trivial, Erasing, Cutout]
+    chain = build_augmentation(everything(), data_config(flip=True))
+    assert [type(step) for step in chain.steps] == order
+    chain = build_augmentation(everything(), data_config(flip=False))
+    assert [type(step) for step in chain.steps] == [step for step in order if step is not Flip]
 
 
-@pytest.mark.parametrize("size", [28, 32, 64])
-def test_standard_shifts_by_four_pixels_and_flips_where_that_keeps_the_class(numbered, data_config, size):
-    images = numbered(200, size=size).images
-    shifts, flips = [Shift(4)], [Shift(4), Flip()]
-    for flip, steps in ((False, shifts), (True, flips)):
-        augmentation = standard(data_config(image_size=size, flip=flip))
-        draws = torch.rand(200, augmentation.draws, generator=torch.Generator().manual_seed(0))
-        assert torch.equal(augmentation(images, draws), Chain(steps)(images, draws))
+def test_augmentations_leave_their_input_as_it_was(numbered, data_config):
+    images = numbered(60, channels=3).images
+    before = images.clone()
+    chain = build_augmentation(everything(), data_config(in_channels=3, flip=True))
+    chain(images, numbers(60, chain.draws))
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_nothing_is_read_back_from_the_device(data_config, device):
+    """The meta device has no values: reading one, or a shape that depends on one, is an error."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    chain = build_augmentation(everything(), data_config(in_channels=3, flip=True))
+    images = torch.zeros(64, 3, 8, 8, dtype=torch.uint8, device=device)
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        changed = chain(images, numbers(64, chain.draws))
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert (changed.shape, changed.dtype, changed.device.type) == (images.shape, torch.uint8, device)
+
+
+def chain_of(*words):
+    config = vitrine.compose(["model=vit_nano", *words])
+    return build_augmentation(config.augment, config.data)
+
+
+@pytest.mark.parametrize(("words", "most"), [(["data=mnist"], 3), (["data=cifar10"], 4), (["data=digits"], 1)])
+def test_light_shifts_by_an_eighth_and_mirrors_where_that_keeps_the_class(words, most):
+    chain = chain_of(*words, "augment=light")
+    assert chain.steps[0].padding == most
+    assert [type(step) for step in chain.steps] == ([Crop, Flip] if words == ["data=cifar10"] else [Crop])
+
+
+def test_light_shifts_by_a_pixel_at_least():
+    assert chain_of("data.image_size=4", "patch=2", "augment=light").steps[0].padding == 1
+
+
+def test_the_groups_are_made_of_what_their_files_say():
+    assert chain_of("data=cifar10", "augment=none").steps == []
+    standard = chain_of("data=cifar10", "augment=standard").steps
+    assert [type(step) for step in standard] == [Crop, Flip]
+    assert standard[0].padding == 4
+    (affine,) = chain_of("augment=digits").steps
+    assert torch.equal(affine.most, Affine(degrees=10, translate=0.05, scale=0.1, shear=5).most)
+    assert [type(step) for step in chain_of("data=cifar10", "augment=strong").steps] == [Crop, Flip, Trivial, Erasing]
+    added = chain_of("augment=digits", "augment.erasing=0.5", "augment.degrees=0").steps
+    assert [type(step) for step in added] == [Affine, Erasing]
+
+
+@pytest.mark.parametrize("data", ["mnist", "digits"])
+@pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits"])
+def test_a_digit_is_never_mirrored(data, group):
+    """Not by a Flip, and not by any other part: no matrix that moves pixels turns a right hand into a left one."""
+    chain = chain_of(f"data={data}", f"augment={group}", "augment.flip=true")
+    assert not any(isinstance(step, Flip) for step in chain.steps)
+    for step in chain.steps:
+        if isinstance(step, Trivial):
+            assert (torch.linalg.det(step.moves[:, :, :2].double()) > 0).all()

@@ -1,11 +1,13 @@
 import pytest
 import torch
 
-from vitrine.data.augment import Chain, Flip, Shift
+from vitrine.data.augment import Chain, Crop, Flip
 from vitrine.data.loader import EvalLoader, TrainLoader
+from vitrine.data.mixing import Mixing
 from vitrine.data.plan import plan_epoch
 
-AUGMENT = Chain([Shift(2), Flip()])
+AUGMENT = Chain([Crop(2), Flip()])
+MIXING = Mixing(1.0, 1.0, classes=40)
 
 
 def train_loader(split, position=(3, 0), **changes):
@@ -26,25 +28,47 @@ def test_batches_follow_the_plan_and_are_augmented_by_its_draws(numbered):
         assert not torch.equal(images, split.images[labels])
 
 
+@pytest.mark.parametrize("mixing", [None, MIXING])
+@pytest.mark.parametrize("batch_size", [7, 8, 20, 64])
 @pytest.mark.parametrize("world_size", [2, 3, 5, 8])
-def test_processes_together_have_exactly_the_batches_of_one(numbered, world_size):
+def test_processes_together_have_exactly_the_batches_of_one(numbered, world_size, batch_size, mixing):
     split = numbered(27)
-    whole = list(train_loader(split))
-    shares = [list(train_loader(split, rank=rank, world_size=world_size)) for rank in range(world_size)]
+    values = {"batch_size": batch_size, "mixing": mixing}
+    whole = list(train_loader(split, **values))
+    shares = [list(train_loader(split, rank=rank, world_size=world_size, **values)) for rank in range(world_size)]
     assert [len(share) for share in shares] == [len(whole)] * world_size
-    for number, (images, labels) in enumerate(whole):
-        together_images, together_labels = torch.zeros_like(images), torch.full_like(labels, -1)
-        for rank, share in enumerate(shares):
-            together_images[rank::world_size], together_labels[rank::world_size] = share[number]
-        assert torch.equal(together_images, images)
-        assert torch.equal(together_labels, labels)
+    for number, batch in enumerate(whole):
+        for own, together in zip(batch, zip(*(share[number] for share in shares), strict=True), strict=True):
+            assert torch.equal(torch.cat(together), own)
 
 
+@pytest.mark.parametrize(("mixing", "batch_size"), [(None, 12), (MIXING, 12), (None, 6)])
+def test_processes_have_equal_shares_of_what_divides(numbered, mixing, batch_size):
+    for rank in range(2):
+        loader = train_loader(numbered(27), rank=rank, world_size=2, batch_size=batch_size, mixing=mixing)
+        assert {len(images) for images, _ in loader} == {batch_size // 2}
+
+
+def test_neighbours_are_mixed_by_numbers_that_follow_those_of_the_augmentation(numbered):
+    split = numbered(27)
+    plan = plan_epoch(27, AUGMENT.draws + MIXING.draws, seed=11, epoch=3)
+    batches = list(train_loader(split, mixing=MIXING))
+    assert len(batches) == 3
+    for number, (images, targets) in enumerate(batches):
+        chosen = split[plan.order[8 * number : 8 * number + 8]]
+        draws = plan.draws[8 * number : 8 * number + 8]
+        expected = MIXING(AUGMENT(chosen.images, draws[:, :3]), chosen.labels, draws[:, 3:])
+        assert torch.equal(images, expected[0])
+        assert torch.equal(targets, expected[1])
+        assert targets.shape == (8, 40)
+
+
+@pytest.mark.parametrize("mixing", [None, MIXING])
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size):
+def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size, mixing):
     split = numbered(40)
-    whole = list(train_loader(split, world_size=world_size))
-    rest = list(train_loader(split, (3, 2), world_size=world_size))
+    whole = list(train_loader(split, world_size=world_size, mixing=mixing))
+    rest = list(train_loader(split, (3, 2), world_size=world_size, mixing=mixing))
     assert len(rest) == 3
     for (images, labels), (later_images, later_labels) in zip(whole[2:], rest, strict=True):
         assert torch.equal(images, later_images)

@@ -101,3 +101,10 @@ def test_a_batch_that_cannot_be_shared_equally_is_refused():
         choose(config(accelerator="cpu", devices=3))
     (fault,) = caught.value.faults
     assert (fault.key, fault.given) == ("data.batch_size", "64")
+
+
+def test_pairs_that_cannot_be_shared_equally_are_refused():
+    mixed = compose(["model=vit_nano", "augment.mixup=0.8", "data.batch_size=66"])
+    mixed.trainer.accelerator, mixed.trainer.devices = "cpu", 2
+    with pytest.raises(ConfigError, match="must be divisible by twice the number of devices, 2: "):
+        choose(mixed)

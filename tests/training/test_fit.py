@@ -233,3 +233,45 @@ def test_images_that_are_not_held_out_are_trained_on_too(small):
     kept, all_of_them = ImageData(small()), ImageData(small("data.hold_out=false"))
     assert len(all_of_them.train) == len(kept.train) + len(kept.val)
     assert torch.equal(all_of_them.val.images, kept.val.images)
+
+
+class Logits(Callback):
+    """Keeps what the model said to each batch of the first epoch, and the batch."""
+
+    def __init__(self):
+        self.batches = []
+
+    def on_train_start(self, trainer, module):
+        module.model.register_forward_hook(self.keep)
+
+    def keep(self, model, args, logits):
+        if model.training:
+            self.logits = logits.detach()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.batches.append((self.logits, batch[1], float(outputs["loss"])))
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "softmax_cross_entropy"])
+def test_mixed_images_count_by_how_much_of_each_class_is_in_them(small, loss):
+    """Their loss is the mean of both labels' by what is in them; they are right where the heavier class is found."""
+    watch = Logits()
+    words = ("augment.mixup=0.8", "augment.cutmix=1.0", f"loss={loss}", "loss.label_smoothing=0.1")
+    result = fit(small(*words, "trainer.max_epochs=1", "trainer.log_every_n_steps=5"), callbacks=[watch])
+    assert len(watch.batches) == 5
+    right = 0
+    for logits, targets, reached in watch.batches:
+        assert ((targets > 0).sum(dim=1) <= 2).all()
+        assert (targets.max(dim=1).values < 1).sum() > 100
+        chances = (logits.softmax(dim=1) if loss.startswith("softmax") else logits).log_softmax(dim=1)
+        smooth = 0.9 * targets + 0.01
+        assert reached == pytest.approx(-(smooth * chances).sum(dim=1).mean().item(), abs=1e-5)
+        right += (logits.argmax(dim=1) == targets.argmax(dim=1)).float().mean().item() / 5
+    (row,) = [row for row in load_run(result.run_dir).record.history() if "train/acc" in row]
+    assert row["train/acc"] == pytest.approx(right, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_mixed_images_train_in_other_precisions_and_with_more_classes_than_there_are(small, precision):
+    words = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
+    assert np.isfinite(fit(small(*words)).metrics["test/loss"])

@@ -46,8 +46,10 @@ def children(pid):
     ]
 
 
-def test_two_processes_train_what_one_process_trains(tmp_path):
-    alone, together = start(tmp_path / "one"), start(tmp_path / "two", "accelerator=cpu_ddp")
+@pytest.mark.parametrize("group", ["digits", "strong"])
+def test_two_processes_train_what_one_process_trains(tmp_path, group):
+    words = [f"augment={group}"]
+    alone, together = start(tmp_path / "one", *words), start(tmp_path / "two", "accelerator=cpu_ddp", *words)
     for running in (alone, together):
         out, err = running.communicate(timeout=200)
         assert running.returncode == 0, err

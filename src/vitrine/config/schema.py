@@ -12,7 +12,6 @@ from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
-AUGMENTATIONS = ("none", "light", "standard", "digits")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")
@@ -60,9 +59,38 @@ class DataConfig:
 
 @dataclass
 class AugmentConfig:
-    """What is done to training images, drawn anew for each image and epoch (data/augment.py)."""
+    """What is done to training images, in this order, drawn anew for each image and epoch; 0 and false are off.
 
-    name: str = choice(AUGMENTATIONS, MISSING)
+    Attributes:
+        crop: pixels of black that an image is padded with on each side before it is cropped to its size again.
+        flip: mirror half of the images, left to right; acts only where data.flip says that this keeps the class.
+        degrees: turn by up to this angle, either way.
+        translate: move by up to this share of the image, either way, in each direction.
+        scale: enlarge by up to this share, or reduce.
+        shear: slant by up to this angle in degrees, either way.
+        trivial: one of TrivialAugment's fourteen operations for each image (arXiv:2103.10158, "wide").
+        erasing: chance that a rectangle takes the mean colour (arXiv:1708.04896).
+        cutout: side, in pixels, of a square that takes the mean colour in each image (arXiv:1708.04552).
+        mixup: alpha of MixUp (arXiv:1710.09412), a blend with another image of the batch and its label.
+        cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, a coin decides for each image.
+    """
+
+    crop: int = number(0, ge=0, le=4096)
+    flip: bool = False
+    degrees: float = number(0.0, ge=0, le=180)
+    translate: float = number(0.0, ge=0, le=1)
+    scale: float = number(0.0, ge=0, lt=1)
+    shear: float = number(0.0, ge=0, lt=90)
+    trivial: bool = False
+    erasing: float = number(0.0, ge=0, le=1)
+    cutout: int = number(0, ge=0, le=4096)
+    mixup: float = number(0.0, ge=0, le=100)
+    cutmix: float = number(0.0, ge=0, le=100)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed with others."""
+        return self.mixup > 0 or self.cutmix > 0
 
 
 @dataclass
@@ -273,7 +301,7 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     found = vit_faults(config.model, "model.")
     found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
     broken = {fault.key for fault in found}
-    data, optimizer, model = config.data, config.optimizer, config.model
+    data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
 
     for key, values in (("data.mean", data.mean), ("data.std", data.std)):
         if len(values) not in (1, data.in_channels):
@@ -289,13 +317,18 @@ def train_faults(config: TrainConfig) -> list[Fault]:
         found.append(Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]"))
     devices, parts = config.trainer.devices or 1, config.trainer.accumulate_grad_batches
     if not {"data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"} & broken:
-        if data.batch_size % devices:
-            problem = f"must be divisible by trainer.devices={devices}"
+        if problem := unequal_shares(config, devices):
             found.append(Fault("data.batch_size", str(data.batch_size), problem))
         elif data.batch_size % (devices * parts):
             each = f"{data.batch_size // devices} images of each process"
             problem = f"must divide the {each}" if devices > 1 else f"must divide data.batch_size={data.batch_size}"
             found.append(Fault("trainer.accumulate_grad_batches", str(parts), problem))
+    if "data.image_size" not in broken and augment.crop >= data.image_size:
+        problem = f"must be smaller than the image, data.image_size={data.image_size}"
+        found.append(Fault("augment.crop", str(augment.crop), problem))
+    if augment.trivial and data.in_channels not in (1, 3):
+        problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
+        found.append(Fault("augment.trivial", "true", problem))
     if model.num_classes < data.num_classes:
         problem = f"must be >= {data.num_classes}, the number of classes of data={data.name}"
         found.append(Fault("model.num_classes", str(model.num_classes), problem))
@@ -304,3 +337,13 @@ def train_faults(config: TrainConfig) -> list[Fault]:
             problem = f"is not what the images have; set data.{key}={value} and leave model.{key} to follow"
             found.append(Fault(f"model.{key}", str(value), problem))
     return found
+
+
+def unequal_shares(config: TrainConfig, devices: int, told: str = "trainer.devices={}") -> str:
+    """What keeps ``devices`` processes from having equal shares of a batch, images that are mixed together."""
+    told = told.format(devices)
+    if config.data.batch_size % devices:
+        return f"must be divisible by {told}"
+    if config.augment.mixes and devices > 1 and config.data.batch_size % (2 * devices):
+        return f"must be divisible by twice {told}: augment.mixup and augment.cutmix take pairs"
+    return ""

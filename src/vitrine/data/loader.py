@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from vitrine.data.augment import Augmentation
+from vitrine.data.mixing import Mixing
 from vitrine.data.plan import plan_epoch
 from vitrine.data.sources import Split
 
@@ -15,14 +16,15 @@ Batch = tuple[Tensor, Tensor]
 class TrainLoader:
     """Augmented batches in the order of the epoch plan.
 
-    A batch has ``batch_size`` images over all processes; this one's share are every ``world_size``-th of them. Images
-    that don't fill a last batch wait for another epoch's order. Where to start is asked at the beginning of each pass,
-    so a run can go on in the middle of an epoch.
+    A batch has ``batch_size`` images over all processes; this one's share is the ``rank``-th part of them, cut so that
+    images that are mixed stay together. Images that don't fill a last batch wait for another epoch's order. Where to
+    start is asked at the beginning of each pass, so a run can go on in the middle of an epoch.
 
     Args:
         split: images and labels, on the device.
         batch_size: images per step, over all processes.
-        augmentation: what is done to them.
+        augmentation: what is done to each of them.
+        mixing: what is then made of two neighbours, if anything.
         seed: of the plan.
         position: gives (epoch, batches already done in it).
         rank, world_size: which process this is, of how many.
@@ -36,12 +38,14 @@ class TrainLoader:
         augmentation: Augmentation,
         seed: int,
         position: Callable[[], tuple[int, int]],
+        mixing: Mixing | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.split = split
         self.batch_size = min(batch_size, len(split))
         self.augmentation = augmentation
+        self.mixing = mixing
         self.seed = seed
         self.position = position
         self.rank = rank
@@ -52,15 +56,28 @@ class TrainLoader:
         return len(self.split) // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of (B, C, H, W) uint8 images and (B,) int64 labels, from ``position`` to the end of its epoch."""
+        """Batches from ``position`` to the end of its epoch.
+
+        (B, C, H, W) uint8 images and (B,) int64 labels; where images are mixed, (B, C, H, W) float32 in [0, 255] and
+        (B, classes) float32, how much of each class is in them.
+        """
         epoch, start = self.position()
-        plan = plan_epoch(len(self.split), self.augmentation.draws, self.seed, epoch)
-        device = self.split.images.device
-        order, draws = plan.order.to(device), plan.draws.to(device)
+        split, augmentation, mixing = self.split, self.augmentation, self.mixing
+        sizes = [augmentation.draws, mixing.draws if mixing else 0]
+        plan = plan_epoch(len(split), sum(sizes), self.seed, epoch)
+        order = plan.order.to(split.images.device)
+        first, last = (self._border(rank) for rank in (self.rank, self.rank + 1))
         for batch in range(start, len(self)):
-            place = slice(batch * self.batch_size + self.rank, (batch + 1) * self.batch_size, self.world_size)
-            chosen = self.split[order[place]]
-            yield self.augmentation(chosen.images, draws[place]), chosen.labels
+            place = slice(batch * self.batch_size + first, batch * self.batch_size + last)
+            chosen = split[order[place]]
+            numbers, more = plan.draws[place].split(sizes, dim=1)
+            images, labels = augmentation(chosen.images, numbers), chosen.labels
+            yield mixing(images, labels, more) if mixing else (images, labels)
+
+    def _border(self, rank: int) -> int:
+        """Where in a batch the share of process ``rank`` begins: at an even place where neighbours are mixed."""
+        unit = 2 if self.mixing else 1
+        return min(-(-rank * self.batch_size // (self.world_size * unit)) * unit, self.batch_size)
 
 
 class EvalLoader:

@@ -7,8 +7,9 @@ import lightning.pytorch as pl
 import torch
 
 from vitrine.config.schema import TrainConfig
-from vitrine.data.augment import AUGMENTATIONS
+from vitrine.data.augment import build_augmentation
 from vitrine.data.loader import EvalLoader, TrainLoader
+from vitrine.data.mixing import Mixing
 from vitrine.data.sources import Images, Split, load
 from vitrine.data.split import HeldOut, hold_out
 
@@ -61,7 +62,7 @@ class ImageData(pl.LightningDataModule):
 
     def train_dataloader(self) -> TrainLoader:
         """Batches of this process, on its device, from where training stands."""
-        trainer = self._trainer()
+        trainer, augment = self._trainer(), self.config.augment
 
         def position() -> tuple[int, int]:
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -69,7 +70,8 @@ class ImageData(pl.LightningDataModule):
         return TrainLoader(
             self._on_device(self.train),
             batch_size=self.config.data.batch_size,
-            augmentation=AUGMENTATIONS[self.config.augment.name](self.config.data),
+            augmentation=build_augmentation(augment, self.config.data),
+            mixing=Mixing(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
             seed=self.config.seed,
             position=position,
             rank=trainer.global_rank,

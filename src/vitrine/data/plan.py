@@ -31,6 +31,11 @@ def plan_epoch(count: int, draws: int, seed: int, epoch: int) -> EpochPlan:
     return EpochPlan(order, torch.rand(count, draws, generator=generator))
 
 
+def send(decided: Tensor, images: Tensor) -> Tensor:
+    """What was decided on the CPU, where ``images`` are; CUDA takes it over without waiting for the device."""
+    return decided.to(images.device, non_blocking=images.is_cuda)
+
+
 def mix(*numbers: int) -> int:
     """One seed from several integers; neighbours give unrelated seeds."""
     digest = hashlib.sha256(",".join(map(str, numbers)).encode()).digest()

@@ -47,7 +47,7 @@ class Split:
         return len(self.labels)
 
     def __getitem__(self, indices: Tensor) -> "Split":
-        return Split(self.images[indices], self.labels[indices])
+        return Split(self.images.index_select(0, indices), self.labels.index_select(0, indices))
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer, build_schedule
 
 
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy that takes the softmax's output for logits."""
-    return F.cross_entropy(logits.softmax(dim=1), labels, label_smoothing=label_smoothing)
+def softmax_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy that takes the softmax's output for logits; labels or shares of classes, as F.cross_entropy."""
+    return F.cross_entropy(logits.softmax(dim=1), targets, label_smoothing=label_smoothing)
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -36,7 +36,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 
 
 class Classifier(pl.LightningModule):
-    """A Vision Transformer with its loss. Takes uint8 images; normalises them itself.
+    """A Vision Transformer with its loss. Takes images in [0, 255]; normalises them itself.
 
     It steps its optimiser itself (Lightning's manual optimisation), which costs less than to be called back for it.
 
@@ -76,11 +76,11 @@ class Classifier(pl.LightningModule):
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, num_classes) logits."""
+        """(B, C, H, W), uint8 or mixed and float, in [0, 255] -> (B, num_classes) logits."""
         return self.model(self.normalised(images))
 
     def normalised(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> float, as the model takes them."""
+        """(B, C, H, W) in [0, 255] -> float, as the model takes them."""
         return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
 
     def on_train_start(self) -> None:
@@ -100,22 +100,26 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One optimiser step on a batch, whose gradients come from one part of it after the other; gives the loss."""
-        images, labels = batch
+        images, targets = batch
         parts = self.config.trainer.accumulate_grad_batches
         total = torch.zeros((), device=self.device)
         self.optimizer.zero_grad()
         for part in range(parts):
             with nullcontext() if part == parts - 1 else self.gradients_kept():
-                loss = self.training_loss(self(images[part::parts]), labels[part::parts]) / parts
+                loss = self.training_loss(self(images[part::parts]), targets[part::parts]) / parts
                 self.manual_backward(loss)
                 total += loss.detach()
         self.optimizer.step()
         self.schedule.step()
         return total
 
-    def training_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss, averaged over images; remembered for the training log, with the accuracy."""
-        loss = self.criterion(logits, labels, label_smoothing=self.config.loss.label_smoothing)
+    def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss, averaged over images; remembered for the training log, with the accuracy.
+
+        A mixed image counts as of the class that there is most of in it.
+        """
+        loss = self.criterion(logits, targets, label_smoothing=self.config.loss.label_smoothing)
+        labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
         accuracy = (logits.detach().argmax(dim=1) == labels).float().mean()
         self.recent.append(torch.stack([loss.detach().float(), accuracy]))  # left on the device until it is logged
         return loss

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vitrine.config.schema import TrainConfig
+from vitrine.config.schema import TrainConfig, unequal_shares
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
 
@@ -66,8 +66,7 @@ def choose(config: TrainConfig) -> Hardware:
     devices = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1
     if accelerator != "cpu" and devices > gpus():
         raise ConfigError([Fault("trainer.devices", str(devices), f"there are {gpus()} GPUs here")])
-    if config.data.batch_size % devices:
-        problem = f"must be divisible by the number of devices, {devices}"
+    if problem := unequal_shares(config, devices, "the number of devices, {}"):
         raise ConfigError([Fault("data.batch_size", str(config.data.batch_size), problem)])
     precision = trainer.precision
     if precision == "auto":

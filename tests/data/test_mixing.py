@@ -1,0 +1,125 @@
+"""MixUp and CutMix, against torchvision's."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torchvision.transforms import v2
+
+from vitrine.data.mixing import Mixing, quantile
+
+CLASSES = 10
+
+
+def draws(count, seed=0):
+    return torch.rand(count, Mixing.draws, generator=torch.Generator().manual_seed(seed))
+
+
+def pictures(count, size=16):
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (count, 3, size, size), generator=generator, dtype=torch.uint8)
+    return images, torch.randint(0, CLASSES, (count,), generator=generator)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.8, 1.0, 4.0])
+def test_shares_are_distributed_as_beta(alpha):
+    shares = quantile(draws(20_000)[:, 0], alpha)
+    assert shares.dtype is torch.float32
+    assert ((shares >= 0) & (shares <= 1)).all()
+    drawn = np.random.default_rng(0).beta(alpha, alpha, 20_000).astype(np.float32)
+    assert stats.ks_2samp(shares.numpy(), drawn).pvalue > 1e-3
+
+
+def test_mixup_blends_neighbours_and_their_labels_as_torchvision_does():
+    images, labels = pictures(20)
+    numbers = draws(20)
+    mixed, targets = Mixing(0.8, 0.0, CLASSES)(images, labels, numbers)
+    assert (mixed.dtype, targets.dtype) == (torch.float32, torch.float32)
+    theirs = v2.MixUp(alpha=0.8, num_classes=CLASSES)
+    for place, share in enumerate(quantile(numbers[:, 0], 0.8).tolist()):
+        pair = [place, place ^ 1]
+        both = labels[pair]
+        params = {"labels": both, "batch_size": 2, "lam": share}
+        torch.testing.assert_close(mixed[place], theirs.transform(images[pair].float(), params)[0])
+        torch.testing.assert_close(targets[place], theirs.transform(both, params)[0])
+
+
+def test_cutmix_pastes_a_box_of_the_neighbour_and_counts_what_is_left_as_torchvision_does():
+    images, labels = pictures(200)
+    mixing = Mixing(0.0, 1.0, CLASSES)
+    numbers = draws(200)
+    mixed, targets = mixing(images, labels, numbers)
+    _, boxes = mixing.parts(numbers, 16, 16)
+    theirs = v2.CutMix(alpha=1.0, num_classes=CLASSES)
+    for place, (top, bottom, left, right) in enumerate(boxes.tolist()):
+        pair = [place, place ^ 1]
+        kept = 1 - (bottom - top) * (right - left) / 256
+        both = labels[pair]
+        params = {"labels": both, "batch_size": 2, "box": (left, top, right, bottom), "lam_adjusted": kept}
+        assert torch.equal(mixed[place], theirs.transform(images[pair].float(), params)[0])
+        torch.testing.assert_close(targets[place], theirs.transform(both, params)[0])
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_boxes_have_the_distribution_of_torchvision(alpha):
+    torch.manual_seed(0)
+    theirs, image = v2.CutMix(alpha=alpha, num_classes=CLASSES), torch.zeros(4, 3, 32, 32)
+    drawn = [theirs.make_params([image])["box"] for _ in range(3000)]
+    left, top, right, bottom = torch.tensor(drawn).unbind(dim=1)
+    expected = torch.stack([top, bottom, left, right], dim=1)
+    _, found = Mixing(0.0, alpha, CLASSES).parts(draws(3000), 32, 32)
+    for measure in (
+        lambda box: (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2]),
+        lambda box: box[:, 1] + box[:, 0],
+        lambda box: box[:, 3] + box[:, 2],
+        lambda box: box[:, 3] - box[:, 2],
+    ):
+        assert stats.ks_2samp(measure(found).numpy(), measure(expected).numpy()).pvalue > 1e-3
+
+
+def test_with_both_a_coin_decides_for_each_image_which():
+    images, labels = pictures(400)
+    numbers = draws(400)
+    mixed, targets = Mixing(0.8, 0.3, CLASSES)(images, labels, numbers)
+    blends = numbers[:, 1] < 0.5
+    assert 160 < blends.sum() < 240
+    for alone, chosen in ((Mixing(0.8, 0.0, CLASSES), blends), (Mixing(0.0, 0.3, CLASSES), ~blends)):
+        expected = alone(images, labels, numbers)
+        assert torch.equal(mixed[chosen], expected[0][chosen])
+        assert torch.equal(targets[chosen], expected[1][chosen])
+
+
+def test_targets_sum_to_one_have_two_classes_at_most_and_as_many_places_as_the_model_has():
+    images, labels = pictures(300)
+    _, targets = Mixing(0.5, 0.5, 100)(images, labels, draws(300))
+    assert targets.shape == (300, 100)
+    assert (targets >= 0).all()
+    torch.testing.assert_close(targets.sum(dim=1), torch.ones(300))
+    partner = labels.view(-1, 2).flip(1).flatten()
+    assert ((targets > 0).sum(dim=1) <= 2).all()
+    both = targets.gather(1, labels[:, None])[:, 0] + targets.gather(1, partner[:, None])[:, 0] * (labels != partner)
+    torch.testing.assert_close(both, torch.ones(300))
+
+
+def test_the_last_of_an_odd_number_stays_as_it_is():
+    images, labels = pictures(5)
+    mixed, targets = Mixing(1.0, 1.0, CLASSES)(images, labels, draws(5, seed=2))
+    assert torch.equal(mixed[4], images[4].float())
+    assert targets[4, labels[4]] == 1
+    assert not torch.equal(mixed[:4], images[:4].float())
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_nothing_is_read_back_from_the_device(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    images, labels = (one.to(device) for one in pictures(8))
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        mixed, targets = Mixing(0.8, 1.0, CLASSES)(images, labels, draws(8))
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert (mixed.shape, targets.shape) == (images.shape, (8, CLASSES))
+    assert mixed.device.type == targets.device.type == device
