@@ -13,6 +13,9 @@ from running import SMALL, make_pictures, only_run
 from vitrine import compose, fit, load_run
 from vitrine.data.module import ImageData
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
+from vitrine.training.devices import Hardware
+
+HARDWARE = Hardware("cpu", 1, "32-true", "CPU")
 
 
 class Watch(Callback):
@@ -47,7 +50,7 @@ def test_training_learns_and_the_run_can_be_used(small):
     assert run.metrics == result.metrics
     assert run.config.optimizer.lr == 2e-3
     assert not run.model.training
-    data = ImageData(run.config)
+    data = ImageData(run.config, HARDWARE)
     mean, std = run.config.data.mean[0], run.config.data.std[0]
     with torch.no_grad():
         logits = run.model((data.test.images.float() / 255 - mean) / std)
@@ -67,7 +70,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones(small):
 
 def test_the_validation_split_depends_on_its_own_seed_alone(small):
     hashes = {
-        words: ImageData(small(*words)).held_out_hash
+        words: ImageData(small(*words), HARDWARE).held_out_hash
         for words in (("seed=0",), ("seed=1",), ("data.val_seed=1",), ("data.val_fraction=0.2",))
     }
     assert hashes["seed=0",] == hashes["seed=1",]
@@ -228,6 +231,6 @@ def test_a_curve_of_the_test_images_is_measured_and_changes_nothing(small):
 
 
 def test_images_that_are_not_held_out_are_trained_on_too(small):
-    kept, all_of_them = ImageData(small()), ImageData(small("data.hold_out=false"))
+    kept, all_of_them = ImageData(small(), HARDWARE), ImageData(small("data.hold_out=false"), HARDWARE)
     assert len(all_of_them.train) == len(kept.train) + len(kept.val)
     assert torch.equal(all_of_them.val.images, kept.val.images)

@@ -1,15 +1,14 @@
-"""Batches from images that lie in one tensor: a gather by index, on the device where training happens."""
+"""Which images make each batch, on the device where training happens; a feed gets them there."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import torch
-from torch import Tensor
 
 from vitrine.data.augment import Augmentation
+from vitrine.data.feed import Feed
 from vitrine.data.plan import plan_epoch
-from vitrine.data.sources import Split
-
-Batch = tuple[Tensor, Tensor]
+from vitrine.data.sources import Batch
 
 
 class TrainLoader:
@@ -20,7 +19,7 @@ class TrainLoader:
     so a run can go on in the middle of an epoch.
 
     Args:
-        split: images and labels, on the device.
+        split: images and labels.
         batch_size: images per step, over all processes.
         augmentation: what is done to them.
         seed: of the plan.
@@ -30,7 +29,7 @@ class TrainLoader:
 
     def __init__(
         self,
-        split: Split,
+        split: Feed,
         *,
         batch_size: int,
         augmentation: Augmentation,
@@ -55,12 +54,14 @@ class TrainLoader:
         """Batches of (B, C, H, W) uint8 images and (B,) int64 labels, from ``position`` to the end of its epoch."""
         epoch, start = self.position()
         plan = plan_epoch(len(self.split), self.augmentation.draws, self.seed, epoch)
-        device = self.split.images.device
-        order, draws = plan.order.to(device), plan.draws.to(device)
-        for batch in range(start, len(self)):
-            place = slice(batch * self.batch_size + self.rank, (batch + 1) * self.batch_size, self.world_size)
-            chosen = self.split[order[place]]
-            yield self.augmentation(chosen.images, draws[place]), chosen.labels
+        draws = plan.draws.to(self.split.device)
+        places = [
+            slice(batch * self.batch_size + self.rank, (batch + 1) * self.batch_size, self.world_size)
+            for batch in range(start, len(self))
+        ]
+        with closing(self.split.batches([plan.order[place] for place in places])) as batches:
+            for place, (images, labels) in zip(places, batches, strict=True):
+                yield self.augmentation(images, draws[place]), labels
 
 
 class EvalLoader:
@@ -69,7 +70,7 @@ class EvalLoader:
     Where the images don't divide evenly, some processes' last batches are smaller, or empty: no image counts twice.
     """
 
-    def __init__(self, split: Split, *, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, split: Feed, *, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         self.split = split
         self.batch_size = batch_size
         self.rank = rank
@@ -81,7 +82,7 @@ class EvalLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of (B, C, H, W) uint8 images and (B,) int64 labels."""
-        own = torch.arange(len(self.split), device=self.split.images.device)[self.rank :: self.world_size]
-        for batch in range(len(self)):
-            chosen = self.split[own[batch * self.batch_size : (batch + 1) * self.batch_size]]
-            yield chosen.images, chosen.labels
+        own = torch.arange(len(self.split))[self.rank :: self.world_size]
+        places = [slice(batch * self.batch_size, (batch + 1) * self.batch_size) for batch in range(len(self))]
+        with closing(self.split.batches([own[place] for place in places])) as batches:
+            yield from batches

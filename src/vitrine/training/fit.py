@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from vitrine.config import TrainConfig, train_faults
 from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
 from vitrine.data.plan import mix
+from vitrine.data.storage import Storage
 from vitrine.errors import ConfigError, Interrupted
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
@@ -55,6 +56,7 @@ class Run:
         config: everything the run is made with.
         record: its folder.
         hardware: what it computes on.
+        storage: where its images lie.
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
         pretrained: weights to start from, if it doesn't start from its own checkpoint.
@@ -63,6 +65,7 @@ class Run:
     config: TrainConfig
     record: RunRecord
     hardware: Hardware
+    storage: Storage
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
@@ -90,9 +93,9 @@ def fit(
     with quiet_libraries():
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
-        data = ImageData(config)
+        data = ImageData(config, hardware)
         record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
-        run = Run(config, record, hardware, parent.name if parent else None, varies, pretrained)
+        run = Run(config, record, hardware, data.storage, parent.name if parent else None, varies, pretrained)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)
@@ -125,7 +128,7 @@ def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> 
 def _train_in_process(run: Run, rank: int) -> None:
     """What one of several processes does: each reads the data by itself."""
     with quiet_libraries():
-        train_and_test(run, ImageData(run.config), rank=rank)
+        train_and_test(run, ImageData(run.config, run.hardware, run.storage), rank=rank)
 
 
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
@@ -154,7 +157,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     }
     record.update(**facts)
     started = None if run.pretrained is None else run.pretrained.changes
-    show_start(console, config, record, run.hardware, facts, data.sizes, started)
+    show_start(console, config, record, run.hardware, facts, data.sizes, data.storage.line, started)
     with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
         best = _train(run, data, module, [progress, *callbacks], logger)
@@ -234,6 +237,7 @@ def _write_origin(run: Run, data: ImageData) -> None:
         processes=run.hardware.devices,
         precision=run.hardware.precision,
         images=data.sizes,
+        storage=asdict(data.storage),
         classes=data.images.classes,
         validation=data.held_out_hash,
         group=run.group,
