@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -87,7 +88,7 @@ class FromDisk:
             sampler=[self.pictures.files(indices) for indices in chosen],
             num_workers=min(self.workers, len(chosen)),
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_leave_signals_to_training,
+            worker_init_fn=partial(_begin, os.getpid()),
             generator=torch.Generator(),  # else it would draw from the one that training draws from
         )
         running: Any = iter(loader)
@@ -118,6 +119,12 @@ def _next(running: Any) -> Tensor | str:
         raise DataError(f"pictures can't be decoded further: {first_line(error)}; {hint}") from None
 
 
-def _leave_signals_to_training(worker: int) -> None:
-    """Let no Ctrl-C reach a worker: training finishes its step, for which it may need the next batch."""
+def _begin(training: int, worker: int) -> None:
+    """Make a worker end with the process that trains, and with nothing else.
+
+    Ctrl-C must not reach it: training finishes its step, for which it may need the next batch. And PyTorch's workers
+    notice when training is killed, except in the time before they began.
+    """
     os.setsid()
+    if os.getppid() != training:
+        os._exit(1)
