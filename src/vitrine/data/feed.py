@@ -4,6 +4,7 @@
 """
 
 import os
+import sys
 from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +16,10 @@ from torch.utils.data import DataLoader
 from vitrine.data.pictures import Pictures
 from vitrine.data.sources import Batch, Split
 from vitrine.errors import DataError, first_line
+
+# How workers begin. A fork is ready at once; processes that were spawned, as those of a training in several processes,
+# would spawn theirs too, each of which imports torch for seconds, in every epoch.
+START = "fork" if sys.platform == "linux" else None
 
 
 class Feed(Protocol):
@@ -88,6 +93,7 @@ class FromDisk:
             sampler=[self.pictures.files(indices) for indices in chosen],
             num_workers=min(self.workers, len(chosen)),
             pin_memory=self.device.type == "cuda",
+            multiprocessing_context=START,
             worker_init_fn=partial(_begin, os.getpid()),
             generator=torch.Generator(),  # else it would draw from the one that training draws from
         )
