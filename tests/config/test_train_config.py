@@ -38,6 +38,13 @@ def change(default):
     ("changes", "fault"),
     [
         ({"data__mean": [0.1, 0.2]}, Fault("data.mean", "[0.1, 0.2]", "needs 1 value")),
+        (
+            {"data__storage": "disk"},
+            Fault(
+                "data.storage", "disk", "streams pictures: data=imagefolder; data=digits is read into memory as a whole"
+            ),
+        ),
+        ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),
         ({"data__std": []}, Fault("data.std", "[]", "needs 1 value")),
         ({"data__std": [0.0]}, Fault("data.std", "[0.0]", "must be > 0")),
         (

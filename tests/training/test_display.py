@@ -17,6 +17,7 @@ from vitrine.training.display import quiet_libraries, show_compiled, show_result
 
 FACTS = {"parameters": 1_234_567, "flops_per_image": 35_145_000_000, "steps_per_epoch": 1_012}
 SIZES = {"training": 1_294, "validation": 143, "test": 0}
+STORAGE = "in memory: 92 kB"
 
 
 @pytest.fixture(params=["terminal", "plain"])
@@ -37,9 +38,8 @@ def told(console: Console) -> str:
 
 def start(console: Console, record: RunRecord, *words: str, devices: int = 1) -> None:
     config = composed("model=vit_nano", "position=learned", "optimizer.lr=0.003", "seed=7", *words)
-    show_start(
-        console, config, record, Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads"), FACTS, SIZES
-    )
+    hardware = Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads")
+    show_start(console, config, record, hardware, FACTS, SIZES, STORAGE)
 
 
 def test_the_start_says_what_is_about_to_happen(console, tmp_path):
@@ -48,6 +48,7 @@ def test_the_start_says_what_is_about_to_happen(console, tmp_path):
     for fact in (
         "digits: 8x8x1, 10 classes; 1,294 training, 143 validation",
         "ViT 64 wide, 4 deep, 4 heads",
+        "images in memory: 92 kB",
         "16 tokens of 2x2 pixels",
         "position learned, pool mean",
         "1,234,567",
@@ -86,6 +87,7 @@ def test_a_file_gets_a_whole_line_for_each_fact_and_no_control_codes(tmp_path):
     lines = console.file.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "data",
+        "images",
         "model",
         "parameters",
         "FLOPs per image",
@@ -173,7 +175,8 @@ def test_large_numbers_are_short(tmp_path, flops, shown):
     console = Console(file=io.StringIO(), force_terminal=False)
     config = composed("model=vit_nano")
     facts = {**FACTS, "flops_per_image": flops}
-    show_start(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"), facts, SIZES)
+    hardware = Hardware("cpu", 1, "32-true", "sdpa", "CPU")
+    show_start(console, config, RunRecord(tmp_path), hardware, facts, SIZES, STORAGE)
     assert f"FLOPs per image  {shown}" in console.file.getvalue()
 
 

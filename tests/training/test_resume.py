@@ -2,6 +2,7 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import time
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from running import ROOT, only_run
+from running import ROOT, make_pictures, only_run
 
 from vitrine import compose, fit, resume
 from vitrine.errors import ConfigError, Interrupted, RunError
@@ -94,6 +95,25 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, 
     assert result.run_dir == record.path
     assert_same(record, whole)
     assert len(record.facts["resumed"]) == 1
+
+
+def test_streamed_pictures_go_on_in_the_middle_of_an_epoch_also_from_memory(tmp_path):
+    make_pictures(tmp_path / "pictures", "train", "test", size=(12, 9))
+    data = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"]
+    words = [*WORDS, *data, "data.batch_size=8", f"paths.data_dir={tmp_path}"]  # 4 epochs of 4 steps
+    whole = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
+    for name, changes in (("disk", []), ("memory", ["data.storage=memory"])):
+        streamed = [*words, "data.storage=disk", "data.workers=2", f"paths.output_dir={tmp_path / name}"]
+        with pytest.raises(Interrupted):
+            fit(compose(streamed), callbacks=[SignalAt(6)])
+        assert multiprocessing.active_children() == []
+        record = RunRecord(only_run(tmp_path / name))
+        assert torch.load(record.last, weights_only=True)["global_step"] == 6
+
+        resume(record.path, compose([*changes, f"resume={record.path}"]), changes)
+
+        assert_same(record, whole)
+        assert record.facts["storage"]["place"] == name
 
 
 def test_a_killed_run_goes_on_from_its_last_epoch(whole, tmp_path):

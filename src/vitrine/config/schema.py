@@ -12,6 +12,7 @@ from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
+STORAGES = ("auto", "device", "memory", "disk")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")
@@ -39,6 +40,9 @@ class DataConfig:
         val_fraction: share of the training images held out for validation.
         val_seed: which images those are.
         hold_out: whether they are kept from training; if not, validation measures what has been learned by heart.
+        storage: where decoded images lie in training: on its device, in the machine's memory, or nowhere, pictures
+            being streamed from disk; ``auto`` is the first of these that they fit into (data/storage.py).
+        workers: processes that decode streamed pictures, for each process that trains; null goes by the cores.
     """
 
     name: str = choice(SOURCES, MISSING)
@@ -55,6 +59,8 @@ class DataConfig:
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
     hold_out: bool = True
+    storage: str = choice(STORAGES, "auto")
+    workers: int | None = number(None, ge=1, le=1024)
 
 
 @dataclass
@@ -307,6 +313,9 @@ def train_faults(config: TrainConfig) -> list[Fault]:
         if len(values) not in (1, data.in_channels):
             several = f" or {data.in_channels}, one per channel" if data.in_channels > 1 else ""
             found.append(Fault(key, str(values), f"needs 1 value{several}"))
+    if data.storage == "disk" and data.name != "imagefolder":
+        problem = f"streams pictures: data=imagefolder; data={data.name} is read into memory as a whole"
+        found.append(Fault("data.storage", "disk", problem))
     for key, used, by in (("betas", ("adamw", "adam"), "adamw and adam"), ("momentum", ("sgd",), "sgd")):
         value = getattr(optimizer, key)
         if optimizer.name in used and value is None:

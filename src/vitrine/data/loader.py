@@ -1,16 +1,15 @@
-"""Batches from images that lie in one tensor: a gather by index, on the device where training happens."""
+"""Which images make each batch, on the device where training happens; a feed gets them there."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import torch
-from torch import Tensor
 
 from vitrine.data.augment import Augmentation
+from vitrine.data.feed import Feed
 from vitrine.data.mixing import Mixing
 from vitrine.data.plan import plan_epoch
-from vitrine.data.sources import Split
-
-Batch = tuple[Tensor, Tensor]
+from vitrine.data.sources import Batch
 
 
 class TrainLoader:
@@ -21,7 +20,7 @@ class TrainLoader:
     start is asked at the beginning of each pass, so a run can go on in the middle of an epoch.
 
     Args:
-        split: images and labels, on the device.
+        split: images and labels.
         batch_size: images per step, over all processes.
         augmentation: what is done to each of them.
         mixing: what is then made of two neighbours, if anything.
@@ -32,7 +31,7 @@ class TrainLoader:
 
     def __init__(
         self,
-        split: Split,
+        split: Feed,
         *,
         batch_size: int,
         augmentation: Augmentation,
@@ -62,17 +61,17 @@ class TrainLoader:
         (B, classes) float32, how much of each class is in them.
         """
         epoch, start = self.position()
-        split, augmentation, mixing = self.split, self.augmentation, self.mixing
+        augmentation, mixing = self.augmentation, self.mixing
         sizes = [augmentation.draws, mixing.draws if mixing else 0]
-        plan = plan_epoch(len(split), sum(sizes), self.seed, epoch)
-        order = plan.order.to(split.images.device)
+        plan = plan_epoch(len(self.split), sum(sizes), self.seed, epoch)
         first, last = (self._border(rank) for rank in (self.rank, self.rank + 1))
-        for batch in range(start, len(self)):
-            place = slice(batch * self.batch_size + first, batch * self.batch_size + last)
-            chosen = split[order[place]]
-            numbers, more = plan.draws[place].split(sizes, dim=1)
-            images, labels = augmentation(chosen.images, numbers), chosen.labels
-            yield mixing(images, labels, more) if mixing else (images, labels)
+        begins = range(start * self.batch_size, len(self) * self.batch_size, self.batch_size)
+        places = [slice(begin + first, begin + last) for begin in begins]
+        with closing(self.split.batches([plan.order[place] for place in places])) as batches:
+            for place, (images, labels) in zip(places, batches, strict=True):
+                numbers, more = plan.draws[place].split(sizes, dim=1)
+                images = augmentation(images, numbers)
+                yield mixing(images, labels, more) if mixing else (images, labels)
 
     def _border(self, rank: int) -> int:
         """Where in a batch the share of process ``rank`` begins: at an even place where neighbours are mixed."""
@@ -86,7 +85,7 @@ class EvalLoader:
     Where the images don't divide evenly, some processes' last batches are smaller, or empty: no image counts twice.
     """
 
-    def __init__(self, split: Split, *, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, split: Feed, *, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         self.split = split
         self.batch_size = batch_size
         self.rank = rank
@@ -98,7 +97,7 @@ class EvalLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of (B, C, H, W) uint8 images and (B,) int64 labels."""
-        own = torch.arange(len(self.split), device=self.split.images.device)[self.rank :: self.world_size]
-        for batch in range(len(self)):
-            chosen = self.split[own[batch * self.batch_size : (batch + 1) * self.batch_size]]
-            yield chosen.images, chosen.labels
+        own = torch.arange(len(self.split))[self.rank :: self.world_size]
+        places = [slice(batch * self.batch_size, (batch + 1) * self.batch_size) for batch in range(len(self))]
+        with closing(self.split.batches([own[place] for place in places])) as batches:
+            yield from batches

@@ -1,24 +1,34 @@
-"""The data of a run, ready for training: read, split, moved to the device, cut into batches."""
+"""The data of a run, ready for training: read, split, brought to the device, cut into batches."""
 
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from torch import Tensor
 
 from vitrine.config.schema import TrainConfig
 from vitrine.data.augment import build_augmentation
+from vitrine.data.feed import Feed, FromDisk, FromMemory
 from vitrine.data.loader import EvalLoader, TrainLoader
 from vitrine.data.mixing import Mixing
 from vitrine.data.sources import Images, Split, load
 from vitrine.data.split import HeldOut, hold_out
+from vitrine.data.storage import Storage, choose, memory_room
 
 
 class ImageData(pl.LightningDataModule):
     """Loads when it is made, so that what the data is like is known before a model is built.
 
+    Args:
+        config: of the run.
+        accelerator: where the run computes: ``cpu``, ``cuda`` or ``mps``.
+        devices: in how many processes.
+        storage: where the images lie, if that was chosen already, by the process that started this one.
+
     Attributes:
         images: the data set as the source gives it.
+        storage: where its images lie.
         held_out: the validation split; ``None`` where the source has validation images of its own.
         train, val, test: the splits to train, choose and test on; ``test`` is ``None`` where there is none.
 
@@ -26,10 +36,15 @@ class ImageData(pl.LightningDataModule):
         DataError: the data cannot be read or split.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(
+        self, config: TrainConfig, accelerator: str = "cpu", devices: int = 1, storage: Storage | None = None
+    ) -> None:
         super().__init__()
         self.config = config
-        self.images: Images = load(config.data, Path(config.paths.cache_dir))
+        memory = memory_room(config.data.storage if storage is None else storage.place, devices)
+        self.images: Images = load(config.data, Path(config.paths.cache_dir), memory)
+        self.storage = storage or choose(config.data, self.images, accelerator, devices, memory)
+        self._streams: list[FromDisk] = []
         self.held_out: HeldOut | None = None
         if self.images.val is not None:
             self.train, self.val = self.images.train, self.images.val
@@ -68,7 +83,7 @@ class ImageData(pl.LightningDataModule):
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
         return TrainLoader(
-            self._on_device(self.train),
+            self._feed(self.train),
             batch_size=self.config.data.batch_size,
             augmentation=build_augmentation(augment, self.config.data),
             mixing=Mixing(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
@@ -89,18 +104,33 @@ class ImageData(pl.LightningDataModule):
         return self._eval_loader(self.test)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Nothing to do: batches are made on the device."""
+        """Nothing to do: batches are on the device already."""
         return batch
+
+    def teardown(self, stage: str) -> None:
+        """End what decodes pictures."""
+        while self._streams:
+            self._streams.pop().close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """End what decodes pictures: Lightning tears nothing down after an error."""
+        self.teardown("")
 
     def _eval_loader(self, split: Split) -> EvalLoader:
         trainer = self._trainer()
         batch_size = max(256, self.config.data.batch_size) // trainer.world_size
         return EvalLoader(
-            self._on_device(split), batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size
+            self._feed(split), batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size
         )
 
-    def _on_device(self, split: Split) -> Split:
+    def _feed(self, split: Split) -> Feed:
         device = self._trainer().strategy.root_device
+        if self.storage.place == "disk":
+            self._streams.append(FromDisk(split, device, self.storage.workers))
+            return self._streams[-1]
+        assert isinstance(split.images, Tensor)
+        if self.storage.place == "memory" and device.type == "cuda":
+            return FromMemory(split, device)
         return Split(split.images.to(device), split.labels.to(device))
 
     def _trainer(self) -> pl.Trainer:

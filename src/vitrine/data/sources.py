@@ -1,4 +1,4 @@
-"""Data sets, decoded: each source gives its images as one uint8 tensor per split, and fails with a message that helps.
+"""Data sets: each source gives its images as one uint8 tensor per split, or as pictures yet to be decoded.
 
 ``SOURCES`` maps the word of ``data=`` to a function from a ``DataConfig`` to :class:`Images`. A new data set is one
 function, one line there, and one file in ``conf/data/``.
@@ -7,8 +7,9 @@ function, one line there, and one file in ``conf/data/``.
 import contextlib
 import hashlib
 import io
+import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.folder import ImageFolder
+from vitrine.data.pictures import MODES, Decoder, Pictures
 from vitrine.errors import DataError, first_line
 
 OFFLINE = "python train.py data=digits works without a network, and so does data.root=DIR with the data set in it"
@@ -33,21 +34,37 @@ MNIST_MD5 = {
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels
+Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images (N, C, H, W) uint8 and their labels (N,) int64."""
+    """Images (N, C, H, W) uint8 and their labels (N,) int64; or pictures still on disk, which indexing decodes."""
 
-    images: Tensor
+    images: Tensor | Pictures
     labels: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, indices: Tensor) -> "Split":
-        return Split(self.images.index_select(0, indices), self.labels.index_select(0, indices))
+        """Some of the images; pictures stay on disk."""
+        kept = self.images
+        images = kept.index_select(0, indices) if isinstance(kept, Tensor) else kept.subset(indices)
+        return Split(images, self.labels.index_select(0, indices))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the labels are, and the images unless they are on disk."""
+        return self.labels.device
+
+    def batches(self, chosen: Sequence[Tensor]) -> Generator[Batch, None, None]:
+        """For each of ``chosen``, (B,) int64 indices in memory: (B, C, H, W) uint8 images and (B,) int64 labels."""
+        together = torch.cat([torch.empty(0, dtype=torch.int64), *chosen]).to(self.device)
+        for indices in together.split([len(some) for some in chosen]):
+            images = self.images
+            pixels = images.index_select(0, indices) if isinstance(images, Tensor) else images[indices]
+            yield pixels, self.labels.index_select(0, indices)
 
 
 @dataclass(frozen=True)
@@ -59,16 +76,25 @@ class Images:
     val: Split | None
     test: Split | None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images, decoded."""
+        return sum(split.images.nbytes for split in (self.train, self.val, self.test) if split is not None)
 
-def load(config: DataConfig, cache_dir: Path) -> Images:
+
+def load(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> Images:
     """Read the data set that ``config`` names, downloading it where it is not there yet.
 
-    Images of another size than ``config.image_size`` are resized to it, bilinear with antialiasing.
+    Images of another size than ``config.image_size`` are resized to it, bilinear with antialiasing. Pictures are
+    decoded, and kept in the cache, unless they would take more than ``memory`` bytes: then they stay on disk.
 
     Raises:
         DataError: it is missing and cannot be downloaded, damaged, or of other channels than ``config`` says.
     """
-    images = SOURCES[config.name](config, cache_dir)
+    images = SOURCES[config.name](config)
+    if images.nbytes <= memory:
+        val, test = (split and _decoded(split, cache_dir) for split in (images.val, images.test))
+        images = Images(images.classes, _decoded(images.train, cache_dir), val, test)
     channels = images.train.images.shape[1]
     if channels != config.in_channels:
         given = f"data.in_channels={config.in_channels}"
@@ -78,8 +104,23 @@ def load(config: DataConfig, cache_dir: Path) -> Images:
     return Images(images.classes, _resized(images.train, size), val, test)
 
 
+def _decoded(split: Split, cache_dir: Path) -> Split:
+    pictures = split.images
+    if isinstance(pictures, Tensor):
+        return split
+    decoder = pictures.decoder
+    images = cached(
+        cache_dir,
+        label=pictures.label,
+        sources=pictures.paths,
+        settings={"image_size": decoder.size, "in_channels": decoder.channels},
+        make=lambda: decoder.read(pictures.paths),
+    )
+    return Split(torch.from_numpy(images), split.labels)
+
+
 def _resized(split: Split, size: int) -> Split:
-    if split.images.shape[2:] == (size, size):
+    if isinstance(split.images, Pictures) or split.images.shape[2:] == (size, size):
         return split
     from torchvision.transforms.v2.functional import resize
 
@@ -87,7 +128,7 @@ def _resized(split: Split, size: int) -> Split:
     return Split(torch.cat([resize(images, [size, size], antialias=True) for images in some]), split.labels)
 
 
-def digits(config: DataConfig, cache_dir: Path) -> Images:
+def digits(config: DataConfig) -> Images:
     """scikit-learn's digits: 16 grey levels, scaled to 0..255. A fifth of each class is the test set, for good."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -100,7 +141,7 @@ def digits(config: DataConfig, cache_dir: Path) -> Images:
     return Images(classes, every[torch.from_numpy(np.sort(train))], None, every[torch.from_numpy(np.sort(test))])
 
 
-def mnist(config: DataConfig, cache_dir: Path) -> Images:
+def mnist(config: DataConfig) -> Images:
     """MNIST in torchvision's layout, ``ROOT/MNIST/raw``; the files are compared with their known MD5 sums."""
     from torchvision import datasets
 
@@ -112,33 +153,33 @@ def mnist(config: DataConfig, cache_dir: Path) -> Images:
     return _torchvision(datasets.MNIST, config, raw)
 
 
-def fashion_mnist(config: DataConfig, cache_dir: Path) -> Images:
+def fashion_mnist(config: DataConfig) -> Images:
     """Fashion-MNIST in torchvision's layout, ``ROOT/FashionMNIST/raw``."""
     from torchvision import datasets
 
     return _torchvision(datasets.FashionMNIST, config, Path(config.root) / "FashionMNIST" / "raw")
 
 
-def cifar10(config: DataConfig, cache_dir: Path) -> Images:
+def cifar10(config: DataConfig) -> Images:
     """CIFAR-10 in torchvision's layout, or as pictures in ``ROOT/cifar10/{train,test}/<class>/``."""
     from torchvision import datasets
 
     batches = Path(config.root) / "cifar-10-batches-py"
     pictures = Path(config.root) / "cifar10"
     if pictures.is_dir() and not batches.is_dir():
-        return imagefolder(replace(config, root=str(pictures)), cache_dir)
+        return imagefolder(replace(config, root=str(pictures)))
     return _torchvision(datasets.CIFAR10, config, batches)
 
 
-def cifar100(config: DataConfig, cache_dir: Path) -> Images:
+def cifar100(config: DataConfig) -> Images:
     """CIFAR-100 in torchvision's layout."""
     from torchvision import datasets
 
     return _torchvision(datasets.CIFAR100, config, Path(config.root) / "cifar-100-python")
 
 
-def imagefolder(config: DataConfig, cache_dir: Path) -> Images:
-    """Pictures in class folders, scaled so that the shorter side fits, cropped to the middle, and kept in the cache."""
+def imagefolder(config: DataConfig) -> Images:
+    """Pictures in class folders, not decoded yet."""
     if config.in_channels not in MODES:
         raise DataError(f"data.in_channels={config.in_channels}: pictures have 1 (grey), 3 (colour) or 4 (with alpha)")
     folder = ImageFolder.scan(config.root)
@@ -146,23 +187,17 @@ def imagefolder(config: DataConfig, cache_dir: Path) -> Images:
         raise DataError(
             f"{config.root}/train has {len(folder.classes)} classes, not data.num_classes={config.num_classes}"
         )
+    decoder = Decoder(config.image_size, config.in_channels)
     splits: dict[str, Split | None] = {"val": None, "test": None}
-    for name, pictures in folder.splits.items():
-        paths = [path for path, _ in pictures]
-        images = cached(
-            cache_dir,
-            label=f"{folder.root.name}-{name}",
-            sources=paths,
-            settings={"image_size": config.image_size, "in_channels": config.in_channels},
-            make=lambda paths=paths: _decode_all(paths, config),  # type: ignore[misc]
-        )
-        splits[name] = Split(torch.from_numpy(images), torch.tensor([label for _, label in pictures]))
+    for name, found in folder.splits.items():
+        pictures = Pictures(f"{folder.root.name}-{name}", [path for path, _ in found], decoder)
+        splits[name] = Split(pictures, torch.tensor([label for _, label in found]))
     train = splits["train"]
     assert train is not None  # ImageFolder.scan makes sure of it
     return Images(folder.classes, train, splits["val"], splits["test"])
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], Images]] = {
+SOURCES: dict[str, Callable[[DataConfig], Images]] = {
     "digits": digits,
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,
@@ -214,30 +249,3 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
     except (OSError, RuntimeError) as error:
         reason = textwrap.shorten(str(error), 160, placeholder=" ...")
         raise DataError(f"{name} is not in {root} and could not be downloaded ({reason}); {OFFLINE}") from None
-
-
-def _decode_all(paths: list[Path], config: DataConfig) -> np.ndarray:
-    shape = (config.in_channels, config.image_size, config.image_size)
-    images = np.empty((len(paths), *shape), dtype=np.uint8)
-    for index, path in enumerate(paths):
-        images[index] = _decode(path, config)
-    return images
-
-
-def _decode(path: Path, config: DataConfig) -> np.ndarray:
-    size = config.image_size
-    try:
-        with Image.open(path) as file:
-            image: Image.Image = file
-            if file.mode.startswith("I;16"):  # Pillow would cut 16 bits off at 255
-                image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
-            image = image.convert(MODES[config.in_channels])
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path} cannot be read as a picture: {first_line(error)}") from None
-    if image.size != (size, size):
-        scale = size / min(image.size)
-        width, height = (max(size, round(side * scale)) for side in image.size)
-        left, top = (width - size) // 2, (height - size) // 2
-        image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
-    pixels = np.asarray(image, dtype=np.uint8)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -24,9 +24,10 @@ def show_start(
     hardware: Hardware,
     facts: Mapping[str, int],
     sizes: Mapping[str, int],
+    storage: str,
     pretrained: Sequence[str] | None = None,
 ) -> None:
-    """Print one table: data, model, parameters, FLOPs, device, precision, run folder."""
+    """Print one table: data, where its images lie, model, parameters, FLOPs, device, precision, run folder."""
     model, data = config.model, config.data
     layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {data.num_classes} classes"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
@@ -36,6 +37,7 @@ def show_start(
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     rows = {
         "data": f"{data.name}: {layout}; {split}",
+        "images": storage,
         "model": f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
         f"position {model.position}, pool {model.pool}",
         "parameters": f"{facts['parameters']:,}",

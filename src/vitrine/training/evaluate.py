@@ -95,7 +95,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1)
     with quiet_libraries():
         hardware = choose(config)
-        data = ImageData(config)
+        data = ImageData(config, hardware.accelerator)
         if data.test is None:
             raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
         hardware.set_up()

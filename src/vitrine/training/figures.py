@@ -87,7 +87,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     columns[0, 0].set_ylabel("image", fontsize=9)
     columns[0, 1].set_ylabel("attention", fontsize=9)
     for index, axes in zip(chosen.tolist(), columns, strict=True):
-        image = split.images[index : index + 1].cpu()
+        image = split.images[torch.tensor([index])].cpu()
         with torch.no_grad():
             predicted = int(module(image).argmax())
         patches = looked_at(module.model, module.normalised(image))[0].numpy()

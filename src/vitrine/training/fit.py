@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from vitrine.config import TrainConfig, train_faults
 from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
 from vitrine.data.plan import mix
+from vitrine.data.storage import Storage
 from vitrine.errors import ConfigError, Interrupted
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
@@ -58,6 +59,7 @@ class Run:
         record: its folder.
         hardware: what it computes on.
         began: when its command began, as ``time.time()`` gives it.
+        storage: where its images lie.
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
         pretrained: weights to start from, if it doesn't start from its own checkpoint.
@@ -67,6 +69,7 @@ class Run:
     record: RunRecord
     hardware: Hardware
     began: float
+    storage: Storage
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
@@ -95,9 +98,10 @@ def fit(
     with quiet_libraries():
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
-        data = ImageData(config)
+        data = ImageData(config, hardware.accelerator, hardware.devices)
         record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
-        run = Run(config, record, hardware, began, parent.name if parent else None, varies, pretrained)
+        place = parent.name if parent else None
+        run = Run(config, record, hardware, began, data.storage, place, varies, pretrained)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)
@@ -130,7 +134,8 @@ def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> 
 def _train_in_process(run: Run, rank: int) -> None:
     """What one of several processes does: each reads the data by itself."""
     with quiet_libraries():
-        train_and_test(run, ImageData(run.config), rank=rank)
+        data = ImageData(run.config, run.hardware.accelerator, run.hardware.devices, run.storage)
+        train_and_test(run, data, rank=rank)
 
 
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
@@ -160,7 +165,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     }
     record.update(**facts)
     started = None if run.pretrained is None else run.pretrained.changes
-    show_start(console, config, record, run.hardware, facts, data.sizes, started)
+    show_start(console, config, record, run.hardware, facts, data.sizes, data.storage.line, started)
     with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
         speed = Speed(flops, _machine(run.hardware))
@@ -276,6 +281,7 @@ def _write_origin(run: Run, data: ImageData) -> None:
         precision=run.hardware.precision,
         attention_kernel=run.hardware.attention_kernel,
         images=data.sizes,
+        storage=asdict(data.storage),
         classes=data.images.classes,
         validation=data.held_out_hash,
         group=run.group,

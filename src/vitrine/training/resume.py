@@ -1,5 +1,6 @@
 """Going on with a run where it stopped."""
 
+from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ CHANGEABLE = {
     "trainer.devices": ("trainer.devices",),
     "accelerator": ("trainer.accelerator", "trainer.devices"),
     "data.root": ("data.root",),
+    "data.storage": ("data.storage",),
+    "data.workers": ("data.workers",),
     "paths.cache_dir": ("paths.cache_dir",),
     "logger": ("logger",),
     "debug": ("debug",),
@@ -69,13 +72,14 @@ def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list
     with quiet_libraries():
         group, varies = record.facts.get("group"), record.facts.get("varies") or ""
         pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
-        run = Run(config, record, choose(config), began, group, varies, pretrained)
-        data = ImageData(config)
+        hardware = choose(config)
+        data = ImageData(config, hardware.accelerator, hardware.devices)
+        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
         if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")
         times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
         with recorded(record):
-            record.update(resumed=times)
+            record.update(resumed=times, storage=asdict(data.storage))
             record.write_config(to_plain(config))
             return carry_out(run, data)
 

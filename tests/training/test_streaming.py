@@ -1,0 +1,130 @@
+"""Training on pictures that are decoded as they are needed is training on the same pictures in memory."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from running import ROOT, SMALL, make_pictures, only_run
+
+from vitrine import compose, fit
+from vitrine.data import room
+
+PICTURES = [*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=10"]
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """40 pictures to train on, 40 to test on."""
+    make_pictures(tmp_path / "pictures", "train", "test", size=(12, 10))
+    return tmp_path / "pictures"
+
+
+def outcome(folder):
+    """What a run has measured, without what a clock decides."""
+    run = only_run(folder)
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if not row["images_per_second"]]
+    for row in rows:
+        del row["seconds"]
+    metrics = json.loads((run / "metrics.json").read_text())
+    del metrics["train_seconds"]
+    return rows, metrics
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
+def test_streamed_pictures_train_what_pictures_in_memory_train(train, evaluate, pictures, tmp_path, device):
+    words = [*PICTURES, f"accelerator={device}"]
+    streamed = train(*words, "data.storage=disk", "data.workers=2", "paths.output_dir=disk")
+    assert streamed.returncode == 0, streamed.stderr
+    assert streamed.stderr == ""
+    assert not list(tmp_path.glob("**/*.npz.lock")) + list(tmp_path.glob("data/cache/*")), "nothing is cached"
+    several = " in each process" if device == "cpu_ddp" else ""
+    line = f"streamed from disk by 2 workers{several}: 15.4 kB, as data.storage=disk says"
+    assert f"images           {line}\n" in streamed.stdout
+    facts = json.loads((only_run(tmp_path / "disk") / "run.json").read_text())
+    assert facts["storage"] == {"place": "disk", "workers": 2, "line": line}
+
+    read = train(*words, "paths.output_dir=memory")
+    assert read.returncode == 0, read.stderr
+    assert f"images           in memory{several}: 15.4 kB\n" in read.stdout
+    facts = json.loads((only_run(tmp_path / "memory") / "run.json").read_text())
+    assert facts["storage"]["place"] == "memory"
+    assert outcome(tmp_path / "disk") == outcome(tmp_path / "memory")
+
+    if device == "cpu":
+        again = evaluate(f"run={only_run(tmp_path / 'disk')}")
+        assert again.returncode == 0, again.stderr
+        assert f"{outcome(tmp_path / 'disk')[1]['test/acc']:.4f}" in again.stdout
+
+
+def test_pictures_stream_by_themselves_where_memory_is_small(monkeypatch, capsys, pictures, tmp_path):
+    words = [*PICTURES, f"data.root={pictures}", f"paths.data_dir={tmp_path}"]
+    fit(compose([*words, f"paths.output_dir={tmp_path / 'memory'}"]))
+    assert "in memory: 15.4 kB" in capsys.readouterr().out
+
+    monkeypatch.setattr(room, "available_memory", lambda: 38_000)
+    fit(compose([*words, f"paths.output_dir={tmp_path / 'disk'}"]))
+    shown = capsys.readouterr().out
+    assert "streamed from disk by " in shown
+    assert "15.4 kB would not fit into the 15.2 kB of memory there is for images" in shown
+    assert outcome(tmp_path / "disk") == outcome(tmp_path / "memory")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
+def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_path, device):
+    damaged = pictures / "train" / "b" / "7.png"
+    damaged.write_bytes(damaged.read_bytes()[:120])
+    started = time.monotonic()
+    done = train(*PICTURES, "data.storage=disk", "data.workers=2", f"accelerator={device}")
+    assert time.monotonic() - started < 60
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("vitrine: pictures/train/b/7.png cannot be read as a picture: ")
+    assert "Traceback" not in done.stderr
+    facts = json.loads((only_run(tmp_path) / "run.json").read_text())
+    assert facts["status"] == "failed"
+    assert "7.png cannot be read" in facts["error"]
+
+
+def test_only_pictures_in_folders_are_streamed(train):
+    done = train("data=digits", "data.storage=disk")
+    assert done.returncode == 2
+    assert "data.storage=disk\n      streams pictures: data=imagefolder; data=digits is read into memory" in done.stderr
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
+def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, device):
+    words = [*PICTURES, f"accelerator={device}", "data.storage=disk", "data.workers=2", "trainer.max_epochs=5000"]
+    running = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *words],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 50
+    while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    descendants = _descendants(running.pid)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, err = running.communicate(timeout=50)
+    assert running.returncode == 130, err
+    assert err.startswith("vitrine: interrupted; go on with"), err
+    assert err.count("\n") == 1
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in descendants if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def _descendants(pid):
+    """Every process started by another, and by those."""
+    own = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    return [*own, *(other for one in own for other in _descendants(one))]
