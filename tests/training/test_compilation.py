@@ -1,0 +1,189 @@
+"""The model is compiled where that pays, and what is trained stays what it was, but for rounding."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from running import ROOT, SMALL, only_run, python
+
+from vitrine import compose, fit, resume
+from vitrine.errors import Interrupted
+from vitrine.runs import RunRecord
+from vitrine.training import compilation
+from vitrine.training.callbacks import Callback
+from vitrine.training.compilation import COMPILERS
+
+HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
+
+can_compile = pytest.mark.skipif(
+    not (any(map(shutil.which, COMPILERS)) and HEADERS.is_file()),
+    reason="there is no C++ compiler, or Python's headers are missing",
+)
+
+# Dropout and two depths of stochastic depth are on, in float32, where rounding stays small.
+WORDS = [
+    *SMALL,
+    "depth=2",
+    "model.drop_path=0.2",
+    "model.mlp_dropout=0.1",
+    "trainer.precision=32-true",
+    "trainer.log_every_n_steps=1",
+]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The record of a small training."""
+
+    def train(name, *words, callbacks=()):
+        return RunRecord(
+            fit(compose([*WORDS, f"paths.output_dir={tmp_path / name}", *words]), callbacks=callbacks).run_dir
+        )
+
+    return train
+
+
+def losses(record):
+    return [row["train/loss"] for row in record.history() if "train/loss" in row]
+
+
+@pytest.fixture(scope="module")
+def uncompiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uncompiled")
+    return RunRecord(fit(compose([*WORDS, f"paths.output_dir={folder}", "trainer.compile=nothing"])).run_dir)
+
+
+@can_compile
+@pytest.mark.parametrize("what", ["blocks", "model"])
+def test_a_compiled_training_is_the_same_training(trained, uncompiled, what, capfd):
+    record = trained(what, f"trainer.compile={what}")
+    assert record.facts["compiled"] == what
+    assert record.facts["speed"]["compile_seconds"] > 0.1
+    np.testing.assert_allclose(losses(record), losses(uncompiled), rtol=1e-4)
+    assert record.metrics["val/loss"] == pytest.approx(uncompiled.metrics["val/loss"], rel=1e-4)
+    assert losses(record) != losses(uncompiled), "nothing was compiled"
+    assert "recompile_limit" not in capfd.readouterr().err
+
+
+@can_compile
+def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
+    torch._dynamo.utils.counters.clear()
+    trained("deep", "trainer.compile=blocks", "depth=12", "model.drop_path=0.3", "trainer.max_epochs=1")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_short_training_is_not_compiled_and_says_why(trained, capsys):
+    record = trained("short")
+    assert record.facts["compiled"] == "nothing"
+    assert "compiler  not used: training takes about" in capsys.readouterr().out
+
+
+@can_compile
+def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatch, capsys):
+    """The clock is replaced: it says that uncompiled steps are slow, then that compiled ones are fast."""
+    seconds = iter([1000.0, 1.0])
+    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: next(seconds))
+    assert trained("long").facts["compiled"] == "blocks"
+    assert "compiler  each block: 1 s a step instead of 17 minutes" in capsys.readouterr().out
+
+
+@can_compile
+def test_a_trial_that_gains_nothing_is_undone(trained, monkeypatch, uncompiled, capsys):
+    seconds = iter([1000.0, 999.0])
+    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: next(seconds))
+    record = trained("vain")
+    assert record.facts["compiled"] == "nothing"
+    assert "it was tried" in capsys.readouterr().out
+    assert losses(record) == losses(uncompiled)
+
+
+def test_a_trial_leaves_no_trace(trained, uncompiled):
+    """The trial of auto is the only difference; conv_stem would keep its batches' statistics."""
+    assert losses(trained("tried", "trainer.compile=auto")) == losses(uncompiled)
+    stem = ["patch_embed=conv_stem", "trainer.max_epochs=1"]
+    one, other = trained("one", *stem, "trainer.compile=auto"), trained("other", *stem, "trainer.compile=nothing")
+    assert losses(one) == losses(other)
+    assert one.metrics["val/loss"] == other.metrics["val/loss"]
+
+
+def test_deterministic_runs_decide_nothing_by_the_clock(trained, monkeypatch, capsys):
+    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: pytest.fail("the clock was asked"))
+    assert trained("deterministic", "trainer.deterministic=true").facts["compiled"] == "nothing"
+    assert "deterministic runs decide nothing by the clock" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["compiler", "headers"])
+def test_what_the_compiler_needs_and_lacks_is_said_and_training_goes_on(trained, monkeypatch, capsys, missing):
+    if missing == "compiler":
+        monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
+        expected = "there is no C++ compiler here"
+    else:
+        monkeypatch.setattr(compilation.sysconfig, "get_path", lambda name: "/nowhere")
+        expected = "Python's headers are not here"
+    assert trained("lacking", "trainer.compile=blocks").status == "finished"
+    assert f"compiler  not used: {expected}" in capsys.readouterr().out
+
+
+@can_compile
+def test_a_compilation_that_fails_is_told_once_and_training_goes_on(tmp_path):
+    """The real compiler, in a process of its own: it is given a C++ compiler that fails."""
+    broken = tmp_path / "bin" / "g++"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    done = python(
+        str(ROOT / "train.py"),
+        *WORDS,
+        "trainer.compile=blocks",
+        f"paths.output_dir={tmp_path}",
+        cwd=tmp_path,
+        env={"CXX": str(broken), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("not used: it failed") == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    assert RunRecord(only_run(tmp_path)).facts["compiled"] == "nothing"
+
+
+class StopAt(Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 3:
+            raise KeyboardInterrupt
+
+
+@can_compile
+def test_a_run_goes_on_compiled_as_it_was(trained, tmp_path, monkeypatch):
+    """Whatever the clock would say by then."""
+    seconds = iter([1000.0, 1.0])
+    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: next(seconds, 0.001))
+    with pytest.raises(Interrupted):
+        trained("stopped", callbacks=[StopAt()])
+    folder = only_run(tmp_path / "stopped")
+    assert RunRecord(folder).facts["compiled"] == "blocks"
+    resume(folder)
+    assert RunRecord(folder).facts["compiled"] == "blocks"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_graphs_without_a_gpu_are_refused_before_anything_is_written(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), "trainer.compile=graphs", f"paths.output_dir={tmp_path}/out"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    for line in ("trainer.compile=graphs", "needs a GPU: these are CUDA graphs", "did you mean trainer.compile=blocks?"):
+        assert line in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_cuda_graphs_train_the_same(trained):
+    one, other = trained("graphs", "trainer.compile=graphs"), trained("plain", "trainer.compile=nothing")
+    assert one.facts["compiled"] == "graphs"
+    np.testing.assert_allclose(losses(one), losses(other), rtol=1e-3)
