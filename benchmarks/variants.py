@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from running import ROOT
-from scipy import stats
+from timing import ratio
 from timm.layers import RmsNorm, SwiGLUPacked
 from timm.models.beit import Beit
 from timm.models.eva import Eva
@@ -174,14 +174,6 @@ class Step:
         self.optimizer.zero_grad()
         wait()
         return time.perf_counter() - start
-
-
-def ratio(times: list[float], others: list[float]) -> list[float]:
-    """Median over rounds of the ratio within a round, and its 95 % interval from order statistics."""
-    ratios = np.sort(np.divide(times, others))
-    outside = int(stats.binom.ppf(0.025, len(ratios), 0.5))
-    low = max(0, outside - 1)
-    return [round(float(one), 4) for one in (np.median(ratios), ratios[low], ratios[-1 - low])]
 
 
 def page(results: dict[str, Any]) -> str:

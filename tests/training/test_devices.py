@@ -80,9 +80,49 @@ def test_a_precision_that_is_asked_for_is_taken(precision):
     assert trainer.precision == precision
 
 
-def test_a_precision_that_the_cpu_has_not_is_refused():
-    with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed"):
-        choose(config(accelerator="cpu", precision="16-mixed"))
+@pytest.mark.parametrize("precision", ["16-mixed", "tf32"])
+def test_a_precision_that_the_cpu_has_not_is_refused(precision):
+    with pytest.raises(ConfigError, match=rf"trainer\.precision={precision}"):
+        choose(config(accelerator="cpu", precision=precision))
+
+
+@with_cuda
+def test_tf32_rounds_products_and_float32_does_not():
+    a, b = torch.randn(2, 512, 512, device="cuda")
+    exact = (a.double() @ b.double()).float()
+    errors = {}
+    for precision in ("32-true", "tf32"):
+        hardware = choose(config(accelerator="gpu", precision=precision))
+        hardware.set_up()
+        assert hardware.lightning_precision == "32-true"
+        errors[precision] = float((a @ b - exact).abs().max())
+    assert errors["tf32"] > 10 * errors["32-true"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kernel"),
+    [
+        (["trainer.precision=bf16-mixed"], "explicit"),
+        (["trainer.precision=32-true"], "sdpa"),
+        (["trainer.precision=bf16-mixed", "model.attention_kernel=sdpa"], "sdpa"),
+        (["trainer.precision=32-true", "model.attention_kernel=explicit"], "explicit"),
+        # 64 images, 4 heads and 784 tokens: 4.7 times as many weights as may be kept; an eighth of the images is less
+        (["trainer.precision=bf16-mixed", "data=mnist", "data.batch_size=64", "model.patch_size=1"], "sdpa"),
+        (
+            ["trainer.precision=bf16-mixed", "data=mnist", "data.batch_size=64", "model.patch_size=1", "+parts=8"],
+            "explicit",
+        ),
+    ],
+)
+def test_the_attention_kernel_goes_by_precision_and_memory(words, kernel):
+    parts = 8 if words[-1] == "+parts=8" else 1
+    made = config(*[word for word in words if word != "+parts=8"], accelerator="cpu", accumulate_grad_batches=parts)
+    assert choose(made).attention_kernel == kernel
+
+
+def test_denormal_gradients_count_as_zero():
+    choose(config(accelerator="cpu")).set_up()
+    assert float(torch.tensor([1e-39]) * 1.0) == 0.0
 
 
 @pytest.mark.parametrize("width", [LEAST_WIDTH_FOR_CPU_BF16 - 4, LEAST_WIDTH_FOR_CPU_BF16, 768])

@@ -1,5 +1,8 @@
 """What a model costs is counted right."""
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +10,7 @@ import pytest
 import torch
 
 from vitrine.config import ViTConfig
-from vitrine.training.measure import flops_per_image, peak_memory
+from vitrine.training.measure import command_began, datasheet_peak, flops_per_image, matmul_peak, peak_memory
 
 SMALL = ViTConfig(image_size=8, patch_size=2, in_channels=3, num_classes=10, dim=16, depth=2, heads=4, mlp_ratio=2.0)
 
@@ -48,3 +51,58 @@ def test_peak_memory_is_what_the_system_says_in_bytes():
     (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     assert peak["peak_memory"] == pytest.approx(kibibytes * 1024, rel=0.02)
     assert ("peak_gpu_memory" in peak) == torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "expected"),
+    [
+        ("NVIDIA H200", "bf16-mixed", 989.4),  # 1,979 in the datasheet is for sparse matrices
+        ("NVIDIA H200", "32-true", 66.9),
+        ("NVIDIA H100 80GB HBM3", "tf32", 494.7),
+        ("NVIDIA H100 PCIe", "16-mixed", 756.0),
+        ("NVIDIA H200 NVL", "bf16-mixed", 835.5),
+        ("NVIDIA A100-SXM4-80GB", "bf16-mixed", 312.0),
+        ("NVIDIA L40S", "bf16-mixed", 362.05),
+        ("NVIDIA L4", "bf16-mixed", 121.0),
+        ("Tesla T4", "16-mixed", 65.0),
+    ],
+)
+def test_a_cards_peak_is_the_dense_one_of_its_datasheet(name, precision, expected):
+    assert datasheet_peak(name, precision) == expected * 1e12
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("NVIDIA H200", "64-true"), ("NVIDIA RTX 9999", "bf16-mixed"), ("NVIDIA A10G", "bf16-mixed")],
+)
+def test_a_peak_that_is_not_known_is_not_made_up(name, precision):
+    assert datasheet_peak(name, precision) is None
+
+
+def test_a_matrix_product_is_timed():
+    """Against the same product timed here, which may take another time on a busy machine, but not ten times another."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    seconds = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        a @ b
+        seconds.append(time.perf_counter() - begin)
+    expected = 2 * 1024**3 / min(seconds)
+    assert expected / 10 < matmul_peak("cpu", "32-true", torch.get_num_threads()) < expected * 10
+
+
+def test_a_command_begins_with_its_process_and_the_next_one_in_it_when_it_asks():
+    code = (
+        "import time; began = time.time(); time.sleep(0.5)\n"
+        "from vitrine.training.measure import command_began\n"
+        "first, second = command_began(), command_began()\n"
+        "print(first - began, time.time() - second)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = map(float, done.stdout.split())
+    assert -1 < first < 0.1
+    assert 0 <= second < 0.1
+
+
+def test_asking_twice_in_one_process_gives_later_times():
+    assert command_began() <= command_began()

@@ -1,0 +1,141 @@
+"""Images per second of the input path, against torchvision's transforms in a DataLoader: python benchmarks/input_path.py.
+
+Images are random: their content costs nothing more or less.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import torch
+from PIL import Image
+from step import training_step
+from timing import in_turn, in_words, milliseconds, publish, ratio
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import InterpolationMode, v2
+
+from vitrine import compose
+from vitrine.config import TrainConfig
+from vitrine.data.augment import build_augmentation
+from vitrine.data.loader import TrainLoader
+from vitrine.data.mixing import Mixing
+from vitrine.data.sources import Split
+
+BATCH, BATCHES, ROUNDS = 128, 40, 5
+PIPELINES: dict[str, tuple[list[str], list[v2.Transform]]] = {
+    "MNIST, random affine": (
+        ["data=mnist", "augment=digits"],
+        [v2.RandomAffine(10, (0.05, 0.05), (0.9, 1.1), 5, InterpolationMode.BILINEAR)],
+    ),
+    "CIFAR-10, crop and flip": (
+        ["data=cifar10", "augment=standard"],
+        [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()],
+    ),
+    "CIFAR-10, crop, flip, TrivialAugment, erasing": (
+        ["data=cifar10", "augment=strong", "augment.mixup=0", "augment.cutmix=0"],
+        [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), v2.TrivialAugmentWide()],
+    ),
+}
+
+
+class Pictures(Dataset):
+    """Images as torchvision's data sets give them: one at a time, by Pillow."""
+
+    def __init__(self, images: Tensor, labels: Tensor, transform: v2.Transform) -> None:
+        self.images = images.permute(0, 2, 3, 1).squeeze(3).numpy()
+        self.labels = labels.tolist()
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(Image.fromarray(self.images[index])), self.labels[index]
+
+
+def main() -> None:
+    """Measure each pipeline, and the share of a step."""
+    rows, claims = [], {}
+    for name, (words, transforms) in PIPELINES.items():
+        config = compose(words)
+        split = random_images(config)
+        ways: dict[str, Callable[[], object]] = {"ours": lambda ours=ours(config, split): drain(ours)}
+        for workers in (0, 2):
+            theirs = torchvision(config, split, transforms, workers)
+            ways[f"{workers} workers"] = lambda theirs=theirs: drain(theirs)
+        times = in_turn(ways, rounds=ROUNDS)
+        pace = {way: BATCH * BATCHES / (milliseconds(seconds) / 1000) for way, seconds in times.items()}
+        gains = [ratio(times[way], times["ours"]) for way in ("0 workers", "2 workers")]
+        rows.append([name, *(f"{pace[way]:,.0f}" for way in times), *map(in_words, gains)])
+        claims[f"input path, {name}: images/s against torchvision v2 in a DataLoader with 2 workers"] = in_words(
+            gains[1]
+        )
+    share = share_of_step()
+    claims["input path's share of a `vit_tiny` step on MNIST"] = f"{share:.1%}"
+    publish(
+        "input_path",
+        title="The input path",
+        text="Images per second, augmented and normalised, in batches of 128: ours from a uint8 tensor, torchvision's "
+        "transforms (v2) one image at a time in a DataLoader, with worker processes or without. Worker processes are "
+        f"started in each pass over {BATCH * BATCHES:,} images, as they are in each epoch; ours draws the plan of a "
+        f"whole epoch. A batch of MNIST with random affine takes {share:.1%} of a `vit_tiny` step.",
+        columns=["what", "ours, images/s", "no workers", "2 workers", "ours against no workers", "against 2 workers"],
+        rows=rows,
+        claims=claims,
+    )
+
+
+def random_images(config: TrainConfig) -> Split:
+    """As many random images as are drawn in a pass."""
+    data = config.data
+    shape = (BATCH * BATCHES, data.in_channels, data.image_size, data.image_size)
+    return Split(torch.randint(0, 256, shape, dtype=torch.uint8), torch.randint(0, 10, shape[:1]))
+
+
+def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
+    """The loader that training uses, and its normalisation."""
+    augment, data = config.augment, config.data
+    mixing = Mixing(augment.mixup, augment.cutmix, data.num_classes) if augment.mixes else None
+    augmentation = build_augmentation(augment, data)
+    loader = TrainLoader(
+        split, batch_size=BATCH, augmentation=augmentation, mixing=mixing, seed=0, position=lambda: (0, 0)
+    )
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (data.mean, data.std))
+
+    class Normalised:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            for images, labels in loader:
+                yield (images.float() / 255 - mean) / std, labels
+
+    return Normalised()
+
+
+def torchvision(config: TrainConfig, split: Split, transforms: list[v2.Transform], workers: int) -> DataLoader:
+    """What a tutorial writes."""
+    data = config.data
+    steps = [v2.ToImage(), *transforms, v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std)]
+    if config.augment.erasing:
+        steps.append(v2.RandomErasing(config.augment.erasing))
+    pictures = Pictures(split.images, split.labels, v2.Compose(steps))
+    return DataLoader(pictures, batch_size=BATCH, shuffle=True, drop_last=True, num_workers=workers)
+
+
+def drain(batches: Iterable[object]) -> None:
+    """Take every batch."""
+    for _ in batches:
+        pass
+
+
+def share_of_step() -> float:
+    """What a batch of MNIST takes, as a share of itself and a step of vit_tiny."""
+    config = compose(["model=vit_tiny", "data=mnist", "augment=digits"])
+    split = random_images(config)
+    images, labels = next(iter(ours(config, split)))
+    step = training_step(config, images, labels)
+    eight = in_turn({"batches": lambda: drain(islice(ours(config, split), 8)), "step": step}, rounds=ROUNDS)
+    batch = milliseconds(eight["batches"]) / 8
+    return batch / (batch + milliseconds(eight["step"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A training step as `train.py` takes it, against timm's and vit-pytorch's equal models: python benchmarks/step.py.
+
+Theirs run in a plain PyTorch loop as it is usually written: float32, not compiled, a fused optimiser.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from timing import in_turn, in_words, milliseconds, publish, ratio
+from timm.models.vision_transformer import VisionTransformer as TimmViT
+from torch import Tensor, nn
+from torch.nn import functional as F
+from vit_pytorch import ViT as VitPytorch
+
+from vitrine import compose
+from vitrine.config import TrainConfig
+from vitrine.models import VisionTransformer
+from vitrine.training.compilation import compile_parts
+from vitrine.training.devices import choose
+from vitrine.training.optim import build_optimizer
+
+BATCH, ROUNDS = 128, 10
+MODELS = ("vit_nano", "vit_tiny")
+DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+
+
+def main() -> None:
+    """Measure both sizes on MNIST's images in patches of 4."""
+    rows, claims = [], {}
+    for name in MODELS:
+        config = compose([f"model={name}", "data=mnist", "patch=4", f"data.batch_size={BATCH}"])
+        images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
+        theirs = {"timm": timm_model(config), "vit-pytorch": vit_pytorch_model(config)}
+        ways = {"ours": training_step(config, images, labels)}
+        ways |= {name: plain_step(model, images, labels) for name, model in theirs.items()}
+        times = in_turn(ways, rounds=ROUNDS, warm_up=2)
+        gains = [ratio(times[way], times["ours"]) for way in theirs]
+        precision = choose(config).precision
+        rows.append([f"`{name}`", precision, *(milliseconds(times[way]) for way in ways), *map(in_words, gains)])
+        claims[f"`{name}` training step, against timm's equal model in float32"] = in_words(gains[0])
+    publish(
+        "step",
+        title="The training step",
+        text=f"Milliseconds for a step on {BATCH} images of 28x28 in patches of 4: forward, loss, backward, optimiser, "
+        "and for ours clipping. Ours as `train.py` chooses precision and attention kernel here; timm's and "
+        "vit-pytorch's models of the same width, depth and heads in a plain loop in float32.",
+        columns=["model", "our precision", "ours", "timm", "vit-pytorch", "timm / ours", "vit-pytorch / ours"],
+        rows=rows,
+        claims=claims,
+    )
+
+
+def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled: str = "nothing") -> Callable[[], None]:
+    """A step of our training, without its trainer, on one batch of normalised images."""
+    hardware = choose(config)
+    hardware.set_up()
+    model = VisionTransformer(replace(config.model, attention_kernel=hardware.attention_kernel))
+    model.to(images.device).train()
+    if compiled != "nothing":
+        compile_parts(model, compiled)
+    optimizer = build_optimizer(config.optimizer, model)
+    dtype = DTYPES.get(hardware.precision)
+
+    def step() -> None:
+        with torch.autocast(images.device.type, dtype, enabled=dtype is not None):
+            loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def plain_step(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+    """A step as tutorials write it."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    model.to(images.device).train()
+
+    def step() -> None:
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def timm_model(config: TrainConfig) -> nn.Module:
+    """Timm's model of the same size, drawing the same stochastic depth."""
+    model = config.model
+    return TimmViT(
+        img_size=model.image_size,
+        patch_size=model.patch_size,
+        in_chans=model.in_channels,
+        num_classes=model.num_classes,
+        embed_dim=model.dim,
+        depth=model.depth,
+        num_heads=model.heads,
+        class_token=model.class_token,
+        global_pool="avg" if model.pool == "mean" else "token",
+        fc_norm=False,
+        drop_path_rate=model.drop_path,
+    )
+
+
+def vit_pytorch_model(config: TrainConfig) -> nn.Module:
+    """vit-pytorch's model of the same size; it has no stochastic depth, and always a class token."""
+    model = config.model
+    return VitPytorch(
+        image_size=model.image_size,
+        patch_size=model.patch_size,
+        channels=model.in_channels,
+        num_classes=model.num_classes,
+        dim=model.dim,
+        depth=model.depth,
+        heads=model.heads,
+        dim_head=model.dim // model.heads,
+        mlp_dim=4 * model.dim,
+        pool="mean",
+    )
+
+
+if __name__ == "__main__":
+    main()

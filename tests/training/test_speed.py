@@ -1,0 +1,99 @@
+"""How fast a training was is measured right, and told in every place."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from lightning.pytorch.callbacks import Callback
+from running import SMALL
+
+from vitrine import compose, fit
+from vitrine.data.loader import TrainLoader
+from vitrine.runs import RunRecord
+from vitrine.training.speed import Figures, Machine
+
+
+def figures(**changes):
+    values = {"steps": np.full(10, 0.1), "waits": np.zeros(10), "images": 50, "flops_per_image": 2e6}
+    return Figures.of(**(values | changes), machine=Machine(6e9, 1.2e10))
+
+
+def test_figures_are_those_worked_out_by_hand():
+    steps = np.array([0.1] * 90 + [0.2] * 10)
+    found = figures(steps=steps, waits=np.array([0.011] * 100))
+    assert found.images_per_second == 500.0
+    assert found.images_per_second_slow == 250.0
+    assert found.data_share == pytest.approx(1.1 / 11, abs=1e-5)
+    assert found.flops_per_second == pytest.approx(3 * 2e6 * 500)  # forward, and twice that backward
+    assert found.mfu == pytest.approx(0.5)
+    assert found.mfu_datasheet == pytest.approx(0.25)
+
+
+def test_one_slow_step_does_not_count_as_the_slowest_twentieth():
+    steps = np.full(100, 0.1)
+    steps[0] = 30.0
+    assert figures(steps=steps, waits=np.zeros(100)).images_per_second_slow == 500.0
+
+
+def test_without_a_datasheet_there_is_no_share_of_it():
+    found = Figures.of(np.ones(3), np.zeros(3), 1, 1.0, Machine(1e9))
+    assert found.mfu_datasheet is None
+
+
+class Slow(Callback):
+    """Makes each step take 50 ms longer, outside the loader."""
+
+    def on_train_batch_start(self, *_):
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    def train(*words, callbacks=()):
+        return RunRecord(fit(compose([*SMALL, f"paths.output_dir={tmp_path}", *words]), callbacks=callbacks).run_dir)
+
+    return train
+
+
+def test_every_epoch_and_the_whole_are_recorded(trained):
+    record = trained("trainer.max_epochs=3", callbacks=[Slow()])
+    speed = record.facts["speed"]
+    assert 0 < speed["images_per_second"] < 256 / 0.05
+    assert speed["images_per_second_slow"] <= speed["images_per_second"]
+    assert 0 < speed["data_share"] < 0.5
+    assert speed["flops_per_second"] == pytest.approx(
+        3 * record.facts["flops_per_image"] * speed["images_per_second"], rel=1e-3
+    )
+    assert speed["mfu"] == pytest.approx(speed["flops_per_second"] / speed["matmul_flops_per_second"], abs=1e-4)
+    assert speed["startup_seconds"] > 0
+    assert record.facts["peak_memory"] > 1e8
+    rows = [row for row in record.history() if "images_per_second" in row]
+    assert len(rows) == 3
+    assert all({"data_share", "mfu"} <= set(row) for row in rows)
+    assert json.loads((record.path / "run.json").read_text())["speed"] == speed
+
+
+def test_a_loader_that_is_slow_is_seen_as_waiting(trained, monkeypatch):
+    batches = TrainLoader.__iter__
+
+    def slowly(self):
+        for batch in batches(self):
+            time.sleep(0.2)
+            yield batch
+
+    fast = trained().facts["speed"]
+    monkeypatch.setattr(TrainLoader, "__iter__", slowly)
+    slow = trained().facts["speed"]
+    assert slow["data_share"] > max(0.3, 2 * fast["data_share"])
+    assert slow["images_per_second"] < 256 / 0.2
+
+
+def test_validation_does_not_count(trained, monkeypatch):
+    class SlowValidation(Callback):
+        def on_validation_batch_start(self, *_):
+            time.sleep(1.0)
+
+    record = trained(callbacks=[SlowValidation()])
+    steps = [row for row in record.history() if "images_per_second" in row]
+    assert all(row["images_per_second"] > 256 for row in steps)
