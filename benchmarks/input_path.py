@@ -1,9 +1,10 @@
-"""Images per second of the input path, against torchvision's transforms in a DataLoader: python benchmarks/input_path.py.
+"""Images per second of the input path, against torchvision's transforms in a DataLoader.
 
-Images are random: their content costs nothing more or less.
+python benchmarks/input_path.py. Images are random: their content costs nothing more or less.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 import torch
@@ -59,17 +60,14 @@ def main() -> None:
     for name, (words, transforms) in PIPELINES.items():
         config = compose(words)
         split = random_images(config)
-        ways: dict[str, Callable[[], object]] = {"ours": lambda ours=ours(config, split): drain(ours)}
+        ways: dict[str, Callable[[], object]] = {"ours": partial(drain, ours(config, split))}
         for workers in (0, 2):
-            theirs = torchvision(config, split, transforms, workers)
-            ways[f"{workers} workers"] = lambda theirs=theirs: drain(theirs)
+            ways[f"{workers} workers"] = partial(drain, torchvision(config, split, transforms, workers))
         times = in_turn(ways, rounds=ROUNDS)
         pace = {way: BATCH * BATCHES / (milliseconds(seconds) / 1000) for way, seconds in times.items()}
         gains = [ratio(times[way], times["ours"]) for way in ("0 workers", "2 workers")]
         rows.append([name, *(f"{pace[way]:,.0f}" for way in times), *map(in_words, gains)])
-        claims[f"input path, {name}: images/s against torchvision v2 in a DataLoader with 2 workers"] = in_words(
-            gains[1]
-        )
+        claims[f"images/s, {name}, against torchvision v2 in a DataLoader with 2 workers"] = in_words(gains[1])
     share = share_of_step()
     claims["input path's share of a `vit_tiny` step on MNIST"] = f"{share:.1%}"
     publish(

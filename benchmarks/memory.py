@@ -39,8 +39,8 @@ def main() -> None:
     publish(
         "memory",
         title="Memory",
-        text="The most memory that `python train.py ...` has held at once: Python, PyTorch, all images, and twenty steps of "
-        "training. `trainer.accumulate_grad_batches` computes a batch in parts.",
+        text="The most memory that `python train.py ...` has held at once: Python, PyTorch, all images, and twenty "
+        "steps of training. `trainer.accumulate_grad_batches` computes a batch in parts.",
         columns=["command", "peak"],
         rows=rows,
         claims=claims,

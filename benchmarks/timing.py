@@ -78,8 +78,10 @@ def publish(
 
     Args:
         name: of its file.
-        title, text: what was compared, and how.
-        columns, rows: its table.
+        title: what was compared.
+        text: how.
+        columns: of its table.
+        rows: of its table.
         claims: what README says of it: a sentence, and the figure.
     """
     found = json.loads(JSON.read_text()) if JSON.exists() else {}
