@@ -1,6 +1,7 @@
 """What `auto` should choose on a CPU: precision by width, attention kernel by tokens, compiling.
 
-python benchmarks/rules.py. The rules themselves stand in training/devices.py, models/attention.py and training/compilation.py.
+python benchmarks/rules.py. The rules themselves stand in training/devices.py, models/attention.py and
+training/compilation.py.
 """
 
 import time
@@ -52,7 +53,7 @@ def main() -> None:
         title="What `auto` goes by on a CPU",
         text="Milliseconds a step for each precision and attention kernel, then what compiling each block gains in the "
         "fastest of them, and how many seconds that takes. From this: bfloat16 from a width of 64 on processors that "
-        "multiply it; explicit attention with it; compiling for trainings of over ten minutes, if a trial shows a gain.",
+        "multiply it; explicit attention with it; compiling for trainings of over ten minutes, if a trial gains by it.",
         columns=["width", "blocks", "tokens", "images", *WAYS, "gain of compiling", "s to compile"],
         rows=rows,
         claims={},

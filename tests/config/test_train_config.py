@@ -80,6 +80,18 @@ def change(default):
             Fault("optimizer.betas", "null", "is needed by optimizer=adam"),
         ),
         ({"trainer__devices": 3}, Fault("data.batch_size", "64", "must be divisible by trainer.devices=3")),
+        (
+            {"trainer__accumulate_grad_batches": 3},
+            Fault("trainer.accumulate_grad_batches", "3", "must divide data.batch_size=64"),
+        ),
+        (
+            {"trainer__devices": 4, "trainer__accumulate_grad_batches": 32},
+            Fault("trainer.accumulate_grad_batches", "32", "must divide the 16 images of each process"),
+        ),
+        (
+            {"trainer__compile": "block"},
+            Fault("trainer.compile", "block", "is not one of auto, nothing, blocks, model, graphs", "blocks"),
+        ),
         ({"trainer__devices": 0}, Fault("trainer.devices", "0", "must be >= 1 and <= 1024")),
         ({"data__batch_size": 0}, Fault("data.batch_size", "0", "must be >= 1 and <= 1000000")),
         (

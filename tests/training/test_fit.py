@@ -97,6 +97,22 @@ def test_gradients_are_clipped_to_the_given_norm(small, precision):
     np.testing.assert_allclose(clipped, 0.01, rtol=1e-2)
 
 
+@pytest.mark.parametrize("words", [(), ("augment.mixup=1",), ("callbacks=[default,ema]",)])
+def test_a_batch_in_parts_is_the_same_step(small, words):
+    """In float32, where adding up in another order is all that differs."""
+    watches = {}
+    for parts in (1, 4):
+        watches[parts] = Watch()
+        fit(
+            small(f"trainer.accumulate_grad_batches={parts}", "trainer.precision=32-true", *words),
+            callbacks=[watches[parts]],
+        )
+    assert len(watches[4].losses) == len(watches[1].losses) == 10
+    np.testing.assert_allclose(watches[4].losses, watches[1].losses, rtol=1e-5)
+    np.testing.assert_allclose(watches[4].norms, watches[1].norms, rtol=1e-4)
+    assert watches[4].lrs == watches[1].lrs
+
+
 def test_label_smoothing_raises_the_loss_of_a_sure_model(small):
     plain, smooth = Watch(), Watch()
     words = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")

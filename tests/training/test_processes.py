@@ -49,7 +49,8 @@ def children(pid):
 @pytest.mark.parametrize("group", ["digits", "strong"])
 def test_two_processes_train_what_one_process_trains(tmp_path, group):
     words = [f"augment={group}"]
-    alone, together = start(tmp_path / "one", *words), start(tmp_path / "two", "accelerator=cpu_ddp", *words)
+    in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2")
+    alone, together = start(tmp_path / "one", *words), start(tmp_path / "two", *in_parts, *words)
     for running in (alone, together):
         out, err = running.communicate(timeout=200)
         assert running.returncode == 0, err
