@@ -58,7 +58,7 @@ def main() -> None:
     """Measure each pipeline, and the share of a step."""
     rows, claims = [], {}
     for name, (words, transforms) in PIPELINES.items():
-        config = compose(words)
+        config = compose([*words, f"data.batch_size={BATCH}"])
         split = random_images(config)
         ways: dict[str, Callable[[], object]] = {"ours": partial(drain, ours(config, split))}
         for workers in (0, 2):
@@ -95,10 +95,11 @@ def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
     augment, data = config.augment, config.data
     mixing = Mixing(augment.mixup, augment.cutmix, data.num_classes) if augment.mixes else None
     augmentation = build_augmentation(augment, data)
+    size = config.data.batch_size
     loader = TrainLoader(
-        split, batch_size=BATCH, augmentation=augmentation, mixing=mixing, seed=0, position=lambda: (0, 0)
+        split, batch_size=size, augmentation=augmentation, mixing=mixing, seed=0, position=lambda: (0, 0)
     )
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (data.mean, data.std))
+    mean, std = (torch.tensor(one, device=split.device).view(1, -1, 1, 1) for one in (data.mean, data.std))
 
     class Normalised:
         def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -126,7 +127,7 @@ def drain(batches: Iterable[object]) -> None:
 
 def share_of_step() -> float:
     """What a batch of MNIST takes, as a share of itself and a step of vit_tiny."""
-    config = compose(["model=vit_tiny", "data=mnist", "augment=digits"])
+    config = compose(["model=vit_tiny", "data=mnist", "augment=digits", f"data.batch_size={BATCH}"])
     split = random_images(config)
     images, labels = next(iter(ours(config, split)))
     step = training_step(config, images, labels)

@@ -96,7 +96,8 @@ def matmul_peak(device: str, precision: str, threads: int) -> float:
         precision: the word of ``trainer.precision``.
         threads: of PyTorch; another number is measured anew.
     """
-    size = 1024 if device == "cpu" else 8192
+    halves = precision in ("bf16-mixed", "16-mixed")
+    size = 1024 if device == "cpu" else 8192 if halves else 4096
     dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16, "64-true": torch.float64}.get(precision)
     if device == "mps" and dtype is torch.float64:
         return 0.0

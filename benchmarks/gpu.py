@@ -1,0 +1,172 @@
+"""What only a GPU can tell, within ten minutes: python benchmarks/gpu.py. Prints tables, writes benchmarks/gpu.json.
+
+Whether CPU and GPU agree; a step's time and share of the card's peak for each size, uncompiled, compiled, and as CUDA
+graphs; an epoch of CIFAR-10, and what augmentation takes of it. ``--quick`` goes through all of it in small, also on a
+CPU, and writes nothing.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from input_path import ours
+from running import ROOT
+from step import training_step
+from timing import in_turn, milliseconds, table
+from torch import Tensor
+
+from vitrine import compose
+from vitrine.config import TrainConfig
+from vitrine.config.vit import POSITIONS
+from vitrine.data.sources import Split
+from vitrine.models import VisionTransformer
+from vitrine.training.devices import choose
+from vitrine.training.measure import datasheet_peak, flops_per_image, matmul_peak
+
+JSON = ROOT / "benchmarks" / "gpu.json"
+SECONDS = 540.0  # after that, what is left is left out, and said so
+COMPILED = ("nothing", "blocks", "model", "graphs")
+# Model, image, patch and images in a step.
+SIZES = [("vit_nano", 32, 4, 1024), ("vit_tiny", 32, 4, 1024), ("vit_small", 32, 4, 512), ("vit_base", 224, 16, 128)]
+EPOCH = ("none", "standard", "strong")
+
+
+def main() -> None:
+    """Everything, the most wanted first."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small, to see that it works; writes nothing")
+    quick = parser.parse_args().quick
+    if not (torch.cuda.is_available() or quick):
+        raise SystemExit("there is no GPU here; --quick tries it on the CPU")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    end = time.monotonic() + SECONDS
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "CPU"}
+    found["torch"] = torch.__version__
+    parts: list[tuple[str, Callable[[], list[list[Any]]]]] = [("agreement", partial(agreement, device))]
+    for size in SIZES[:1] if quick else SIZES:
+        parts.append((f"step of {size[0]}", partial(steps, device, *size, end, quick)))
+    parts.insert(3, ("epoch of CIFAR-10", partial(epochs, device, quick)))
+    for name, measure in parts:
+        if time.monotonic() > end:
+            print(f"no time left for: {name}", flush=True)
+            continue
+        found[name] = measure()
+        print(f"{SECONDS - (end - time.monotonic()):.0f} s: {name} {found[name]}", flush=True)
+        if not quick:
+            JSON.write_text(json.dumps(found, indent=1) + "\n")
+    print("\n".join(report(found)))
+
+
+def agreement(device: str) -> list[list[Any]]:
+    """For each positional scheme: largest difference of logits, and of a gradient, from the CPU's, in float32."""
+    rows = []
+    for position in POSITIONS:
+        config = compose([f"position={position}", "model=vit_tiny", "depth=4", "trainer.precision=32-true"])
+        torch.set_float32_matmul_precision("highest")
+        torch.manual_seed(0)
+        model = VisionTransformer(config.model).eval()
+        images = torch.randn(8, config.model.in_channels, config.model.image_size, config.model.image_size)
+        found = {place: logits_and_gradient(model.to(place), images.to(place)) for place in ("cpu", device)}
+        differences = [float((a - b).abs().max()) for a, b in zip(found["cpu"], found[device], strict=True)]
+        rows.append([position, *(f"{one:.1e}" for one in differences)])
+    return rows
+
+
+def logits_and_gradient(model: VisionTransformer, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient of their squares' sum by the first block's weights, on the CPU."""
+    model.zero_grad()
+    logits = model(images)
+    logits.square().sum().backward()
+    gradient = model.blocks[0].mlp.fc1.weight.grad
+    assert gradient is not None
+    return logits.detach().cpu(), gradient.cpu()
+
+
+def steps(device: str, name: str, size: int, patch: int, batch: int, end: float, quick: bool) -> list[list[Any]]:
+    """For each way to compile: ms a step, images per second, shares of peaks, seconds of the first step."""
+    rows = []
+    batch = 16 if quick else batch
+    config = images_of(name, size, patch, batch)
+    precision = choose(config).precision
+    images = torch.randn(batch, 3, size, size, device=device)
+    labels = torch.zeros(batch, dtype=torch.int64, device=device)
+    here, promised = matmul_peak(device, precision, torch.get_num_threads()), None
+    if device == "cuda":
+        promised = datasheet_peak(torch.cuda.get_device_name(), precision)
+    for compiled in COMPILED[: 2 if device == "cpu" else None]:
+        if time.monotonic() > end:
+            break
+        torch.compiler.reset()
+        begin = time.perf_counter()
+        step = training_step(config, images, labels, compiled)
+        step()
+        wait(device)
+        first = time.perf_counter() - begin
+        took = milliseconds(in_turn({"step": step}, rounds=3 if quick else 30, warm_up=3)["step"])
+        rate = 3 * flops_per_image(config.model) * batch / took * 1000
+        shares = [f"{rate / peak:.1%}" if peak else "" for peak in (here, promised)]
+        rows.append([name, batch, compiled, took, f"{batch / took * 1000:,.0f}", f"{rate / 1e12:.1f}", *shares, first])
+    return rows
+
+
+def images_of(name: str, size: int, patch: int, batch: int) -> TrainConfig:
+    """The model on images of three channels."""
+    words = [f"model={name}", "data=cifar10", f"data.image_size={size}", f"model.patch_size={patch}"]
+    return compose([*words, f"data.batch_size={batch}"])
+
+
+def epochs(device: str, quick: bool) -> list[list[Any]]:
+    """For each augmentation: seconds of an epoch of vit_tiny on 50,000 random images, and the share of augmenting."""
+    rows = []
+    count, batch = (256, 64) if quick else (50_000, 512)
+    split = Split(
+        torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8).to(device),
+        torch.randint(0, 10, (count,)).to(device),
+    )
+    for augment in EPOCH:
+        config = compose(["model=vit_tiny", "data=cifar10", f"augment={augment}", f"data.batch_size={batch}"])
+        loader = ours(config, split)
+        step = training_step(config, *next(iter(loader)))
+        step()
+
+        def epoch(step: Callable[[], None] | None, loader: Any = loader) -> float:
+            wait(device)
+            begin = time.perf_counter()
+            for _ in loader:
+                if step is not None:
+                    step()
+            wait(device)
+            return time.perf_counter() - begin
+
+        alone, whole = (statistics.median(epoch(what) for _ in range(2)) for what in (None, step))
+        rows.append([augment, whole, f"{alone / whole:.1%}"])
+    return rows
+
+
+def wait(device: str) -> None:
+    """Until the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def report(found: dict[str, Any]) -> list[str]:
+    """What was found, as tables."""
+    lines = [f"{found['device']}, torch {found['torch']}"]
+    titles = {
+        "agreement": ["position", "logits, GPU - CPU", "gradient"],
+        "epoch of CIFAR-10": ["augment", "s an epoch, vit_tiny", "augmentation alone"],
+        "step": ["model", "images", "compiled", "ms", "images/s", "TFLOP/s", "of product", "of datasheet", "first, s"],
+    }
+    for name, rows in found.items():
+        if isinstance(rows, list):
+            lines += ["", name, *table(titles.get(name, titles["step"]), rows)]
+    return lines
+
+
+if __name__ == "__main__":
+    main()
