@@ -64,6 +64,7 @@ def collect(name: str) -> dict[str, object]:
         "seconds": [round(run["seconds"], 1) for run in runs],
         "memory": max(run["memory"] for run in runs),
         "precision": runs[0]["precision"],
+        "device": runs[0]["device"],
         "commit": runs[0]["code"].get("commit"),
         "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
         "torch": runs[0]["versions"]["torch"],
@@ -111,7 +112,8 @@ def write_heads(runs: dict) -> None:
         if not recipe or "# Measured:" not in path.read_text():
             continue
         accuracy, seconds = in_words(one)
-        said = f"# Measured: test accuracy {accuracy} (3 seeds), {seconds} start to end, {one['memory'] / 1e9:.1f} GB; {one['machine']}."
+        cost = f"{seconds} start to end, {one['memory'] / 1e9:.1f} GB; {one['machine']}, {one['device']}"
+        said = f"# Measured: test accuracy {accuracy} (3 seeds), {cost}."
         lines = path.read_text().splitlines()
         path.write_text("\n".join(said if line.startswith("# Measured:") else line for line in lines) + "\n")
 

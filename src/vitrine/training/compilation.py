@@ -5,11 +5,13 @@ enough, by a few steps as they are; then, compiled, whether these are faster. A 
 they were. Dropout draws what it draws without the compiler, so that results differ by rounding only.
 """
 
+import math
 import shutil
 import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,23 +106,26 @@ class Compilation(Callback):
             if not self.trials:
                 return Compiled("nothing", "deterministic runs decide nothing by the clock")
             before = self._agreed(trainer, self._seconds(trainer, module))
-            if (total := before * module.steps) < EARNED_BACK_AFTER[device]:
+            parts = module.config.trainer.accumulate_grad_batches
+            if (total := before * parts * module.steps) < EARNED_BACK_AFTER[device]:
                 return Compiled("nothing", f"training takes about {_time(total)}, too short to earn it back")
         torch.compiler.reset()  # the limit on variants counts those of earlier trainings in this process
         compiled_parts = compile_parts(module.model, what)
+        after, failure = math.inf, ""
         try:
             after = self._seconds(trainer, module)
-        except Exception as error:
+        except Exception as error:  # the compiler can fail in any way
+            failure = f"it failed: {first_line(error)}"
+        after = self._agreed(trainer, after) if before else after
+        if failure or after > 0.98 * (before or math.inf):
             undo(compiled_parts)
-            return Compiled("nothing", f"it failed: {first_line(error)}")
-        if before and (after := self._agreed(trainer, after)) > 0.98 * before:
-            undo(compiled_parts)
-            return Compiled("nothing", f"it was tried: {_time(after)} a step instead of {_time(before)}")
+            why = failure or f"it was tried: {_time(after)} a step instead of {_time(before)}"
+            return Compiled("nothing", why)
         gain = f"{_time(after)} a step" + (f" instead of {_time(before)}" if before else "")
         return Compiled(what, gain)
 
     def _seconds(self, trainer: pl.Trainer, module: Classifier) -> float:
-        """Seconds of a forward and backward pass: the shortest of three, after one that doesn't count."""
+        """Seconds of a forward and backward pass on a part of a batch: the shortest of three, after one to warm up."""
         data, parts = module.config.data, module.config.trainer.accumulate_grad_batches * trainer.world_size
         shape = (module.images_per_step // parts, data.in_channels, data.image_size, data.image_size)
         images = torch.zeros(shape, dtype=torch.uint8, device=module.device)
@@ -172,7 +177,7 @@ def _missing(device: str) -> str:
         return "there is no C++ compiler here"
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         return "Python's headers are not here (python3-dev)"
-    if device == "cuda" and not torch.utils._triton.has_triton():
+    if device == "cuda" and find_spec("triton") is None:
         return "triton is not here"
     return ""
 

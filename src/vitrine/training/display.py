@@ -103,7 +103,13 @@ def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Keep libraries from printing what a user can't act on; errors still show."""
-    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "torch.distributed")
+    names = (
+        "lightning.pytorch",
+        "lightning.fabric",
+        "lightning.pytorch.utilities.rank_zero",
+        "torch.distributed",
+        "torch.utils.cpp_extension",  # that there is no CUDA here
+    )
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

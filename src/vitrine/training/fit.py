@@ -225,6 +225,7 @@ def _train(
     checkpoints = Checkpoints(run.record, config.callbacks.monitor)
     averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
     asked = run.record.facts.get("compiled", config.trainer.compile)  # a run that goes on is compiled as it was
+    asked = "auto" if asked == "graphs" and hardware.accelerator != "cuda" else asked
     trials = not (config.trainer.deterministic or config.debug.detect_anomaly)
     callbacks: list[Callback] = [
         Compilation(asked, trials=trials, tell=tell),
