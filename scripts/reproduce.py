@@ -11,12 +11,14 @@ on from its last checkpoint. docs/reproductions.md, its JSON and its pictures ar
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from reproductions_page import folder_of, write_page
@@ -119,8 +121,8 @@ class Job:
         """Whether there is nothing left to do."""
         return self.run is not None and json.loads((self.run / "run.json").read_text())["status"] == "finished"
 
-    def carry_out(self) -> None:
-        """Run it, or go on with it where it was stopped."""
+    def carry_out(self, threads: int | None = None) -> None:
+        """Run it, or go on with it where it was stopped; with so many threads on a CPU, if a number is given."""
         if self.finished:
             return
         started = self.run is not None and (self.run / "checkpoints" / "last.ckpt").exists()
@@ -129,8 +131,10 @@ class Job:
             f"{time.strftime('%H:%M:%S')} {self.folder.relative_to(OUT)}{' (goes on)' if started else ''}", flush=True
         )
         self.folder.mkdir(parents=True, exist_ok=True)
+        limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         with (self.folder / "log.txt").open("a") as log:
-            code = subprocess.call([sys.executable, "train.py", *words], cwd=ROOT, stdout=log, stderr=log)
+            command = [sys.executable, "train.py", *words]
+            code = subprocess.call(command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | limit)
         if code:
             print(
                 f"{self.folder.relative_to(OUT)} ended with code {code}; {self.folder / 'log.txt'} says why", flush=True
@@ -157,7 +161,7 @@ def main() -> None:
     parser.add_argument("tutorials", nargs="*", metavar="TUTORIAL", help=", ".join(TUTORIALS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--oddities", action="store_true", help="also change one oddity at a time")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time, which share the CPU's cores")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument(
         "--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie, or are downloaded to"
@@ -173,8 +177,9 @@ def main() -> None:
         if "vit_base_anatomy" in names and not (options.pictures and Path(options.pictures, "test").is_dir()):
             parser.error("vit_base_anatomy needs --pictures DIR, with pictures in DIR/train/CLASS/ and DIR/test/CLASS/")
         todo = sorted((job for name in names for job in jobs(name, options)), key=_rank)
+        threads = max(1, (os.cpu_count() or 1) // options.workers) if options.workers > 1 else None
         with ThreadPoolExecutor(options.workers) as pool:
-            list(pool.map(Job.carry_out, todo))
+            list(pool.map(partial(Job.carry_out, threads=threads), todo))
     write_page(TUTORIALS, OUT)
 
 
