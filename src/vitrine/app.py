@@ -61,15 +61,17 @@ def evaluate() -> None:
 
 def _train(config: TrainConfig, varies: str) -> float:
     from vitrine.training.fit import fit
+    from vitrine.training.measure import command_began
     from vitrine.training.resume import resume
 
+    began = command_began()
     hydra_config = HydraConfig.get()
     if config.resume is not None:
-        result = resume(config.resume, config, list(hydra_config.overrides.task))
+        result = resume(config.resume, config, list(hydra_config.overrides.task), began=began)
     elif hydra_config.mode is RunMode.MULTIRUN:
-        result = fit(config, parent=Path(hydra_config.sweep.dir), varies=varies)
+        result = fit(config, parent=Path(hydra_config.sweep.dir), varies=varies, began=began)
     else:
-        result = fit(config)
+        result = fit(config, began=began)
     return result.metrics["val/acc"]
 
 

@@ -77,6 +77,7 @@ def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@can_compile
 def test_a_short_training_is_not_compiled_and_says_why(trained, capsys):
     record = trained("short")
     assert record.facts["compiled"] == "nothing"
@@ -102,6 +103,7 @@ def test_a_trial_that_gains_nothing_is_undone(trained, monkeypatch, uncompiled, 
     assert losses(record) == losses(uncompiled)
 
 
+@can_compile
 def test_a_trial_leaves_no_trace(trained, uncompiled):
     """The trial of auto is the only difference; conv_stem would keep its batches' statistics."""
     assert losses(trained("tried", "trainer.compile=auto")) == losses(uncompiled)
@@ -111,6 +113,7 @@ def test_a_trial_leaves_no_trace(trained, uncompiled):
     assert one.metrics["val/loss"] == other.metrics["val/loss"]
 
 
+@can_compile
 def test_deterministic_runs_decide_nothing_by_the_clock(trained, monkeypatch, capsys):
     monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: pytest.fail("the clock was asked"))
     assert trained("deterministic", "trainer.deterministic=true").facts["compiled"] == "nothing"

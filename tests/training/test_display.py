@@ -142,7 +142,7 @@ SPEED = {
     "images_per_second_slow": 9876.5,
     "data_share": 0.0123,
     "flops_per_second": 2.5e12,
-    "mfu": 0.456,
+    "mfu_measured": 0.456,
     "mfu_datasheet": None,
     "startup_seconds": 7.89,
     "compile_seconds": 12.3,

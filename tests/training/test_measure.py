@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vitrine.config import ViTConfig
-from vitrine.training.measure import command_began, datasheet_peak, flops_per_image, matmul_peak, peak_memory
+from vitrine.training.measure import datasheet_peak, flops_per_image, matmul_peak, peak_memory
 
 SMALL = ViTConfig(image_size=8, patch_size=2, in_channels=3, num_classes=10, dim=16, depth=2, heads=4, mlp_ratio=2.0)
 
@@ -102,7 +102,3 @@ def test_a_command_begins_with_its_process_and_the_next_one_in_it_when_it_asks()
     first, second = map(float, done.stdout.split())
     assert -1 < first < 0.1
     assert 0 <= second < 0.1
-
-
-def test_asking_twice_in_one_process_gives_later_times():
-    assert command_began() <= command_began()

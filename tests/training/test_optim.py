@@ -10,7 +10,7 @@ from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.config.schema import OptimizerConfig, ScheduleConfig
 from vitrine.models import VisionTransformer
-from vitrine.training.optim import build_optimizer, build_schedule, learning_rate_factor, parameter_groups
+from vitrine.training.optim import build_optimizer, build_schedule, ema_step, learning_rate_factor, parameter_groups
 
 SMALL = ["model=vit_nano", "depth=1"]
 
@@ -200,3 +200,9 @@ def test_the_fused_step_is_the_plain_one(name):
         optimizer.step()
         reference.step()
     torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()))
+
+
+def test_counts_are_not_averaged():
+    """Batch normalisation counts its batches; an average of that means nothing."""
+    average, current = torch.tensor(3), torch.tensor(7)
+    assert ema_step(average, current, torch.tensor(5), decay=0.9).item() == 7

@@ -66,6 +66,33 @@ def test_two_processes_train_what_one_process_trains(tmp_path, group):
     assert json.loads((only_run(tmp_path / "two") / "run.json").read_text())["processes"] == 2
 
 
+def test_all_processes_have_the_statistics_of_the_first(tmp_path):
+    """Those of batch normalisation; else each would validate a model of its own, and go on with another."""
+    code = f"""
+import torch
+from vitrine import compose
+from vitrine.training import fit as fitting
+
+class Watching(fitting.StopOnSignal):  # the callback that every process has
+    def on_validation_end(self, trainer, module):
+        values = torch.cat([one.double().flatten() for layer in module.statistics for one in layer.buffers()])
+        first, second = module.all_gather(values)
+        assert values.abs().sum() > 1
+        assert torch.equal(first, second)
+        print("the same", flush=True)
+
+fitting.StopOnSignal = Watching
+if __name__ == "__main__":
+    words = {WORDS!r} + ["patch_embed=conv_stem", "accelerator=cpu_ddp", "paths.output_dir={tmp_path}"]
+    fitting.fit(compose(words))
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the same") == 2 * 3
+
+
 def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):
     running = start(tmp_path, "-m", "accelerator=cpu_ddp", "debug.limit_batches=2", "seed=0,1")
     _, err = running.communicate(timeout=200)

@@ -151,8 +151,8 @@ class TrainerConfig:
         compile: what PyTorch's compiler makes faster kernels of: ``blocks``, each by itself; the ``model``; the model
             as CUDA ``graphs``; or ``nothing``. ``auto`` tries where it pays (training/compilation.py).
         gradient_clip_val: largest norm of the gradient; null leaves it as it is.
-        accumulate_grad_batches: parts that a batch is computed in, one after the other, to save memory. The step stays
-            what it is.
+        accumulate_grad_batches: parts that a batch is computed in, one after the other, to save memory. The gradient
+            stays what it is, but that dropout draws anew and batch normalisation sees one part at a time.
         deterministic: only operations that give the same bits each time.
         log_every_n_steps: steps between two rows of the training loss in metrics.csv.
     """
@@ -335,6 +335,9 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     if "data.image_size" not in broken and augment.crop >= data.image_size:
         problem = f"must be smaller than the image, data.image_size={data.image_size}"
         found.append(Fault("augment.crop", str(augment.crop), problem))
+    if not {"data.image_size", "augment.cutout"} & broken and augment.cutout > data.image_size:
+        problem = f"must be at most the image, data.image_size={data.image_size}"
+        found.append(Fault("augment.cutout", str(augment.cutout), problem))
     if augment.trivial and data.in_channels not in (1, 3):
         problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
         found.append(Fault("augment.trivial", "true", problem))

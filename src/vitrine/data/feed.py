@@ -106,7 +106,9 @@ class FromDisk:
                     running._shutdown_workers()
                 if isinstance(answer, str):
                     raise DataError(answer)
-                yield answer.to(self.device, non_blocking=True), self.labels[indices].to(self.device)
+                labels = self.labels[indices]
+                labels = labels.pin_memory() if self.device.type == "cuda" else labels
+                yield answer.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
         finally:
             running._shutdown_workers()  # whoever still refers to it, as a traceback does
 

@@ -59,7 +59,11 @@ def choose(config: DataConfig, images: Images, accelerator: str, devices: int, m
     if isinstance(images.train.images, Pictures):
         workers = config.workers or max(1, min(MOST_WORKERS, room.cores() // devices))
         who = f"{workers} workers" if workers > 1 else "1 worker"
-        why = forced if memory == 0 else f" would not fit into the {_readable(memory)} of memory there is for images"
+        why = (
+            forced
+            if config.storage == "disk"
+            else f" would not fit into the {_readable(memory)} of memory there is for images"
+        )
         return Storage("disk", workers, f"streamed from disk by {who}{several}: {size}{why}")
     free = room.device_memory(accelerator, devices)
     if free is None:

@@ -101,7 +101,7 @@ class LocalAttention(Attention):
         return q, k, self.itself if bias is None else bias + self.itself
 
 
-# 200 MB in each block: 128 images of 257 tokens with 4 heads are just below.
+# 200 MB in each block: 128 images of 256 tokens with 4 heads.
 MOST_WEIGHTS = 2**25
 
 ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}

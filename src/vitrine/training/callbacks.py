@@ -37,7 +37,7 @@ class StopOnSignal(Callback):
     """On Ctrl-C or SIGTERM: finish the step, save, and raise :class:`Interrupted`. A second Ctrl-C stops at once.
 
     In several processes all stop after the same step, within about a second of one of them being asked to: they agree
-    on it every so many steps, since to talk in each would cost time. To be used inside :func:`signals_given_back`.
+    on it every so many steps. To be used inside :func:`signals_given_back`.
     """
 
     AGREE_SECONDS = 1.0
@@ -98,7 +98,7 @@ class StopOnSignal(Callback):
 class TrainingLog(Callback):
     """Writes a row of the training log every ``every`` steps and at the end of an epoch.
 
-    In a single process these are the only steps that wait for the device.
+    In a single process these are the only steps at which this project waits for the device.
     """
 
     def __init__(self, every: int) -> None:
@@ -115,7 +115,7 @@ class TrainingLog(Callback):
 class ProgressBar(Callback):
     """One bar over the whole training, with epoch, loss, validation accuracy, speed and time left.
 
-    MFU is the model's share of what the machine's matrix products reach (training/speed.py).
+    MFU is the model's share of what the datasheet promises, or else of what matrix products reach here (speed.py).
 
     Where the output is no terminal, a line for each epoch. Redrawn by time, not by step.
 
@@ -188,10 +188,11 @@ class ProgressBar(Callback):
     def _fields(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
         assert isinstance(module, Classifier)
         latest = module.latest
+        mfu = latest.get("mfu_datasheet", latest.get("mfu_measured"))
         return {
             "epoch": min(trainer.current_epoch + 1, self.epochs),
             "loss": f"{latest['train/loss']:.3f}" if "train/loss" in latest else "-",
             "acc": f"{latest['val/acc']:.4f}" if "val/acc" in latest else "-",
             "speed": f"{latest['images_per_second']:,.0f}" if "images_per_second" in latest else "-",
-            "mfu": f"{latest['mfu']:.0%}" if "mfu" in latest else "-",
+            "mfu": f"{mfu:.0%}" if mfu is not None else "-",
         }

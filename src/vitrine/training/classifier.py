@@ -70,6 +70,7 @@ class Classifier(pl.LightningModule):
             {stage: MulticlassAccuracy(config.model.num_classes, average="micro") for stage in stages}
         )
         self.loss = torch.nn.ModuleDict({stage: MeanMetric() for stage in stages})
+        self.statistics = [layer for layer in self.model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
         self.recent: list[Tensor] = []  # (loss, accuracy) of each step since the last row of the training log
         self.lr = 0.0  # of the present step
         self.latest: dict[str, float] = {}  # what was logged last
@@ -89,9 +90,15 @@ class Classifier(pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(schedule, LambdaLR)
         self.optimizer, self.schedule = optimizer, schedule
+        self.recent = [step.to(self.device) for step in self.recent]  # a checkpoint's come before there is a device
+
+    def on_validation_start(self) -> None:
+        """Validate the same model in every process."""
+        self.share_statistics()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make dropout a function of seed, step and process, so that nothing random has to be saved."""
+        self.share_statistics()
         seed = mix(self.config.seed, self.global_step, self.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond: it formats the call stack
         if self.device.type != "cpu":
@@ -102,16 +109,19 @@ class Classifier(pl.LightningModule):
         """One optimiser step on a batch, whose gradients come from one part of it after the other; gives the loss."""
         images, targets = batch
         parts = self.config.trainer.accumulate_grad_batches
-        total = torch.zeros((), device=self.device)
+        losses = []
         self.optimizer.zero_grad()
-        for part in range(parts):
-            with nullcontext() if part == parts - 1 else self.gradients_kept():
-                loss = self.training_loss(self(images[part::parts]), targets[part::parts]) / parts
+        for part in range(min(parts, len(images))):
+            own = targets[part::parts]
+            loss = self.training_loss(self(images[part::parts]), own) * (len(own) / len(images))
+            last = part + parts >= len(images) or part == parts - 1
+            with torch.autocast(self.device.type, enabled=False), nullcontext() if last else self.gradients_kept():
                 self.manual_backward(loss)
-                total += loss.detach()
-        self.optimizer.step()
+            losses.append(loss.detach())
+        with torch.autocast(self.device.type, enabled=False):
+            self.optimizer.step()
         self.schedule.step()
-        return total
+        return torch.stack(losses).sum()
 
     def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss, averaged over images; remembered for the training log, with the accuracy.
@@ -123,6 +133,16 @@ class Classifier(pl.LightningModule):
         accuracy = (logits.detach().argmax(dim=1) == labels).float().mean()
         self.recent.append(torch.stack([loss.detach().float(), accuracy]))  # left on the device until it is logged
         return loss
+
+    def share_statistics(self) -> None:
+        """Give every process the first one's running statistics of batch normalisation.
+
+        DDP would do so before each forward pass, but not where the optimiser is stepped by hand.
+        """
+        if self.trainer.world_size > 1:
+            for layer in self.statistics:
+                for buffer in layer.buffers():
+                    torch.distributed.broadcast(buffer, src=0)
 
     def gradients_kept(self) -> AbstractContextManager[None]:
         """Gradients are added up in this process, not yet over all of them."""
@@ -173,13 +193,14 @@ class Classifier(pl.LightningModule):
             torch.nn.utils.clip_grad_norm_(parameters, most)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the model is rebuilt from: plain values only."""
+        """Add what the model is rebuilt from, and the training log so far over all processes: plain values only."""
         checkpoint["config"] = dataclasses.asdict(self.config)
-        checkpoint["recent"] = [step.tolist() for step in self.recent]
+        recent = self.trainer.strategy.reduce(torch.stack(self.recent), reduce_op="mean") if self.recent else []
+        checkpoint["recent"] = [step.tolist() for step in recent]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the training log where it was."""
-        self.recent = [torch.tensor(step, device=self.device) for step in checkpoint["recent"]]
+        self.recent = [torch.tensor(step) for step in checkpoint["recent"]]
 
     def log_now(self, values: dict[str, float]) -> None:
         """Give ``values`` to the loggers at the present step."""

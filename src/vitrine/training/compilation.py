@@ -55,7 +55,7 @@ class Compilation(Callback):
         tell: is given what came of it.
     """
 
-    def __init__(self, asked: str, *, trials: bool, tell: Callable[[Compiled], None]) -> None:
+    def __init__(self, asked: str, trials: bool, tell: Callable[[Compiled], None]) -> None:
         self.asked = asked
         self.trials = trials
         self.tell = tell
@@ -98,7 +98,9 @@ class Compilation(Callback):
         device = module.device.type
         what = WHAT.get(device, "nothing") if self.asked == "auto" else self.asked
         if what == "nothing":
-            return Compiled(what, "as asked" if self.asked == what else f"auto compiles nothing on {device}")
+            asked = module.config.trainer.compile == what
+            as_before = "as asked" if asked else "as this run began"
+            return Compiled(what, as_before if self.asked == what else f"auto compiles nothing on {device}")
         if problem := _missing(device):
             return Compiled("nothing", problem)
         before = 0.0
@@ -134,6 +136,9 @@ class Compilation(Callback):
         seconds = []
         try:
             for _ in range(4):
+                module.zero_grad()  # what CUDA graphs gave is no longer there in the next pass
+                if self.asked == "graphs":
+                    torch.compiler.cudagraph_mark_step_begin()
                 _wait(module.device)
                 begin = time.perf_counter()
                 with trainer.precision_plugin.train_step_context():

@@ -71,10 +71,12 @@ def choose(config: TrainConfig) -> Hardware:
     precision = trainer.precision
     if precision == "auto":
         precision = "bf16-mixed" if _bf16_pays(accelerator, config.model.dim) else "32-true"
-    if accelerator == "cpu" and precision in ("16-mixed", "tf32"):  # Lightning would take bfloat16, PyTorch float32
-        problem = "needs a GPU; the CPU has bf16-mixed, 32-true and 64-true"
+    usable = {"cpu": ("32-true", "bf16-mixed", "64-true"), "mps": ("32-true", "bf16-mixed", "16-mixed")}
+    if precision not in usable.get(accelerator, (precision,)):  # Lightning and PyTorch would take another and go on
+        where = "a CUDA GPU" if precision == "tf32" else "another device"
+        problem = f"needs {where}; this one has {', '.join(usable[accelerator])}"
         raise ConfigError([Fault("trainer.precision", precision, problem, "trainer.precision=bf16-mixed")])
-    if accelerator == "cpu" and trainer.compile == "graphs":
+    if accelerator != "cuda" and trainer.compile == "graphs":
         problem = "needs a GPU: these are CUDA graphs"
         raise ConfigError([Fault("trainer.compile", "graphs", problem, "trainer.compile=blocks")])
     kernel = config.model.attention_kernel

@@ -92,7 +92,7 @@ def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
         )
         promised = speed["mfu_datasheet"]
         rows["model FLOP/s"] = (
-            f"{_short(speed['flops_per_second'] or 0)}, {speed['mfu']:.0%} of a matrix product's here"
+            f"{_short(speed['flops_per_second'] or 0)}, {speed['mfu_measured']:.0%} of a matrix product's here"
         )
         rows["model FLOP/s"] += "" if promised is None else f", {promised:.0%} of the datasheet's"
     if "startup_seconds" in speed:

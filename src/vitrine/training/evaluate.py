@@ -16,7 +16,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import differences, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
-from vitrine.training.devices import Hardware, choose
+from vitrine.training.devices import Hardware, choose, gpus
 from vitrine.training.display import quiet_libraries, show_result
 
 
@@ -92,7 +92,9 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     config.model.patch_size = options.patch_size or config.model.patch_size
     if found := vit_faults(config.model):
         raise ConfigError(found)
-    config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1)
+    config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1, compile="nothing")
+    if (options.accelerator == "cpu" or not gpus()) and config.trainer.precision in ("16-mixed", "tf32"):
+        config.trainer.precision = "auto"  # the run was made on a GPU
     with quiet_libraries():
         hardware = choose(config)
         data = ImageData(config, hardware.accelerator)

@@ -1,5 +1,6 @@
 """Where all parts meet: a configuration goes in; a trained, tested and recorded model comes out."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,7 +30,7 @@ from vitrine.training.devices import Hardware, choose
 from vitrine.training.display import quiet_libraries, show_compiled, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.figures import can_be_drawn, draw_attention, draw_confusion, draw_curves
-from vitrine.training.measure import command_began, datasheet_peak, flops_per_image, matmul_peak, peak_memory
+from vitrine.training.measure import datasheet_peak, flops_per_image, forget_peak_memory, matmul_peak, peak_memory
 from vitrine.training.optim import ema_step
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.speed import Machine, Speed
@@ -76,7 +77,12 @@ class Run:
 
 
 def fit(
-    config: TrainConfig, *, parent: Path | None = None, varies: str = "", callbacks: Sequence[Callback] = ()
+    config: TrainConfig,
+    *,
+    parent: Path | None = None,
+    varies: str = "",
+    callbacks: Sequence[Callback] = (),
+    began: float | None = None,
 ) -> Result:
     """Train, choose the best epoch on validation, test it once, and leave a run folder.
 
@@ -85,6 +91,7 @@ def fit(
         parent: folder to make the run folder in; ``None`` is ``runs/`` under ``paths.output_dir``.
         varies: what distinguishes the run among others in ``parent``.
         callbacks: Lightning callbacks beside the configured ones; in one process only.
+        began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
 
     Raises:
         ConfigError: ``config`` can't work; nothing has been written.
@@ -92,7 +99,7 @@ def fit(
         RunError: the run folder can't be written, or the weights to start from can't be read.
         Interrupted: a signal asked to stop; the run can be gone on with.
     """
-    began = command_began()
+    began = time.time() if began is None else began
     if found := train_faults(config):
         raise ConfigError(found)
     with quiet_libraries():
@@ -169,6 +176,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
         speed = Speed(flops, _machine(run.hardware))
+        forget_peak_memory()  # of measuring the machine
         compiled: list[Compiled] = []
 
         def tell(what: Compiled) -> None:
@@ -224,13 +232,11 @@ def _train(
     config, hardware = run.config, run.hardware
     checkpoints = Checkpoints(run.record, config.callbacks.monitor)
     averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
-    asked = run.record.facts.get("compiled", config.trainer.compile)  # a run that goes on is compiled as it was
-    asked = "auto" if asked == "graphs" and hardware.accelerator != "cuda" else asked
+    asked = config.trainer.compile
+    if asked == "auto":  # a run that goes on is compiled as it was
+        asked = run.record.facts.get("compiled", asked)
     trials = not (config.trainer.deterministic or config.debug.detect_anomaly)
-    callbacks: list[Callback] = [
-        Compilation(asked, trials=trials, tell=tell),
-        TrainingLog(config.trainer.log_every_n_steps),
-    ]
+    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
     if averaging is not None:
         callbacks.append(WeightAveraging(avg_fn=partial(ema_step, decay=averaging.decay)))
     if stopping is not None:
@@ -248,7 +254,8 @@ def _train(
         detect_anomaly=config.debug.detect_anomaly,
         profiler="simple" if config.debug.profile else None,
         logger=logger or False,
-        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints)],
+        # Compiling takes long: signals are listened to before.
+        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints), Compilation(asked, trials, tell)],
         plugins=[AtomicCheckpointIO()],
         default_root_dir=run.record.path,
         enable_checkpointing=False,  # Checkpoints does it

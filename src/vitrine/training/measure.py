@@ -16,6 +16,12 @@ from vitrine.config import ViTConfig
 from vitrine.models import VisionTransformer
 
 
+def forget_peak_memory() -> None:
+    """Count the most GPU memory from now on."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
 def flops_per_image(config: ViTConfig) -> int:
     """Floating-point operations of a forward pass on one image: matrix products only, a multiply-add counting as 2."""
     with torch.device("meta"), torch.no_grad():
@@ -68,7 +74,7 @@ PEAKS: dict[str, tuple[float, float, float]] = {
     r"L40S": (362.05, 183.0, 91.6),
     r"L4\b": (121.0, 60.0, 30.3),
     r"A10\b": (125.0, 62.5, 31.2),
-    r"RTX 4090": (165.2, 82.6, 82.6),
+    r"RTX 4090$": (165.2, 82.6, 82.6),
     r"RTX 3090\b(?! Ti)": (71.0, 35.6, 35.6),
     r"V100-SXM2": (125.0, 15.7, 15.7),
     r"T4\b": (65.0, 8.1, 8.1),

@@ -45,6 +45,8 @@ def ema_step(average: Tensor, current: Tensor, count: Tensor, *, decay: float) -
     The decay rises to ``decay`` as (1 + count) / (10 + count), as in TensorFlow's ExponentialMovingAverage, so that a
     short run's average is not mostly its initial weights.
     """
+    if not current.is_floating_point():  # a count, as batch normalisation has one
+        return current
     now = torch.clamp((1 + count) / (10 + count), max=decay)
     return torch.lerp(current, average, now.to(average.dtype))
 

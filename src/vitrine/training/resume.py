@@ -1,5 +1,6 @@
 """Going on with a run where it stopped."""
 
+import time
 from dataclasses import asdict
 from operator import attrgetter
 from pathlib import Path
@@ -18,13 +19,13 @@ from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoi
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
 from vitrine.training.fit import Result, Run, carry_out, recorded
-from vitrine.training.measure import command_began
 from vitrine.training.pretrained import Pretrained
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.
 CHANGEABLE = {
     "trainer.max_epochs": ("trainer.max_epochs",),
     "trainer.devices": ("trainer.devices",),
+    "trainer.compile": ("trainer.compile",),
     "accelerator": ("trainer.accelerator", "trainer.devices"),
     "data.root": ("data.root",),
     "data.storage": ("data.storage",),
@@ -35,19 +36,26 @@ CHANGEABLE = {
 }
 
 
-def resume(folder: str | Path, given: TrainConfig | None = None, overrides: list[str] | None = None) -> Result:
+def resume(
+    folder: str | Path,
+    given: TrainConfig | None = None,
+    overrides: list[str] | None = None,
+    *,
+    began: float | None = None,
+) -> Result:
     """Go on with the run in ``folder`` as it was configured, from its last checkpoint.
 
     Args:
         folder: the run folder.
         given: a configuration to take changed values from.
         overrides: which values those are, as typed; each must be one of ``CHANGEABLE``.
+        began: as in :func:`fit`.
 
     Raises:
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
         ConfigError: an override would make it another run.
     """
-    began = command_began()
+    began = time.time() if began is None else began
     record = RunRecord.open(folder)
     if record.status == "running":
         raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")

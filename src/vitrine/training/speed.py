@@ -35,11 +35,11 @@ class Figures:
     Attributes:
         images_per_second: by the median step, over all processes.
         images_per_second_slow: by a step that only 5 % of the steps are slower than.
-        data_share: share of the time spent waiting for a batch, in [0, 1].
+        data_share: share of the time until a batch is there, augmentation included, in [0, 1].
         flops_per_second: of the model, forward and backward, by the median step; what the optimiser and augmentation
             compute does not count.
-        mfu: model FLOP/s utilisation (arXiv:2204.02311, appendix B): the share of :attr:`Machine.matmul`.
-        mfu_datasheet: the share of :attr:`Machine.datasheet`.
+        mfu_measured: the share of :attr:`Machine.matmul`.
+        mfu_datasheet: model FLOP/s utilisation (arXiv:2204.02311, appendix B): the share of :attr:`Machine.datasheet`.
         matmul_flops_per_second, datasheet_flops_per_second: what these are shares of.
     """
 
@@ -47,7 +47,7 @@ class Figures:
     images_per_second_slow: float
     data_share: float
     flops_per_second: float
-    mfu: float
+    mfu_measured: float
     mfu_datasheet: float | None
     matmul_flops_per_second: float
     datasheet_flops_per_second: float | None
@@ -67,7 +67,7 @@ class Figures:
             images_per_second_slow=round(float(slow), 1),
             data_share=round(float(waits.sum() / steps.sum()), 5),
             flops_per_second=rate,
-            mfu=round(rate / machine.matmul, 4) if machine.matmul else 0.0,
+            mfu_measured=round(rate / machine.matmul, 4) if machine.matmul else 0.0,
             mfu_datasheet=round(rate / machine.datasheet, 4) if machine.datasheet else None,
             matmul_flops_per_second=machine.matmul,
             datasheet_flops_per_second=machine.datasheet,
@@ -128,7 +128,8 @@ class Speed(Callback):
         self.steps.append(waits + work)
         self.waits.append(waits)
         figures = Figures.of(self.steps[-1], waits, self.images, self.flops_per_image, self.machine)
-        module.log_now({name: getattr(figures, name) for name in ("images_per_second", "data_share", "mfu")})
+        names = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")
+        module.log_now({name: value for name in names if (value := getattr(figures, name)) is not None})
 
 
 def _mark(device: torch.device) -> Mark:
