@@ -110,8 +110,12 @@ def write_pages() -> None:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """A Markdown table; numbers to three digits."""
-    cells = [[f"{cell:,.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    cells = [[_short(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     return [f"| {' | '.join(row)} |" for row in [list(columns), ["---"] * len(columns), *cells]]
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def milliseconds(times: Sequence[float]) -> float:

@@ -273,7 +273,8 @@ def test_mixed_images_count_by_how_much_of_each_class_is_in_them(small, loss):
     """Their loss is the mean of both labels' by what is in them; they are right where the heavier class is found."""
     watch = Logits()
     words = ("augment.mixup=0.8", "augment.cutmix=1.0", f"loss={loss}", "loss.label_smoothing=0.1")
-    result = fit(small(*words, "trainer.max_epochs=1", "trainer.log_every_n_steps=5"), callbacks=[watch])
+    words += ("trainer.max_epochs=1", "trainer.log_every_n_steps=5", "trainer.precision=32-true")
+    result = fit(small(*words), callbacks=[watch])
     assert len(watch.batches) == 5
     right = 0
     for logits, targets, reached in watch.batches:

@@ -71,7 +71,7 @@ class Classifier(pl.LightningModule):
         )
         self.loss = torch.nn.ModuleDict({stage: MeanMetric() for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-        self.recent: list[Tensor] = []  # (loss, accuracy) of each step since the last row of the training log
+        self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step since they were last logged
         self.lr = 0.0  # of the present step
         self.latest: dict[str, float] = {}  # what was logged last
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
@@ -90,7 +90,8 @@ class Classifier(pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(schedule, LambdaLR)
         self.optimizer, self.schedule = optimizer, schedule
-        self.recent = [step.to(self.device) for step in self.recent]  # a checkpoint's come before there is a device
+        # A checkpoint's come before there is a device.
+        self.recent = [(loss.to(self.device), right.to(self.device)) for loss, right in self.recent]
 
     def on_validation_start(self) -> None:
         """Validate the same model in every process."""
@@ -107,21 +108,21 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One optimiser step on a batch, whose gradients come from one part of it after the other; gives the loss."""
-        images, targets = batch
-        parts = self.config.trainer.accumulate_grad_batches
-        losses = []
+        count, losses = len(batch[1]), []
+        parts = min(self.config.trainer.accumulate_grad_batches, count)
         self.optimizer.zero_grad()
-        for part in range(min(parts, len(images))):
-            own = targets[part::parts]
-            loss = self.training_loss(self(images[part::parts]), own) * (len(own) / len(images))
-            last = part + parts >= len(images) or part == parts - 1
-            with torch.autocast(self.device.type, enabled=False), nullcontext() if last else self.gradients_kept():
+        for part in range(parts):
+            images, targets = batch if parts == 1 else (one[part::parts] for one in batch)
+            loss = self.training_loss(self(images), targets)
+            if parts > 1:
+                loss = loss * (len(targets) / count)
+            with self.outside_autocast(), nullcontext() if part == parts - 1 else self.gradients_kept():
                 self.manual_backward(loss)
             losses.append(loss.detach())
-        with torch.autocast(self.device.type, enabled=False):
+        with self.outside_autocast():
             self.optimizer.step()
         self.schedule.step()
-        return torch.stack(losses).sum()
+        return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss, averaged over images; remembered for the training log, with the accuracy.
@@ -130,9 +131,14 @@ class Classifier(pl.LightningModule):
         """
         loss = self.criterion(logits, targets, label_smoothing=self.config.loss.label_smoothing)
         labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
-        accuracy = (logits.detach().argmax(dim=1) == labels).float().mean()
-        self.recent.append(torch.stack([loss.detach().float(), accuracy]))  # left on the device until it is logged
+        right = (logits.detach().argmax(dim=1) == labels).float().mean()
+        self.recent.append((loss.detach(), right))  # left on the device until it is logged
         return loss
+
+    def outside_autocast(self) -> AbstractContextManager[None]:
+        """Only the forward pass is to be in mixed precision."""
+        device = self.device.type
+        return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
     def share_statistics(self) -> None:
         """Give every process the first one's running statistics of batch normalisation.
@@ -151,10 +157,14 @@ class Classifier(pl.LightningModule):
 
     def log_training(self) -> None:
         """Log the means of the training metrics since they were last logged, over all processes."""
-        means = torch.stack(self.recent).mean(dim=0)
-        loss, accuracy = self.trainer.strategy.reduce(means, reduce_op="mean").tolist()
+        loss, accuracy = self.recent_steps().mean(dim=0).tolist()
         self.recent.clear()
         self.log_now({"train/loss": loss, "train/acc": accuracy, "lr": self.lr})
+
+    def recent_steps(self) -> Tensor:
+        """Loss and accuracy of each part of a step since they were last logged, over all processes; (N, 2)."""
+        values = torch.stack([value.float() for step in self.recent for value in step]).view(-1, 2)
+        return self.trainer.strategy.reduce(values, reduce_op="mean")
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the validation metrics, or, from a second loader, to those of the test images."""
@@ -195,12 +205,11 @@ class Classifier(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the model is rebuilt from, and the training log so far over all processes: plain values only."""
         checkpoint["config"] = dataclasses.asdict(self.config)
-        recent = self.trainer.strategy.reduce(torch.stack(self.recent), reduce_op="mean") if self.recent else []
-        checkpoint["recent"] = [step.tolist() for step in recent]
+        checkpoint["recent"] = self.recent_steps().tolist() if self.recent else []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the training log where it was."""
-        self.recent = [torch.tensor(step) for step in checkpoint["recent"]]
+        self.recent = [(torch.tensor(loss), torch.tensor(right)) for loss, right in checkpoint["recent"]]
 
     def log_now(self, values: dict[str, float]) -> None:
         """Give ``values`` to the loggers at the present step."""
