@@ -17,7 +17,7 @@ import torch
 from input_path import ours
 from running import ROOT
 from step import training_step
-from timing import in_turn, milliseconds, table
+from timing import in_turn, milliseconds, table, wait
 from torch import Tensor
 
 from vitrine import compose
@@ -105,7 +105,7 @@ def steps(device: str, name: str, size: int, patch: int, batch: int, end: float,
         begin = time.perf_counter()
         step = training_step(config, images, labels, compiled)
         step()
-        wait(device)
+        wait()
         first = time.perf_counter() - begin
         took = milliseconds(in_turn({"step": step}, rounds=3 if quick else 30, warm_up=3)["step"])
         rate = 3 * flops_per_image(config.model) * batch / took * 1000
@@ -135,23 +135,17 @@ def epochs(device: str, quick: bool) -> list[list[Any]]:
         step()
 
         def epoch(step: Callable[[], None] | None, loader: Any = loader) -> float:
-            wait(device)
+            wait()
             begin = time.perf_counter()
             for _ in loader:
                 if step is not None:
                     step()
-            wait(device)
+            wait()
             return time.perf_counter() - begin
 
         alone, whole = (statistics.median(epoch(what) for _ in range(2)) for what in (None, step))
         rows.append([augment, whole, f"{alone / whole:.1%}"])
     return rows
-
-
-def wait(device: str) -> None:
-    """Until the device is done."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def report(found: dict[str, Any]) -> list[str]:

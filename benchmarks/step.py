@@ -11,18 +11,18 @@ from timing import in_turn, in_words, milliseconds, publish, ratio
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 from vit_pytorch import ViT as VitPytorch
 
 from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.compilation import compile_parts
-from vitrine.training.devices import choose
+from vitrine.training.devices import DTYPES, choose
 from vitrine.training.optim import build_optimizer
 
 BATCH, ROUNDS = 128, 10
 MODELS = ("vit_nano", "vit_tiny")
-DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 def main() -> None:
@@ -60,28 +60,32 @@ def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled:
     if compiled != "nothing":
         compile_parts(model, compiled)
     optimizer = build_optimizer(config.optimizer, model)
-    dtype = DTYPES.get(hardware.precision)
-
-    def step() -> None:
-        with torch.autocast(images.device.type, dtype, enabled=dtype is not None):
-            loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return step
+    return step_of(model, optimizer, images, labels, precision=hardware.precision, clip=1.0)
 
 
 def plain_step(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
     """A step as tutorials write it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    model.to(images.device).train()
+    return step_of(model.to(images.device).train(), optimizer, images, labels)
+
+
+def step_of(
+    model: nn.Module,
+    optimizer: Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    precision: str = "32-true",
+    clip: float | None = None,
+) -> Callable[[], None]:
+    """Forward, loss, backward, optimiser; clipping between them if a norm is given."""
 
     def step() -> None:
-        loss = F.cross_entropy(model(images), labels)
+        with torch.autocast(images.device.type, DTYPES[precision], enabled=precision.endswith("mixed")):
+            loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
 
     return step

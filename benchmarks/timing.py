@@ -44,10 +44,10 @@ def in_turn(ways: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: i
     for _ in range(rounds):
         shuffle.shuffle(order)
         for name in order:
-            _wait()
+            wait()
             begin = time.perf_counter()
             ways[name]()
-            _wait()
+            wait()
             times[name].append(time.perf_counter() - begin)
     return times
 
@@ -123,6 +123,7 @@ def milliseconds(times: Sequence[float]) -> float:
     return 1000 * statistics.median(times)
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Until a GPU is done, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -13,6 +13,15 @@ from vitrine.config.schema import TrainConfig, unequal_shares
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
 
+# What matrices are multiplied in.
+DTYPES = {
+    "32-true": torch.float32,
+    "tf32": torch.float32,
+    "bf16-mixed": torch.bfloat16,
+    "16-mixed": torch.float16,
+    "64-true": torch.float64,
+}
+
 # Below this width float32 is kept on a CPU: in narrow models the work between the matrix products, which stays in
 # float32, and the casts take as long as the products save.
 LEAST_WIDTH_FOR_CPU_BF16 = 64
@@ -82,8 +91,7 @@ def choose(config: TrainConfig) -> Hardware:
     kernel = config.model.attention_kernel
     if kernel == "auto":
         images = config.data.batch_size // devices // trainer.accumulate_grad_batches
-        dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision, torch.float32)
-        kernel = fastest_kernel(accelerator, dtype, images * config.model.heads * config.model.tokens**2)
+        kernel = fastest_kernel(accelerator, DTYPES[precision], images * config.model.heads * config.model.tokens**2)
     return Hardware(accelerator, devices, precision, kernel, _name(accelerator))
 
 

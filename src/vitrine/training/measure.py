@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import ViTConfig
 from vitrine.models import VisionTransformer
+from vitrine.training.devices import DTYPES
 
 
 def forget_peak_memory() -> None:
@@ -104,10 +105,7 @@ def matmul_peak(device: str, precision: str, threads: int) -> float:
     """
     halves = precision in ("bf16-mixed", "16-mixed")
     size = 1024 if device == "cpu" else 8192 if halves else 4096
-    dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16, "64-true": torch.float64}.get(precision)
-    if device == "mps" and dtype is torch.float64:
-        return 0.0
-    a, b = (torch.randn(size, size, device=device, dtype=dtype or torch.float32) for _ in range(2))
+    a, b = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
     seconds = []
     for _ in range(8):
         begin = time.perf_counter()

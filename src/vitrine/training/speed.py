@@ -67,7 +67,7 @@ class Figures:
             images_per_second_slow=round(float(slow), 1),
             data_share=round(float(waits.sum() / steps.sum()), 5),
             flops_per_second=rate,
-            mfu_measured=round(rate / machine.matmul, 4) if machine.matmul else 0.0,
+            mfu_measured=round(rate / machine.matmul, 4),
             mfu_datasheet=round(rate / machine.datasheet, 4) if machine.datasheet else None,
             matmul_flops_per_second=machine.matmul,
             datasheet_flops_per_second=machine.datasheet,
