@@ -1,7 +1,7 @@
 """Where to compute and how: what ``auto`` means on this machine, for device, precision and attention kernel.
 
-The rule for attention stands in models/attention.py, that for compiling in training/compilation.py. All were measured
-by ``python benchmarks/rules.py``; docs/speed.md has the figures.
+The rule for attention stands in models/attention.py, that for compiling in training/compilation.py. ``python
+benchmarks/rules.py`` measures what they go by.
 """
 
 from dataclasses import dataclass

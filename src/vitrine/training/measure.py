@@ -108,7 +108,7 @@ def matmul_peak(device: str, precision: str, threads: int) -> float:
     halves = precision in ("bf16-mixed", "16-mixed")
     size = 1024 if device == "cpu" else 8192 if halves else 4096
     a, b = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
-    seconds = []
+    seconds: list[float] = []
     end = time.perf_counter() + 0.25
     while len(seconds) < 8 or time.perf_counter() < end:  # of a busy machine's moments, the best
         begin = time.perf_counter()
