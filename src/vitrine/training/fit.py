@@ -80,7 +80,8 @@ class Run:
 def fit(
     config: TrainConfig,
     *,
-    parent: Path | None = None,
+    folder: Path | None = None,
+    group: str | None = None,
     varies: str = "",
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
@@ -89,8 +90,9 @@ def fit(
 
     Args:
         config: what to train; see :func:`vitrine.compose`.
-        parent: folder to make the run folder in; ``None`` is ``runs/`` under ``paths.output_dir``.
-        varies: what distinguishes the run among others in ``parent``.
+        folder: the run folder to make; ``None`` is one with a new name in ``runs/`` under ``paths.output_dir``.
+        group: word that runs of one sweep share.
+        varies: what distinguishes the run among those of its group.
         callbacks: Lightning callbacks beside the configured ones; in one process only.
         began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
 
@@ -107,9 +109,9 @@ def fit(
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
         data = ImageData(config, hardware.accelerator, hardware.devices)
-        record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
-        place = parent.name if parent else None
-        run = Run(config, record, hardware, began, data.storage, place, varies, pretrained)
+        runs = Path(config.paths.output_dir) / "runs"
+        record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
+        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)
