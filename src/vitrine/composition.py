@@ -74,6 +74,7 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
         composer = _Composer(name, loader)
         if multirun:
             found += _unsweepable(overrides)
+            overrides = [one for one in overrides if not one.is_sweep_override() or one.is_discrete_sweep()]
             if name == "train" and not found:
                 overrides = parser.parse_overrides(_with_space(composer, overrides, loader, found))
         else:

@@ -5,13 +5,12 @@ import time
 from collections.abc import Sequence
 
 from vitrine.composition import Point
-from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import Interrupted
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
 from vitrine.sweeps.queue import Queue
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import Busy, Trial, carry_out
+from vitrine.sweeps.trial import Busy, carry_out
 
 
 def run(points: Sequence[Point], launcher: str) -> int:
@@ -23,26 +22,20 @@ def run(points: Sequence[Point], launcher: str) -> int:
         Interrupted: a signal asked to stop; the same command goes on.
     """
     sweep = Sweep.plan(points)
-    apart = launcher != "basic"
-    with Board(sweep, live=apart and sys.stdout.isatty()) as board:
+    places = process.places(points[0].config.launcher, sweep.trials) if launcher == "process" else None
+    with Board(sweep, live=places is not None and sys.stdout.isatty()) as board:
         queue = Queue(sweep.trials, board.begins, board.ended)
         try:
-            _carry_out(queue, launcher, points[0].config.launcher, sweep.trials)
+            if places is None:
+                _one_after_the_other(queue)
+            else:
+                process.carry_out_all(queue, places)
         except Interrupted:
             board.outcomes = sweep.outcomes()
             sweep.write(board.outcomes)
             raise Interrupted("interrupted; the same command goes on with what is left") from None
     show_end(sweep, board.outcomes)
     return sum(came.status == "failed" for came in board.outcomes)
-
-
-def _carry_out(queue: Queue, launcher: str, settings: LauncherConfig, trials: list[Trial]) -> None:
-    if queue.done:
-        return
-    if launcher == "process":
-        process.carry_out_all(queue, settings, trials)
-    else:
-        _one_after_the_other(queue)
 
 
 def _one_after_the_other(queue: Queue) -> None:
