@@ -79,8 +79,11 @@ def _show(compared: Compared, options: argparse.Namespace) -> None:
         print(latex(compared))
     if options.markdown or options.latex:
         return
-    console = Console(highlight=False, soft_wrap=False)
-    console.print(terminal(compared))
+    console = Console(highlight=False)
+    table = terminal(compared)
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table).maximum)  # a file has no edge
+    console.print(table)
     console.print()
     said = [*compared.findings.words, *(words for one in compared.findings.comparisons for words in one.words)]
     for words in said:

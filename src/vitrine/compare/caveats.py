@@ -28,10 +28,7 @@ def refuse_other_images(runs: Sequence[Run], metric: Metric) -> None:
         f"{_set(members[0])}: {members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}"
         for members in list(groups.values())[:4]
     )
-    hint = "" if stage == "test" else "; --metric test/acc compares them on the test images"
-    raise RunError(
-        f"these runs {problem}, so their {metric.title} cannot be compared ({listed}); give runs of one{hint}"
-    )
+    raise RunError(f"these runs {problem}, so their {metric.title} cannot be compared; give runs of one: {listed}")
 
 
 def caveats(
@@ -42,10 +39,9 @@ def caveats(
     told = []
     few = [row.label for row in table.rows if len(row.runs) < FEW_SEEDS]
     if few:
-        which = (
-            "every row has" if len(few) == len(table.rows) else f"{_listed(few)} {'have' if len(few) > 1 else 'has'}"
-        )
-        told.append(f"{which} fewer than {FEW_SEEDS} {'runs' if by else 'seeds'}: means and intervals say little")
+        which = "every row" if len(few) == len(table.rows) else _listed(few)
+        kind = "runs" if by else "seeds"
+        told.append(f"fewer than {FEW_SEEDS} {kind}, which say little of a mean: {which}")
     checks: list[tuple[str, Callable[[Run], Hashable]]] = [
         ("were trained on different data", _training_data),
         ("were chosen on different validation images", lambda run: run.facts.get("validation")),
@@ -117,7 +113,11 @@ def _groups(runs: Sequence[Run], of: Callable[[Run], Hashable]) -> dict[Hashable
 
 
 def _shares(groups: dict[Hashable, list[Run]]) -> str:
-    return _listed([f"{value} ({len(members)} runs)" for value, members in groups.items()])
+    return _listed([f"{value} ({_runs(len(members))})" for value, members in groups.items()])
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -167,8 +167,8 @@ def _by_seeds(
     marginal = any(isinstance(key, tuple) for key in row.runs)
     repeats = _repeats(one, marginal)
     if verdict != "open":
-        size = f"{metric.size(one.mean)} ({_bounds(one, metric)})"
-        return f"{row.label} is {verdict} than {baseline.label} by {size}, {repeats}"
+        by = f"{metric.size(one.mean)} ({_bounds(one, metric)})"
+        return f"{row.label} is {verdict} than {baseline.label} by {by}, {repeats}"
     names = f"{row.label} and {baseline.label}"
     few = min(one.counts)
     if few < 2:

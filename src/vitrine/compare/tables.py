@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as Grid
@@ -93,7 +93,7 @@ def latex(compared: Compared) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
 
 
-COSTS = (
+COSTS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
     ("parameters", lambda one: one.parameters),
     ("FLOPs", lambda one: one.flops),
     ("images/s", lambda one: one.images_per_second),
