@@ -81,15 +81,15 @@ def _show(compared: Compared, options: argparse.Namespace) -> None:
         return
     console = Console(highlight=False)
     table = terminal(compared)
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table).maximum)  # a file has no edge
+    if not console.is_terminal:  # a file has no edge
+        console.width = Console(width=10_000).measure(table).maximum
     console.print(table)
     console.print()
     said = [*compared.findings.words, *(words for one in compared.findings.comparisons for words in one.words)]
     for words in said:
-        console.print(f"- {words}", markup=False)
+        console.print(f"- {words}", markup=False, soft_wrap=True)
     for words in compared.caveats:
-        console.print(f"! {words}", markup=False, style="yellow")
+        console.print(f"! {words}", markup=False, soft_wrap=True, style="yellow")
 
 
 if __name__ == "__main__":

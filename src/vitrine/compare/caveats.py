@@ -60,7 +60,7 @@ def caveats(
         count = sum(bool(_inside(run, "code", "changed")) for run in runs)
         told.append(f"{count} of {len(runs)} runs were made by code that was not committed; their code.diff says what")
     for key, values in table.along.items():
-        told.append(f"{key} changes along with {' and '.join(table.columns)}: {_listed(values)}")
+        told.append(f"along with {' and '.join(table.columns)} changes {key}: {_listed(values)}")
     if table.repeated:
         names = _listed([run.name for run in table.repeated])
         told.append(f"the same configuration and seed ran again later; left out: {names}")

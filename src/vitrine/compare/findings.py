@@ -137,11 +137,11 @@ def _best(table: Table, metric: Metric) -> str:
             row, best = other, mean
     spread = f" ± {metric.number(best.half)}" if best.count > 1 else ""
     runs = f"{best.count} run{'s' if best.count > 1 else ''}"
-    kind = "lowest" if metric.lower_is_better else "highest"
-    if len(table.rows) == 1:
-        return f"{row.label} reaches a {metric.title} of {metric.number(best.mean)}{spread}{metric.unit}, {runs}"
     what = f"{metric.number(best.mean)}{spread}{metric.unit} over {runs}"
-    return f"{row.label} has the {kind} mean {metric.title} of {len(table.rows)} configurations: {what}"
+    if len(table.rows) == 1:
+        return f"{metric.title} of {row.label}: {what}"
+    kind = "lowest" if metric.lower_is_better else "highest"
+    return f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {what}"
 
 
 def _count(comparisons: Sequence[Comparison], baseline: Row) -> list[str]:

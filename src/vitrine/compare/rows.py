@@ -41,6 +41,11 @@ class Row:
     values: Mapping[str, str]
     runs: Mapping[Hashable, Run]
 
+    @property
+    def brief(self) -> str:
+        """What it chose, without the names of the choices: ``rope · 2``."""
+        return " · ".join(self.values.values()) if len(self.values) > 1 else self.label
+
     def measured(self, metric: str) -> dict[Hashable, float]:
         """The metric of each run."""
         return {key: float(run.metrics[metric]) for key, run in self.runs.items()}
