@@ -3,7 +3,7 @@
 Each trace says in ``meta`` which row it belongs to, so that the page can hide and show a row in all plots at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from vitrine.compare.predictions import Calibration
 from vitrine.compare.rows import Row
 from vitrine.compare.statistics import Interval
 
-# Told apart with any colour vision, and at least 3:1 against the page in light and dark (tests/compare/test_figures.py).
+# Told apart with any colour vision (by their symbols too), and at least 3:1 against the page in light and dark.
 COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 OTHER = "#8b9198"  # of rows beyond the colours
@@ -156,7 +156,7 @@ def curves(compared: Compared, looks: Looks) -> list[Plot]:
     return plots
 
 
-COSTS = (
+COSTS: tuple[tuple[str, Callable[[Summary], float | None], bool], ...] = (
     ("FLOPs of a forward pass, per image", lambda one: one.flops, False),
     ("parameters", lambda one: one.parameters, False),
     ("images per second in training", lambda one: one.images_per_second, True),
@@ -295,7 +295,7 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
         "xaxis": {
             "tickvals": list(range(len(axes))),
             "ticktext": [title.replace(" (", "<br>(") for title, *_ in axes],
-            "range": [-0.15, len(axes) - 0.55],
+            "range": [-0.3, len(axes) - 0.5],
             "showgrid": False,
             "zeroline": False,
             "ticks": "",

@@ -89,7 +89,8 @@ def attention(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
     hard = [one.index for one in hardest(list(judged.values()), MOST_LOOKED_AT // 2)]
     spread = np.linspace(0, len(next(iter(judged.values())).labels) - 1, MOST_LOOKED_AT).round().astype(int).tolist()
     chosen = list(dict.fromkeys([*hard, *spread]))[:MOST_LOOKED_AT]
-    rows, missing = [], []
+    rows: list[tuple[str, list[Picture]]] = []
+    missing = []
     for row in _shown_rows(compared):
         one = next(iter(row.runs.values()))
         try:
@@ -117,7 +118,7 @@ def attention(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
 
 def positions(compared: Compared) -> Gallery:
     """How alike the table of positions makes any two places, for one model of each row that has a table."""
-    rows, missing = [], []
+    maps, missing = [], []
     for row in _shown_rows(compared):
         one = next(iter(row.runs.values()))
         try:
@@ -128,13 +129,13 @@ def positions(compared: Compared) -> Gallery:
         if alike is None:
             missing.append(f"{row.brief}: has no table of positions")
             continue
-        told = f"from {alike.min():.2f} (dark) to {alike.max():.2f} (light)"
-        rows.append((row.brief, [Picture(url(tiles(alike), largest=512), told)]))
+        told = f"{row.brief}: from {alike.min():.2f} (dark) to {alike.max():.2f} (light)"
+        maps.append(Picture(url(tiles(alike), largest=512), told))
     words = (
         "Each small square stands for a patch, and shows how alike its position is to every other's: cosine "
         "similarity, as in figure 7 of arXiv:2010.11929."
     )
-    return Gallery(rows, " ".join([words if rows else "", *_not_shown(missing)]).strip())
+    return Gallery([("", maps)] if maps else [], " ".join([words if maps else "", *_not_shown(missing)]).strip())
 
 
 def test_images(run: Run, indices: Sequence[int]) -> np.ndarray:

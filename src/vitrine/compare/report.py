@@ -197,7 +197,7 @@ def _embedded(plots: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays as Python's."""
+    """Numbers and arrays of numpy as Python's."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(type(value).__name__)
