@@ -27,6 +27,7 @@ class Summary:
         best, worst: of them, by the metric's own sense.
         parameters, flops: of the model, and of its forward pass for an image; ``None`` where not recorded.
         images_per_second: mean over runs that recorded it.
+        train_seconds: mean training time, validation included.
         seconds: mean training time to the target, of runs that reached it; ``None`` if none did or none was asked for.
         reached: how many reached it.
     """
@@ -39,6 +40,7 @@ class Summary:
     parameters: int | None
     flops: int | None
     images_per_second: float | None
+    train_seconds: float | None
     seconds: Interval | None
     reached: int
 
@@ -120,6 +122,7 @@ def summarise(row: Row, metric: Metric, target: float | None = None) -> Summary:
     values = list(row.measured(metric.name).values())
     runs = list(row.runs.values())
     speeds = [run.images_per_second for run in runs if run.images_per_second is not None]
+    trained = [run.metrics["train_seconds"] for run in runs if "train_seconds" in run.metrics]
     times = [] if target is None else [run.seconds_to(target) for run in runs]
     reached = [seconds for seconds in times if seconds is not None]
     return Summary(
@@ -131,6 +134,7 @@ def summarise(row: Row, metric: Metric, target: float | None = None) -> Summary:
         _largest(runs, "parameters"),
         _largest(runs, "flops_per_image"),
         float(np.mean(speeds)) if speeds else None,
+        float(np.mean(trained)) if trained else None,
         Interval.of(reached) if reached else None,
         len(reached),
     )

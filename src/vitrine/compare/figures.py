@@ -20,6 +20,7 @@ COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 OTHER = "#8b9198"  # of rows beyond the colours
 MOST_ROWS = 40  # drawn in a plot that grows with them
+SAME = 1.02  # costs within 2 % are one cost
 MOST_POINTS = 60  # of a curve
 
 
@@ -80,7 +81,7 @@ def means(compared: Compared, looks: Looks) -> Plot:
                 "mode": "markers",
                 "x": [metric.factor * value for value in summary.values],
                 "y": [label] * len(summary.values),
-                "marker": {"color": colour, "size": 7, "opacity": 0.45, "symbol": "circle"},
+                "marker": {"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 2}},
                 "hovertemplate": f"{label}: %{{x:.4~f}}{metric.unit}<extra>one run</extra>",
                 "meta": {"row": row},
             }
@@ -109,7 +110,7 @@ def means(compared: Compared, looks: Looks) -> Plot:
         },
         "hovermode": "closest",
     }
-    words = "Large marks are means with their 95 % intervals, small ones single runs; the best mean stands on top."
+    words = "Large marks are means with their 95 % intervals, strokes single runs; the best mean stands on top."
     words += _left_out(compared)
     return Plot("means", "Every configuration", words, traces, layout)
 
@@ -160,6 +161,7 @@ COSTS: tuple[tuple[str, Callable[[Summary], float | None], bool], ...] = (
     ("FLOPs of a forward pass, per image", lambda one: one.flops, False),
     ("parameters", lambda one: one.parameters, False),
     ("images per second in training", lambda one: one.images_per_second, True),
+    ("training time (s)", lambda one: one.train_seconds, False),
 )
 
 
@@ -168,7 +170,8 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
     metric, plots = compared.metric, []
     for title, of, more_is_cheaper in COSTS:
         points = [(one, float(cost)) for one in compared.summaries if (cost := of(one)) is not None]
-        if len(points) < 2:
+        dearest, cheapest = (edge((cost for _, cost in points), default=1.0) for edge in (max, min))
+        if len(points) < 2 or dearest < SAME * cheapest:
             continue
         front = pareto([(cost if more_is_cheaper else -cost, _worth(one, metric)) for one, cost in points])
         on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda pair: pair[0])
@@ -203,10 +206,13 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
             )
         names = _and([cut(points[index][0].row.brief) for index in sorted(front, key=lambda i: points[i][1])])
         words = f"On the Pareto front, where nothing else is both cheaper and better: {names}."
-        spread = max(cost for _, cost in points) / max(min(cost for _, cost in points), 1e-12)
         layout = {
             "height": 420,
-            "xaxis": {"title": {"text": title}, "type": "log" if spread > 8 else "linear", "tickformat": "~s"},
+            "xaxis": {
+                "title": {"text": title},
+                "type": "log" if dearest > 8 * cheapest else "linear",
+                "tickformat": "~s",
+            },
             "yaxis": {"title": {"text": f"{metric.title}{_in(metric)}"}},
             "hovermode": "closest",
         }
@@ -219,7 +225,7 @@ def effects(compared: Compared) -> list[Plot]:
     metric, plots = compared.metric, []
     for column in compared.full.columns:
         levels = [(row.values[column], summarise(row, metric)) for row in compared.full.by(column).rows]
-        levels.sort(key=lambda pair: _by_number(pair[0])[0])
+        levels.sort(key=lambda pair: _by_number(pair[0]))
         ordered = sorted(levels, key=lambda pair: pair[1].interval.mean)
         low, high = ordered[0], ordered[-1]
         size = metric.size(high[1].interval.mean - low[1].interval.mean)
@@ -254,10 +260,11 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
     axes: list[tuple[str, list[float], list[float], list[str]]] = []  # title, places, ticks, their texts
     for column in compared.table.columns:
         values = [one.row.values[column] for one in compared.summaries]
-        levels = sorted(set(values), key=_by_number)
+        levels = list(dict.fromkeys(row.values[column] for row in compared.table.rows))
+        levels.sort(key=_by_number)
         places = np.linspace(0, 1, len(levels)).tolist() if len(levels) > 1 else [0.5]
         axes.append((column, [places[levels.index(value)] for value in values], places, [short(one) for one in levels]))
-    for title, of, _ in COSTS[1:]:
+    for title, of, _ in COSTS[1:3]:
         costs = [of(one) for one in compared.summaries]
         if None not in costs and len(set(costs)) > 1:
             axes.append(_numeric(title.replace(" in training", ""), [float(cost or 0) for cost in costs], "{:.3g}"))
@@ -294,8 +301,9 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
         "height": 420,
         "xaxis": {
             "tickvals": list(range(len(axes))),
-            "ticktext": [title.replace(" (", "<br>(") for title, *_ in axes],
+            "ticktext": [title.replace(" ", "<br>") for title, *_ in axes],
             "range": [-0.3, len(axes) - 0.5],
+            "tickangle": 0,
             "showgrid": False,
             "zeroline": False,
             "ticks": "",
@@ -468,8 +476,9 @@ def _in(metric: Metric) -> str:
     return f" ({metric.unit.strip()})" if metric.unit else ""
 
 
-def _by_number(value: str) -> tuple[float, str]:
-    return (float(value) if _is_number(value) else 0.0), value
+def _by_number(value: str) -> float:
+    """Numbers by size; words stay as they come."""
+    return float(value) if _is_number(value) else 0.0
 
 
 def _is_number(value: str) -> bool:

@@ -95,6 +95,7 @@ def findings(
         if images is not None:
             words.append(_by_images(row, baseline, images, metric))
         comparisons.append(Comparison(row, one, p, images, verdict, words))
+    comparisons.sort(key=lambda one: one.difference.mean, reverse=not metric.lower_is_better)
     return Findings(baseline, comparisons, [_best(table, metric), *_count(comparisons, baseline)])
 
 
@@ -151,7 +152,7 @@ def _count(comparisons: Sequence[Comparison], baseline: Row) -> list[str]:
     numbers = {verdict: sum(one.verdict == verdict for one in comparisons) for verdict in ("better", "worse", "open")}
     told = [f"{numbers[verdict]} {verdict}" for verdict in ("better", "worse") if numbers[verdict]]
     rest = f"{numbers['open']} cannot be told from it" if numbers["open"] else ""
-    return [f"against {baseline.label}, of {len(comparisons)}: {', '.join([*told, *([rest] if rest else [])])}"]
+    return [f"of {len(comparisons)} compared with {baseline.label}: {', '.join([*told, *([rest] if rest else [])])}"]
 
 
 def _by_seeds(

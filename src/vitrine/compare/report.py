@@ -80,6 +80,7 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
         headings=headings(compared),
         table=[(cells(compared, one), one.row is compared.findings.baseline) for one in compared.summaries],
         sections=parts,
+        commands=_commands(compared),
         plots=_embedded(_by_key(parts)),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),
@@ -163,9 +164,18 @@ def _confusion(row: Row, some: Sequence[Judged], names: list[str]) -> Plot:
     numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
     numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
     axes, short_names = ("predicted class", "true class"), _distinct(names)
-    return figures.heatmap(
+    diagonal = [texts[place][place] for place in range(len(names))]
+    for place in range(len(names)):
+        texts[place][place] = ""
+    plot = figures.heatmap(
         "confusion", "What is taken for what", words, wrong, texts, short_names, short_names, axes, label, numbers
     )
+    if len(names) <= 12:
+        plot.layout["annotations"] = [
+            {"x": name, "y": name, "text": text, "showarrow": False}
+            for name, text in zip(short_names, diagonal, strict=True)
+        ]
+    return plot
 
 
 def _comparable(compared: Compared) -> dict[str, Judged]:
@@ -173,6 +183,17 @@ def _comparable(compared: Compared) -> dict[str, Judged]:
     labels = {run.labels for run in compared.runs if run.labels}
     counted = {run.name for run in compared.runs}
     return {name: one for name, one in compared.judged.items() if name in counted} if len(labels) == 1 else {}
+
+
+def _commands(compared: Compared) -> dict[str, list[tuple[str, str]]]:
+    """Each command with the runs it made: the row's label, and the run with what it reached."""
+    made: dict[str, list[tuple[str, str]]] = {}
+    metric = compared.metric
+    for row in compared.full.rows:
+        for run in row.runs.values():
+            told = f"{run.name}, {metric.title} {metric.value(run.metrics[metric.name])}"
+            made.setdefault(str(run.facts.get("command") or "not recorded"), []).append((row.label, told))
+    return made
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -47,7 +47,9 @@ def _api() -> Any:
 
     try:
         return wandb.Api(timeout=30)
-    except (UsageError, AuthenticationError):
+    except AuthenticationError as error:  # also where W&B can't be reached
+        raise RunError(f"W&B lets nobody in: {first_line(error)}") from None
+    except UsageError:
         raise RunError(LOGIN) from None
 
 
