@@ -1,7 +1,7 @@
 """Means of a few runs, differences between them, and how sure they are. The formulas are scipy's and statsmodels'."""
 
 import math
-import warnings
+from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -130,13 +130,13 @@ def seeds_needed(size: float, spread: float, *, paired: bool, comparisons: int =
 
     if not spread > 0:
         return 2 if spread == 0 else None
-    counts = np.arange(2, MOST_SEEDS + 1)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        test = TTestPower() if paired else TTestIndPower()
-        power = np.asarray(test.power(abs(size) / spread, counts, LEVEL / comparisons))
-    enough = np.flatnonzero(power >= POWER)
-    return int(counts[enough[0]]) if len(enough) else None
+    test = TTestPower() if paired else TTestIndPower()
+
+    def enough(count: int) -> bool:
+        return bool(test.power(abs(size) / spread, count, LEVEL / comparisons) >= POWER)
+
+    found = bisect_left(range(MOST_SEEDS), True, lo=2, key=enough)  # power grows with the number of seeds
+    return found if enough(found) else None
 
 
 def mcnemar(right: np.ndarray, other_right: np.ndarray) -> tuple[int, int, float]:
