@@ -135,8 +135,13 @@ def seeds_needed(size: float, spread: float, *, paired: bool, comparisons: int =
     def enough(count: int) -> bool:
         return bool(test.power(abs(size) / spread, count, LEVEL / comparisons) >= POWER)
 
-    found = bisect_left(range(MOST_SEEDS), True, lo=2, key=enough)  # power grows with the number of seeds
-    return found if enough(found) else None
+    high = 2
+    while not enough(high):  # from below: of many seeds and a large difference the power can't be computed
+        if high >= MOST_SEEDS:
+            return None
+        high *= 2
+    found = bisect_left(range(high), True, lo=max(2, high // 2), key=enough)
+    return found if found <= MOST_SEEDS else None
 
 
 def mcnemar(right: np.ndarray, other_right: np.ndarray) -> tuple[int, int, float]:
