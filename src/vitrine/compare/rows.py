@@ -175,9 +175,9 @@ def _columns(
             stands_for.add(key)
         elif None not in values and "." not in word and word not in IGNORED:  # a word that sets several keys
             chosen[word] = tuple(map(str, values))
-    along = {}
+    along, asked = {}, list(chosen.values())
     for key in sorted(differing - stands_for):
-        if chosen and _follows(resolved[key], list(chosen.values())):
+        if asked and _follows(resolved[key], asked):
             along[key] = list(dict.fromkeys(resolved[key]))
         else:
             chosen[key] = resolved[key]
