@@ -32,6 +32,7 @@ from vitrine.config.vit import missing_weights
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
 from vitrine.runs.record import RunRecord, check_writable
+from vitrine.training.launched import enter
 
 SCHEMAS: dict[str, type] = {"train": TrainConfig, "eval": EvalConfig}
 
@@ -84,7 +85,10 @@ def _evaluate(config: EvalConfig, varies: str) -> float:
 def _main(name: str, task: Callable[[Any, str], float]) -> None:
     """Run a command; Ctrl-C before or after training, where there is nothing to go on with, ends it quietly."""
     try:
+        enter()
         _run(name, task)
+    except RunError as error:
+        _exit_with(error, 1, show_traceback=False)
     except KeyboardInterrupt:
         _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback=False)
 
