@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.app import _compose_all
+from vitrine.composition import points
 from vitrine.errors import ConfigError, Fault
 from vitrine.training.devices import gpus
 
@@ -124,13 +124,15 @@ def test_a_folder_of_pictures_that_is_missing_is_told_with_the_nearest(refusal, 
 
 def test_every_trial_of_a_multirun_is_checked_before_any_runs():
     with pytest.raises(ConfigError) as error:
-        _compose_all("train", ["model=vit_nano", "model.heads=4,5", "data.batch_size=64,0"], multirun=True)
+        points("train", ["model=vit_nano", "model.heads=4,5", "data.batch_size=64,0"], multirun=True)
     assert sorted((fault.key, fault.given) for fault in error.value.faults) == [
         ("data.batch_size", "0"),
         ("model.heads", "5"),
     ]
-    configs = _compose_all("train", ["model=vit_nano", "model.heads=2,4", "seed=range(0,3)"], multirun=True)
-    assert sorted((config.model.heads, config.seed) for config in configs) == [(h, s) for h in (2, 4) for s in range(3)]
+    made = points("train", ["model=vit_nano", "model.heads=2,4", "seed=range(0,3)"], multirun=True)
+    assert sorted((point.config.model.heads, point.config.seed) for point in made) == [
+        (h, s) for h in (2, 4) for s in range(3)
+    ]
 
 
 CHECK = """

@@ -1,6 +1,6 @@
 import pytest
 
-from vitrine.app import _composing
+from vitrine.composition import composing
 from vitrine.config.overrides import check_overrides, keys
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.errors import Fault
@@ -10,7 +10,7 @@ MODELS = "model has no option of that name; it has vit_base, vit_nano, vit_small
 
 @pytest.fixture(scope="module")
 def loader():
-    with _composing() as ready:
+    with composing() as ready:
         yield ready
 
 

@@ -1,7 +1,6 @@
 """One training in processes that torchrun or srun has started, against one whose processes vitrine starts."""
 
 import json
-import os
 import socket
 import subprocess
 import sys

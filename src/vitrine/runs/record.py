@@ -66,6 +66,21 @@ class RunRecord:
         return cls(path)
 
     @classmethod
+    def at(cls, path: Path) -> "RunRecord":
+        """Make the folder ``path`` itself.
+
+        Raises:
+            RunError: it cannot be made, or there is a run in it.
+        """
+        if (path / "run.json").exists():
+            raise RunError(f"there is a run in {path} already")
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR") from None
+        return cls(path)
+
+    @classmethod
     def open(cls, path: str | Path) -> "RunRecord":
         """The run at ``path``.
 

@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment
 from rich.console import Console
 
 from vitrine.atomic import replacing

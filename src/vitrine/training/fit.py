@@ -10,8 +10,8 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
-from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.profilers import PassThroughProfiler
 from rich.console import Console
 
@@ -83,7 +83,8 @@ class Run:
 def fit(
     config: TrainConfig,
     *,
-    parent: Path | None = None,
+    folder: Path | None = None,
+    group: str | None = None,
     varies: str = "",
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
@@ -94,8 +95,9 @@ def fit(
 
     Args:
         config: what to train; see :func:`vitrine.compose`.
-        parent: folder to make the run folder in; ``None`` is ``runs/`` under ``paths.output_dir``.
-        varies: what distinguishes the run among others in ``parent``.
+        folder: the run folder to make; ``None`` is one with a new name in ``runs/`` under ``paths.output_dir``.
+        group: word that runs of one sweep share.
+        varies: what distinguishes the run among those of its group.
         callbacks: Lightning callbacks beside the configured ones; in one process only.
         began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
 
@@ -113,9 +115,9 @@ def fit(
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
         data = ImageData(config, hardware.accelerator, hardware.per_node)
-        record = RunRecord.create(parent or Path(config.paths.output_dir) / "runs", _word(config, varies))
-        place = parent.name if parent else None
-        run = Run(config, record, hardware, began, data.storage, place, varies, pretrained)
+        runs = Path(config.paths.output_dir) / "runs"
+        record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
+        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)

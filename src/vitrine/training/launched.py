@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from vitrine.errors import Interrupted, RunError, VitrineError
@@ -115,7 +115,7 @@ def _follow(me: Launched) -> None:
             _store().add("gone", 1)
             sys.exit()
         try:
-            _together(lambda: work(me.rank), number, me)
+            _together(partial(work, me.rank), number, me)
         except (Interrupted, OtherFailed):
             pass  # the first process says it
         except Exception as error:
@@ -161,7 +161,7 @@ def _store() -> "Store":
 def _send(work: Callable[[int], None] | None) -> int:
     """Tell the others what comes next; gives its number."""
     number = _store().add("works", 1)
-    _store().set(f"work {number}", pickle.dumps(work))
+    _store().set(f"work {number}", pickle.dumps(work))  # type: ignore[arg-type] # bytes are taken, too
     return number
 
 

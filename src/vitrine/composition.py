@@ -1,0 +1,362 @@
+"""From words as they are typed to checked configurations: Hydra composes ``conf/``, and what cannot work is refused.
+
+All faults of all trials are told at once, before torch is imported and before anything is written.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitrine.config import EvalConfig, TrainConfig, train_faults
+from vitrine.config.limits import faults
+from vitrine.config.multirun import LAUNCHERS, TrainCommand
+from vitrine.config.overrides import check_overrides, optional_section, quote
+from vitrine.config.vit import missing_weights
+from vitrine.data.folder import ImageFolder
+from vitrine.errors import ConfigError, DataError, Fault, RunError, nearest
+from vitrine.runs.record import RunRecord, check_writable
+
+SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run that was asked for.
+
+    Attributes:
+        config: its configuration, checked.
+        words: all overrides it was composed from.
+        varies: those in which it differs from the others of a multirun: key or group, and value as it was typed.
+    """
+
+    config: Any
+    words: list[str]
+    varies: dict[str, str] = field(default_factory=dict)
+
+
+def compose(overrides: Sequence[str] = ()) -> TrainConfig:
+    """A checked configuration from overrides as they are typed after ``train.py``: ``compose(["model=vit_nano"])``.
+
+    Raises:
+        ConfigError: something in it cannot work; the error has all faults.
+    """
+    (point,) = points("train", list(overrides), multirun=False)
+    return point.config.run
+
+
+def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
+    """The runs that ``arguments`` of the command ``name`` (a key of ``SCHEMAS``) ask for, all checked.
+
+    Raises:
+        ConfigError: with the faults of all of them.
+    """
+    _classes.cache_clear()
+    _writable.cache_clear()
+    with composing() as loader:
+        sound, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = parser.parse_overrides(sound)
+        composer = _Composer(name, loader)
+        if multirun:
+            found += _unsweepable(overrides)
+            if name == "train" and not found:
+                overrides = parser.parse_overrides(_with_space(composer, overrides, loader, found))
+        else:
+            swept = [one for one in overrides if one.is_sweep_override()]
+            problem = "has several values; python train.py -m ... runs them one after the other"
+            found += [Fault(one.key_or_group, _typed(one), problem) for one in swept]
+            overrides = [one for one in overrides if one not in swept]
+        made = []
+        for words, varies in _combinations(overrides):
+            try:
+                made.append(Point(composer.config(words, found), words, varies))
+            except ConfigError as error:
+                found += error.faults
+            except (HydraException, OmegaConfBaseException) as error:
+                found.append(_composition_fault(error))
+    found += _devices_that_are_missing([point.config for point in made])
+    if found:
+        raise ConfigError(found)
+    return made
+
+
+def launcher(arguments: list[str]) -> str:
+    """The launcher that ``arguments`` choose for a multirun, by ``hydra/launcher`` typed or in a file of conf/.
+
+    Raises:
+        ConfigError: it is none of vitrine's.
+    """
+    with composing() as loader:
+        overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
+        words = [one.input_line or "" for one in overrides if not one.is_sweep_override()]
+        try:
+            composed = hydra.compose("train", words, return_hydra_config=True)
+        except HydraException as error:
+            raise ConfigError([_composition_fault(error)]) from None
+    for kind, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
+        chosen = str(composed.hydra.runtime.choices[f"hydra/{kind}"])
+        if chosen not in allowed:
+            problem = f"is none that vitrine's trials can be given to: {', '.join(allowed)}"
+            if kind == "sweeper":
+                problem = "takes no trials of vitrine's, which are made by sweep=...; see conf/sweep"
+            raise ConfigError([Fault(f"hydra/{kind}", chosen, problem, nearest(chosen, allowed))])
+    return str(composed.hydra.runtime.choices["hydra/launcher"])
+
+
+def check_words(name: str, arguments: list[str]) -> None:
+    """Raise ConfigError where a word by itself cannot be right; the whole is not looked at."""
+    with composing() as loader:
+        _, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
+    if found:
+        raise ConfigError(found)
+
+
+def finish(name: str, composed: DictConfig) -> Any:
+    """The typed configuration: what only the data's folder can say filled in, and everything checked."""
+    found = []
+    if name == "eval":
+        if OmegaConf.is_missing(composed, "run"):
+            raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
+    elif composed.resume is not None:
+        found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
+    else:
+        found += _fill_in(composed.data)
+        if (source := composed.model.pretrained) is not None and (problem := missing_weights(source)):
+            found.append(Fault("model.pretrained", source, problem))
+        output = composed.paths.output_dir
+        found += _fault_of("paths.output_dir", output, lambda: _writable(output))
+    config = OmegaConf.to_object(composed)
+    found += train_faults(config) if isinstance(config, TrainConfig) else faults(config)
+    if found:
+        raise ConfigError(found)
+    return config
+
+
+@contextmanager
+def composing() -> Iterator[ConfigLoader]:
+    """Hydra ready to compose from ``conf/``; what it was ready for before comes back after."""
+    with hydra.initialize_config_dir(str(conf()), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+def conf() -> Path:
+    """The folder ``conf/``: at the top of a checkout, inside the package where it was installed from a wheel."""
+    packaged = Path(__file__).parent / "conf"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "conf"
+
+
+class _Composer:
+    """Composes many configurations that differ in few words.
+
+    Choosing files is what takes Hydra's time: it is done once for each choice of them, and values are set in copies.
+    """
+
+    def __init__(self, name: str, loader: ConfigLoader) -> None:
+        self.name = name
+        self.loader = loader
+        self.bases: dict[tuple[str, ...], DictConfig] = {}
+
+    def composed(self, words: Sequence[str]) -> DictConfig:
+        """What Hydra composes from ``words``."""
+        values: list[Override] = []
+        choices: list[Override] = []
+        for override in OverridesParser.create(config_loader=self.loader).parse_overrides(list(words)):
+            (choices if self._chooses(override) else values).append(override)
+        key = tuple(one.input_line or "" for one in choices)
+        if key not in self.bases:
+            self.bases[key] = hydra.compose(self.name, list(key))
+        config = deepcopy(self.bases[key])
+        self.loader._apply_overrides_to_config(values, config)  # type: ignore[attr-defined]
+        return config
+
+    def config(self, words: list[str], found: list[Fault]) -> Any:
+        """The checked configuration; faults that leave something to check are added to ``found``."""
+        sections = {word: optional_section(SCHEMAS[self.name], word.partition("=")[0]) for word in words}
+        inside = {word: section for word, section in sections.items() if section}
+        if inside:
+            without = self.composed([word for word in words if word not in inside])
+            off = [word for word, section in inside.items() if OmegaConf.select(without, section) is None]
+            found += [_section_is_off(word, inside[word]) for word in off]
+            words = [word for word in words if word not in off]
+        return finish(self.name, self.composed(words))
+
+    def _chooses(self, override: Override) -> bool:
+        repository = self.loader.repository  # type: ignore[attr-defined]
+        name = override.key_or_group
+        return name.startswith("hydra") or (not isinstance(override.value(), dict) and repository.group_exists(name))
+
+
+def _with_space(composer: _Composer, overrides: list[Override], loader: ConfigLoader, found: list[Fault]) -> list[str]:
+    """The words of ``overrides`` and of sweep.space; those that cannot be right are added to ``found``."""
+    words = [one.input_line or "" for one in overrides]
+    typed = {one.key_or_group for one in overrides}
+    try:
+        fixed = [word for word, one in zip(words, overrides, strict=True) if not one.is_sweep_override()]
+        space = OmegaConf.to_container(composer.composed(fixed).sweep.space)
+    except (HydraException, OmegaConfBaseException) as error:
+        found.append(_composition_fault(error))
+        return words
+    assert isinstance(space, dict)
+    added = []
+    for key, values in ((str(key), values) for key, values in space.items()):
+        if key in typed:
+            continue
+        if not isinstance(values, list) or not values:
+            found.append(Fault(f"sweep.space.{key}", str(values), "needs a list of values: [1, 2, 3]"))
+            continue
+        added.append(f"{key}=" + ",".join("null" if value is None else str(value) for value in values))
+    sound, faulty = check_overrides(quote(added, loader), SCHEMAS["train"], loader)
+    found += faulty
+    return words + sound
+
+
+def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """All words and the varying ones, for every combination of swept values."""
+    values: dict[str, list[str]] = {}
+    swept = set()
+    for one in overrides:
+        key = one.get_key_element()
+        if one.is_sweep_override():
+            swept.add(key)
+            values[key] = list(one.sweep_string_iterator())
+        else:
+            values[key] = [one.get_value_element_as_str()]
+    for combination in product(*values.values()):
+        chosen = dict(zip(values, combination, strict=True))
+        words = [f"{key}={value}" for key, value in chosen.items()]
+        yield words, {key: value.strip("'") for key, value in chosen.items() if key in swept}
+
+
+def _unsweepable(overrides: list[Override]) -> list[Fault]:
+    """What cannot have several values in a multirun."""
+    found = []
+    for one in overrides:
+        if not one.is_sweep_override():
+            if one.key_or_group == "resume":
+                problem = "goes on with one run; the command of a multirun, given again, goes on with all of its trials"
+                found.append(Fault("resume", _typed(one), problem))
+        elif not one.is_discrete_sweep():
+            found.append(Fault(one.key_or_group, _typed(one), "has no end of values; name some: a,b,c"))
+        elif one.key_or_group.split(".")[0].split("/")[0] in ("paths", "sweep", "launcher", "hydra", "rerun", "resume"):
+            found.append(Fault(one.key_or_group, _typed(one), "is the same for all trials; it takes one value"))
+    return found
+
+
+def _section_is_off(word: str, section: str) -> Fault:
+    """An override inside a section that nothing turns on, such as logger.wandb.mode without logger=wandb."""
+    key, _, value = word.partition("=")
+    group, _, option = section.partition(".")
+    choice = f"[default,{option}]" if group == "callbacks" else option
+    return Fault(key, value, f"{section} is off; turn it on with {group}={choice}")
+
+
+def _typed(override: Override) -> str:
+    """The value of an override as it was typed."""
+    return (override.input_line or "").partition("=")[2].replace("'", "")
+
+
+def _fill_in(data: DictConfig) -> list[Fault]:
+    """Count the classes of a folder of pictures; what keeps that from being done is returned."""
+    if data.name != "imagefolder":
+        return []
+    found = []
+    if not data.root:
+        found.append(
+            Fault("data.root", "", "data=imagefolder needs the folder of your pictures, with train/<class>/* in it")
+        )
+    classes = 2  # stands in where they can't be counted, so that the rest is checked all the same
+    if not found:
+        try:
+            classes = _classes(data.root)
+        except DataError as error:
+            found.append(Fault("data.root", data.root, str(error)))
+    if OmegaConf.is_missing(data, "num_classes"):
+        data.num_classes = classes
+    return found
+
+
+# Looked at once for a thousand trials, and again for the next command.
+
+
+@cache
+def _classes(root: str) -> int:
+    return len(ImageFolder.scan(root).classes)
+
+
+@cache
+def _writable(folder: str) -> None:
+    check_writable(Path(folder))
+
+
+def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]:
+    try:
+        action()
+    except RunError as error:
+        return [Fault(key, value, str(error))]
+    return []
+
+
+def _devices_that_are_missing(configs: Sequence[TrainConfig | EvalConfig]) -> list[Fault]:
+    """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
+    found = []
+    for config in configs:
+        if isinstance(config, TrainConfig) and config.trainer.accelerator == "gpu":
+            from vitrine.training.devices import choose
+
+            try:
+                choose(config)
+            except ConfigError as error:
+                found += error.faults
+    return found
+
+
+def _composition_fault(error: Exception) -> Fault:
+    """What Hydra or OmegaConf says of a configuration file, as a fault."""
+    causes = [str(one) for one in (error, error.__cause__) if one is not None]
+    lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
+    key = getattr(error.__cause__, "full_key", None) or "configuration"
+    return Fault(
+        str(key), "", "; ".join(line for line in lines if not line.startswith(("object_type", "reference_type")))
+    )
+
+
+def _divide(one: float, other: float) -> float:
+    """``${divide:0.2,${model.dim}}``. A width of 0 is a fault of its own, and not one of what is divided by it."""
+    return one / max(other, 1)
+
+
+def _if_set(value: object, then: object, otherwise: object) -> object:
+    """``${if_set:${model.pretrained},learned,sincos2d}``: the second where the first is not null, else the third."""
+    return otherwise if value is None else then
+
+
+def _share(share: float, pixels: int) -> int:
+    """``${share:0.125,${data.image_size}}``: so much of a length in whole pixels, rounded down, but one at least."""
+    return max(1, int(share * pixels))
+
+
+def _register() -> None:
+    """Make known to Hydra what conf/ refers to."""
+    for name, schema in SCHEMAS.items():
+        ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+    OmegaConf.register_new_resolver("divide", _divide, replace=True)
+    OmegaConf.register_new_resolver("share", _share, replace=True)
+    OmegaConf.register_new_resolver("if_set", _if_set, replace=True)
+
+
+_register()

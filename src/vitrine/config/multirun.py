@@ -1,0 +1,85 @@
+"""What ``train.py`` can be told beside a run's configuration: which runs ``-m`` makes, and where they are made."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from vitrine.config.limits import number
+from vitrine.config.schema import TrainConfig
+
+LAUNCHERS = ("basic", "process")
+
+# What cannot change what a run comes to: another value here makes no other trial and no other sweep.
+WITHOUT_EFFECT = (
+    "paths",
+    "logger",
+    "launcher",
+    "sweep",
+    "hydra",
+    "rerun",
+    "name",
+    "tags",
+    "resume",
+    "debug.traceback",
+    "debug.profile",
+    "data.storage",
+    "data.workers",
+    "trainer.log_every_n_steps",
+)
+
+
+@dataclass
+class SweepConfig:
+    """Which runs a multirun is made of, beside those that values with commas ask for.
+
+    Attributes:
+        name: folder under ``sweeps/``; null makes one from what is asked for.
+        space: keys or groups with their values, as if typed with commas; what is typed comes before it.
+    """
+
+    name: str | None = None
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class LauncherConfig:
+    """How the trials of a multirun are carried out, where ``hydra/launcher`` is not basic.
+
+    Attributes:
+        workers: trials at a time; null is as many as there is room for: on GPUs ``per_gpu`` each, on CPUs one per
+            ``threads`` cores, and where that is null, too, one per two cores.
+        threads: CPU threads of each trial; null shares the cores out among the workers.
+        per_gpu: trials that share a GPU.
+    """
+
+    workers: int | None = number(None, ge=1, le=1024)
+    threads: int | None = number(None, ge=1, le=1024)
+    per_gpu: int = number(1, ge=1, le=64)
+
+
+@dataclass
+class TrainCommand(TrainConfig):
+    """Everything that can be typed after ``train.py``.
+
+    Attributes:
+        sweep, launcher: of a multirun.
+        rerun: carry out all trials of a multirun anew, in a folder beside the one that is there.
+    """
+
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    rerun: bool = False
+
+    @property
+    def run(self) -> TrainConfig:
+        """What one run is made with."""
+        return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
+
+
+def has_no_effect(key: str, data: str = "") -> bool:
+    """Whether ``key`` cannot change what a run on the data source ``data`` comes to.
+
+    The folder of a known data set is only where it lies; that of one's own pictures is which pictures they are.
+    """
+    if key == "data.root":
+        return data != "imagefolder"
+    return any(key == one or key.startswith((f"{one}.", f"{one}/")) for one in WITHOUT_EFFECT)

@@ -1,0 +1,147 @@
+"""What a person sees of a sweep: a live table while it runs, or plain lines; a table of all trials at its end."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from vitrine.sweeps.sweep import METRIC, Best, Sweep, best_of
+from vitrine.sweeps.trial import Outcome, Trial
+
+COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
+SHOWN = 12  # trials at most in the live table: those that run, and the last ones that ended
+
+
+class Board:
+    """Keeps what became of each trial, writes sweep.json, and shows both.
+
+    Args:
+        sweep: whose trials they are.
+        live: redraw a table in place, which needs a terminal that nothing else writes to.
+    """
+
+    def __init__(self, sweep: Sweep, *, live: bool) -> None:
+        self.sweep = sweep
+        self.console = Console()
+        self.outcomes = sweep.outcomes()
+        self._began: dict[int, float] = {}
+        self._took: list[float] = []
+        self._start = time.monotonic()
+        self._live = Live(get_renderable=self._draw, console=self.console, refresh_per_second=2) if live else None
+
+    def __enter__(self) -> Self:
+        self.sweep.write(self.outcomes)
+        counts = Counter(one.status for one in self.outcomes)
+        done = f", {counts['finished']} of them finished before" if counts["finished"] else ""
+        print(f"sweep    {_count(len(self.outcomes), 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def begins(self, trial: Trial) -> None:
+        """A trial is begun."""
+        self._began[trial.number] = time.monotonic()
+        if not self._live:
+            print(f"\ntrial {trial.number + 1} of {len(self.outcomes)}: {trial.told}", flush=True)
+
+    def ended(self, trial: Trial, came: Outcome) -> None:
+        """A trial has ended, or was finished before."""
+        self.outcomes[trial.number] = came
+        began = self._began.pop(trial.number, None)
+        if began is None:
+            return
+        if came.status == "finished":
+            self._took.append(time.monotonic() - began)
+        self.sweep.write(self.outcomes)
+        if not self._live:
+            reached = f"{METRIC} {came.metrics[METRIC]:.4f}" if METRIC in came.metrics else came.error
+            left = self._left()
+            told = f"; left {left}" if left else ""
+            print(f"trial {trial.number + 1} of {len(self.outcomes)} {came.status}: {reached}{told}", flush=True)
+
+    def _left(self) -> str:
+        """How long the rest takes, by the pace so far of the trials that finished in this session."""
+        rest = sum(one.status not in ("finished", "failed") for one in self.outcomes)
+        if not self._took or not rest:
+            return ""
+        pace = (time.monotonic() - self._start) / len(self._took)
+        return str(timedelta(seconds=round(pace * rest)))
+
+    def _draw(self) -> Group:
+        counts = Counter(one.status for one in self.outcomes)
+        running = [trial for trial in self.sweep.trials if trial.number in self._began]
+        ended = [
+            trial
+            for trial in self.sweep.trials
+            if trial.number not in self._began and self.outcomes[trial.number].status in COLOURS
+        ]
+        table = Table(box=None, pad_edge=False)
+        for name in (*self.sweep.keys, METRIC, "state"):
+            table.add_column(name, justify="right" if name == METRIC else "left")
+        for trial in [*ended[-max(2, SHOWN - len(running)) :], *running][-SHOWN:]:
+            came = self.outcomes[trial.number]
+            status = "running" if trial.number in self._began else came.status
+            seconds = time.monotonic() - self._began.get(trial.number, time.monotonic())
+            state = f"running {timedelta(seconds=int(seconds))}" if status == "running" else status
+            reached = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
+            table.add_row(*_cells(self.sweep, trial), reached, Text(state, COLOURS[status]))
+        over = counts["finished"] + counts["failed"]
+        total = len(self.outcomes)
+        line = f"{over} of {total}" + (f", {counts['failed']} failed" if counts["failed"] else "")
+        best, left = best_of(self.sweep.trials, self.outcomes), self._left()
+        line += f"; best {METRIC} {best.mean:.4f}" if best else ""
+        line += f"; left {left}" if left else ""
+        return Group(table, ProgressBar(total, over, width=40), Text(line))
+
+
+def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
+    """All trials by what varies; the best configuration as a command; failed trials with their reasons, to stderr."""
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for name in (*sweep.keys, METRIC, "seconds", "state"):
+        table.add_column(name, justify="right" if name in (METRIC, "seconds") else "left")
+    for trial, came in zip(sweep.trials, outcomes, strict=True):
+        reached = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
+        seconds = f"{came.seconds:.1f}" if came.seconds else ""
+        table.add_row(*_cells(sweep, trial), reached, seconds, Text(came.status, COLOURS.get(came.status, "")))
+    console.print()
+    console.print(table, soft_wrap=not console.is_terminal)
+    if best := best_of(sweep.trials, outcomes):
+        print(f"\n{_reached(best)}\n  {sweep.command(best)}")
+    print(f"\nsweep folder  {sweep.folder}\ncompare       python scripts/compare.py {sweep.folder}", flush=True)
+    failed = [(trial, came) for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status == "failed"]
+    if failed:
+        lines = [f"  {trial.told or trial.folder.name}: {came.error}" for trial, came in failed]
+        head = f"vitrine: {len(failed)} of {len(outcomes)} trials failed; the same command tries them again:"
+        print("\n".join([head, *lines]), file=sys.stderr)
+
+
+def _reached(best: Best) -> str:
+    told = ",".join(f"{key}={value}" for key, value in best.varies.items()) or "what was trained"
+    seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
+    test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
+    return f"best on validation: {told} ({METRIC} {best.mean:.4f}{test}{seeds})"
+
+
+def _cells(sweep: Sweep, trial: Trial) -> list[str]:
+    return [escape(trial.varies.get(key, "")) for key in sweep.keys]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

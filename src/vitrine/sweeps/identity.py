@@ -1,0 +1,59 @@
+"""What makes a sweep the same sweep and a trial the same trial, when a command is given again."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vitrine.config.multirun import has_no_effect
+from vitrine.config.plain import to_plain
+from vitrine.config.schema import TrainConfig
+
+LONGEST = 100  # letters of a folder's name that tell people what is in it
+
+
+def trial_name(config: TrainConfig, varies: Mapping[str, str]) -> str:
+    """A trial's folder: what varies, for people, and a hash of everything that can change what it comes to."""
+    told = ",".join(f"{key}={value}" for key, value in varies.items()) or "trial"
+    return f"{_letters(told)}_{fingerprint(config)}"
+
+
+def sweep_name(words: Sequence[str], keys: Sequence[str], data: str) -> str:
+    """A sweep's folder: the fixed words and the keys that vary, whatever values they take, in any order.
+
+    So a command with more values, or fewer, is the same sweep.
+
+    Args:
+        words: what all trials have in common, as overrides.
+        keys: the keys or groups that vary.
+        data: the data source.
+    """
+    parts = [word.partition("=") for word in words]
+    fixed = sorted(f"{key}={value}" for key, _, value in parts if not has_no_effect(key, data))
+    choices = [value for key, _, value in parts if key in ("experiment", "model", "data", "sweep")]
+    told = "_".join([*choices, "-".join(key.rpartition(".")[2] for key in keys)])
+    return f"{_letters(told.strip('_')) or 'sweep'}_{_hash([fixed, sorted(keys)])}"
+
+
+def fingerprint(config: TrainConfig) -> str:
+    """A hash of all values but those that cannot change what a run comes to."""
+    values = {key: value for key, value in _flat(to_plain(config)).items() if not has_no_effect(key, config.data.name)}
+    return _hash(values)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _hash(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _letters(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_.,=" else "-" for letter in text)[:LONGEST]

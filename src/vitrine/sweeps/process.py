@@ -1,0 +1,183 @@
+"""``hydra/launcher=process``: each trial in a process of its own, several at a time.
+
+Processes are forked from one that has imported PyTorch and Lightning and done nothing else, so that a trial starts in a
+moment and still shares nothing with others: not its devices, its threads, its W&B run, its memory or its death. What a
+trial prints goes to ``logs/TRIAL.txt`` in the sweep's folder.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from types import FrameType
+
+from vitrine.config.multirun import LauncherConfig
+from vitrine.errors import ConfigError, Fault, Interrupted
+from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
+
+BUSY, INTERRUPTED = 75, 130  # exit codes of a process that found another at its trial, or was asked to stop
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one trial at a time is carried out: CPU threads, and GPUs by their numbers."""
+
+    threads: int
+    gpus: tuple[str, ...] = ()
+
+
+def carry_out_all(queue: Queue, launcher: LauncherConfig, trials: list[Trial]) -> None:
+    """Carry out the trials of ``queue`` in processes, as many at a time as ``launcher`` says.
+
+    Raises:
+        ConfigError: it asks for more than this machine has; nothing has been begun.
+        Interrupted: Ctrl-C or SIGTERM; the processes have saved what they were at.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vitrine.sweeps.warm"])
+    free = places(launcher, trials, lambda: _gpus(context))
+    running: dict[ForkServerProcess, tuple[Trial, Place]] = {}
+    with _asked_to_stop(running) as asked:
+        while running or not (queue.done or asked):
+            while free and not asked and (trial := queue.ask()) is not None:
+                place = free.pop()
+                process = context.Process(target=_one, args=(trial, place, time.time()))
+                process.start()
+                running[process] = (trial, place)
+            ended = wait([process.sentinel for process in running], POLL_SECONDS) if running else []
+            if not running:
+                time.sleep(POLL_SECONDS)
+            for process in [one for one in running if one.sentinel in ended]:
+                process.join()
+                trial, place = running.pop(process)
+                free.append(place)
+                _collect(queue, trial, process.exitcode or 0, bool(asked))
+    if asked:
+        raise Interrupted("interrupted")
+
+
+def places(launcher: LauncherConfig, trials: list[Trial], count_gpus: Callable[[], list[str]]) -> list[Place]:
+    """Where trials are carried out, one at a time in each.
+
+    Raises:
+        ConfigError: there is less than ``launcher`` asks for.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = [] if all(trial.config.trainer.accelerator == "cpu" for trial in trials) else count_gpus()
+    if gpus:
+        each = max(trial.config.trainer.devices or len(gpus) for trial in trials)
+        groups = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)] * launcher.per_gpu
+        workers = launcher.workers or len(groups)
+        if workers > len(groups):
+            there = f"{len(gpus)} GPUs, {each} for each trial"
+            hint = f"launcher.workers={len(groups)}, or launcher.per_gpu={-(-workers // max(1, len(gpus) // each))}"
+            raise ConfigError([Fault("launcher.workers", str(workers), f"there are {there}", hint)])
+        threads = launcher.threads or max(1, cores // workers)
+        return [Place(threads, group) for group in groups[:workers]]
+    workers = launcher.workers or max(1, cores // (launcher.threads or 2))
+    threads = launcher.threads or max(1, cores // workers)
+    if workers * threads > cores:
+        problem = f"needs {workers * threads} cores, {threads} for each trial; there are {cores}"
+        hint = f"launcher.workers={cores // threads}" if threads <= cores else f"launcher.threads={cores}"
+        raise ConfigError([Fault("launcher.workers", str(workers), problem, hint)])
+    return [Place(threads)] * workers
+
+
+def _collect(queue: Queue, trial: Trial, code: int, asked: bool) -> None:
+    if code == BUSY:
+        queue.put_back(trial)
+    elif code < 0 and not asked:
+        name = signal.Signals(-code).name
+        hint = "; out of memory?" if name == "SIGKILL" else ""
+        queue.tell(trial, died(trial, f"its process was killed by {name}{hint}"))
+    elif code in (0, INTERRUPTED) or asked:
+        queue.tell(trial, outcome(trial))
+    else:
+        log = trial.log
+        queue.tell(trial, died(trial, f"its process ended with code {code}; {log} may say why"))
+
+
+def _one(trial: Trial, place: Place, began: float) -> None:
+    """The life of one process."""
+    os.setsid()  # Ctrl-C reaches it by its parent alone
+    _print_to(trial)
+    _end_with_parent()
+    os.environ["OMP_NUM_THREADS"] = str(place.threads)
+    if place.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+    import torch
+
+    torch.set_num_threads(place.threads)
+    try:
+        carry_out(trial, began)
+    except Busy:
+        sys.exit(BUSY)
+    except (Interrupted, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+
+
+def _print_to(trial: Trial) -> None:
+    """Send what is printed, by libraries written in C too, to the trial's log."""
+    trial.log.parent.mkdir(parents=True, exist_ok=True)
+    with trial.log.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+def _end_with_parent() -> None:
+    """Stop cleanly, as by a signal, once the sweep's process is gone: nothing goes on behind a user's back."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _asked_to_stop(running: dict[ForkServerProcess, tuple[Trial, Place]]) -> Iterator[list[int]]:
+    """The signals that have come, which are passed on as Ctrl-C: a trial finishes its step, a second time it stops."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        for process in running:
+            with suppress(ProcessLookupError, TypeError):
+                os.kill(process.pid or 0, signal.SIGINT)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _gpus(context: ForkServerContext) -> list[str]:
+    """GPUs that PyTorch can use here, asked of a process of its own: this one has not imported it."""
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_gpus, args=(sender,))
+    process.start()
+    sender.close()
+    found: list[str] = receiver.recv()
+    process.join()
+    return found
+
+
+def _send_gpus(sender: Connection) -> None:
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    sender.send(visible.split(",")[:count] if visible else [str(number) for number in range(count)])

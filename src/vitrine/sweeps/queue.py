@@ -1,0 +1,77 @@
+"""What is left of a sweep, handed out trial by trial to whoever carries trials out."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from vitrine.sweeps.trial import Outcome, Trial, outcome
+
+OVER = ("finished", "failed")
+
+
+class Queue:
+    """The trials of a grid that are not finished, in their order.
+
+    A trial that another process is at is looked at again later: it may finish it, or leave it.
+
+    Args:
+        trials: all of the sweep.
+        begins: told of each trial when it is handed out.
+        ended: told of each trial with what it has come to, once.
+    """
+
+    ELSEWHERE_SECONDS = 1.0  # between two looks at what other processes do
+
+    def __init__(
+        self, trials: list[Trial], begins: Callable[[Trial], None], ended: Callable[[Trial, Outcome], None]
+    ) -> None:
+        self._left: deque[Trial] = deque()
+        self._elsewhere: deque[Trial] = deque()
+        self._begins, self._ended = begins, ended
+        self._looked = 0.0
+        self._out = 0  # handed out and not yet ended
+        for trial in trials:
+            known = outcome(trial)
+            if known.status == "finished":
+                ended(trial, known)
+            else:
+                self._left.append(trial)
+
+    def ask(self) -> Trial | None:
+        """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back."""
+        if not self._left:
+            self._look_elsewhere()
+        if not self._left:
+            return None
+        trial = self._left.popleft()
+        self._out += 1
+        self._begins(trial)
+        return trial
+
+    def tell(self, trial: Trial, came: Outcome) -> None:
+        """Take what a trial that was handed out has come to."""
+        self._out -= 1
+        self._ended(trial, came)
+
+    def put_back(self, trial: Trial) -> None:
+        """Another process is at it."""
+        self._out -= 1
+        self._elsewhere.append(trial)
+
+    @property
+    def done(self) -> bool:
+        """Whether no trial is left, handed out, or with other processes."""
+        return not (self._left or self._elsewhere or self._out)
+
+    def _look_elsewhere(self) -> None:
+        if time.monotonic() - self._looked < self.ELSEWHERE_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for trial in list(self._elsewhere):
+            known = outcome(trial)
+            if known.status != "running":
+                self._elsewhere.remove(trial)
+                if known.status in OVER:
+                    self._ended(trial, known)
+                else:
+                    self._left.append(trial)

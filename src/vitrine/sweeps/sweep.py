@@ -1,0 +1,185 @@
+"""A sweep: a folder of trials that the same command finds again.
+
+::
+
+    outputs/sweeps/vit_nano_patch-seed_1f0c2b9a/
+        sweep.json                       the command, and what became of each trial, rewritten as they end
+        locks/                           who is at which trial; can be deleted when nothing runs
+        patch=2,seed=0_8c6f2d1e/         a run folder (runs/record.py)
+        patch=2,seed=1_...
+
+The trials' folders are the truth: sweep.json is made from them.
+"""
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from vitrine.atomic import write_text
+from vitrine.composition import Point
+from vitrine.config.multirun import TrainCommand
+from vitrine.errors import RunError
+from vitrine.runs import provenance
+from vitrine.sweeps.identity import sweep_name, trial_name
+from vitrine.sweeps.trial import Outcome, Trial, outcome
+
+FORMAT = 1  # of sweep.json and of the folders' names
+METRIC = "val/acc"  # chooses among trials, as it chooses epochs
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Trials of one command.
+
+    Attributes:
+        folder: of all trials.
+        trials: that the command asks for, in its order.
+        common: the overrides that all of them share.
+        keys: that vary.
+    """
+
+    folder: Path
+    trials: list[Trial]
+    common: list[str]
+    keys: list[str]
+
+    @classmethod
+    def plan(cls, points: Sequence[Point]) -> "Sweep":
+        """The sweep that ``points`` make, found again if there is one; nothing is written.
+
+        Raises:
+            RunError: its folder is of another version of vitrine.
+        """
+        command: TrainCommand = points[0].config
+        keys = list(points[0].varies)
+        common = [word for word in points[0].words if word.partition("=")[0] not in keys]
+        name = command.sweep.name or sweep_name(common, keys, command.data.name)
+        folder = _folder(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+        _check_format(folder)
+        trials: dict[str, Trial] = {}
+        for point in points:
+            config = point.config.run
+            place = folder / trial_name(config, point.varies)
+            trials.setdefault(place.name, Trial(len(trials), config, point.varies, place))
+        return cls(folder, list(trials.values()), common, keys)
+
+    def outcomes(self) -> list[Outcome]:
+        """What each trial has come to so far."""
+        return [outcome(trial) for trial in self.trials]
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Write sweep.json."""
+        best = best_of(self.trials, outcomes)
+        described = {
+            trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(came)}
+            for trial, came in zip(self.trials, outcomes, strict=True)
+        }
+        before = read(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
+        others = {one["folder"]: one for one in before if (self.folder / one["folder"]).exists()}
+        values = {
+            "format": FORMAT,
+            "name": self.folder.name,
+            "command": provenance.command(),
+            "metric": METRIC,
+            "common": self.common,
+            "keys": self.keys,
+            "written": time.time(),
+            "best": None if best is None else {**asdict(best), "command": self.command(best)},
+            "trials": list((others | described).values()),  # those of values asked for earlier are kept
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
+
+    def command(self, best: "Best") -> str:
+        """What trains the best configuration again, to be pasted."""
+        kept = [word for word in self.common if not word.startswith(("hydra", "launcher.", "sweep", "rerun"))]
+        varied = [f"{key}={value}" for key, value in best.varies.items()]
+        return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
+
+
+@dataclass(frozen=True)
+class Best:
+    """The configuration that is best on validation, by its mean over seeds.
+
+    Attributes:
+        varies: what it is, seed left out where there are several.
+        mean: of the metric.
+        metrics: means of all metrics, those of the test images among them.
+        count: seeds.
+    """
+
+    varies: dict[str, str]
+    mean: float
+    metrics: dict[str, float]
+    count: int
+
+
+def best_of(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Best | None:
+    """The best configuration among those of which most seeds are finished; ``None`` while nothing is."""
+    seeds = {trial.varies.get("seed") for trial in trials}
+    groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
+    for trial, came in zip(trials, outcomes, strict=True):
+        kept = tuple((key, value) for key, value in trial.varies.items() if key != "seed" or len(seeds) == 1)
+        if came.status == "finished" and METRIC in came.metrics:
+            groups.setdefault(kept, []).append(came.metrics)
+    if not groups:
+        return None
+    most = max(map(len, groups.values()))
+    means = {
+        kept: {name: fmean(one[name] for one in metrics) for name in metrics[0] if all(name in one for one in metrics)}
+        for kept, metrics in groups.items()
+        if len(metrics) == most
+    }
+    kept = max(means, key=lambda one: means[one][METRIC])
+    return Best(dict(kept), means[kept][METRIC], means[kept], most)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """sweep.json of the sweep in ``folder``.
+
+    Raises:
+        RunError: there is none, or it is damaged or of another version.
+    """
+    _check_format(folder)
+    try:
+        return dict(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder} is no sweep: cannot read its sweep.json: {error}") from None
+
+
+def _as_typed(word: str) -> str:
+    """Without the quotes that Hydra's grammar needs around a number that chooses from a group: ``depth='3'``."""
+    return re.sub(r"^([\w/]+)='(\d+)'$", r"\1=\2", word)
+
+
+def _folder(first: Path, rerun: bool) -> Path:
+    """The newest folder of a sweep: ``NAME``, or ``NAME_2`` once it was carried out anew; or the one after that."""
+    number = 1
+    while _numbered(first, number + 1).exists():
+        number += 1
+    return _numbered(first, number + 1) if rerun and first.exists() else _numbered(first, number)
+
+
+def _numbered(first: Path, number: int) -> Path:
+    return first if number == 1 else first.with_name(f"{first.name}_{number}")
+
+
+def _check_format(folder: Path) -> None:
+    path = folder / "sweep.json"
+    if not path.exists():
+        return
+    try:
+        written = json.loads(path.read_text(encoding="utf-8")).get("format")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f"cannot read {path}: {error}; remove it, and it is made again from the trials") from None
+    if written != FORMAT:
+        raise RunError(
+            f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "
+            "rerun=true starts over beside it, sweep.name=NAME elsewhere"
+        )

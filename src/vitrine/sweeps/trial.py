@@ -1,0 +1,171 @@
+"""One trial of a sweep, carried out whenever and wherever it is asked for: what is done stays done.
+
+A trial is its folder. Whoever carries it out holds a lock that the system takes back when the process dies, looks at
+what is there, and does what is left: nothing, the rest from the last checkpoint, or all.
+"""
+
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from vitrine.config import TrainConfig
+from vitrine.errors import RunError, VitrineError
+from vitrine.runs import RunRecord
+
+# May be other than when an interrupted trial was begun: it goes on with the new value.
+GOES_ON_WITH = ("accelerator", "data.root", "data.storage", "data.workers", "paths.cache_dir", "logger", "debug")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial, plain enough to be sent to another process.
+
+    Attributes:
+        number: its place in the sweep, from 0.
+        config: what it is made with.
+        varies: the overrides in which it differs from other trials.
+        folder: its run folder, in that of the sweep.
+    """
+
+    number: int
+    config: TrainConfig
+    varies: dict[str, str]
+    folder: Path
+
+    @property
+    def told(self) -> str:
+        """What varies, in a word: ``patch=2,seed=1``."""
+        return ",".join(f"{key}={value}" for key, value in self.varies.items())
+
+    @property
+    def lock(self) -> Path:
+        """Beside the folder, which may be removed."""
+        return self.folder.parent / "locks" / f"{self.folder.name}.lock"
+
+    @property
+    def log(self) -> Path:
+        """What it printed, where it had a process of its own."""
+        return self.folder.parent / "logs" / f"{self.folder.name}.txt"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial has come to.
+
+    Attributes:
+        status: ``finished``, ``failed``, ``interrupted``; ``new`` before anything is done, ``running`` in a process,
+            ``damaged`` where run.json cannot be read.
+        metrics: final metrics; empty for a trial that is not finished.
+        error: why it failed; empty otherwise.
+        seconds: that training took, in all its sessions; 0.0 where that is not known.
+    """
+
+    status: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    seconds: float = 0.0
+
+
+def outcome(trial: Trial) -> Outcome:
+    """What the trial's folder says."""
+    if not (trial.folder / "run.json").exists():
+        return Outcome("new")
+    record = RunRecord(trial.folder)
+    try:
+        facts, status, metrics = record.facts, record.status, record.metrics
+    except RunError as error:
+        return Outcome("damaged", error=str(error))
+    return Outcome(status, metrics, facts.get("error") or "", metrics.get("train_seconds", 0.0))
+
+
+def carry_out(trial: Trial, began: float | None = None) -> Outcome:
+    """Do what is left of ``trial``, and say what it has come to.
+
+    Args:
+        trial: what to do.
+        began: when the process began to do it, as ``time.time()`` gives it.
+
+    Raises:
+        Busy: another process is at it.
+        Interrupted: a signal asked to stop; what was done is saved.
+    """
+    with held(trial):
+        known = outcome(trial)
+        if known.status == "finished":
+            return known
+        try:
+            _train(trial, known, began)
+        except VitrineError as error:
+            _note_failure(trial, str(error))
+            print(f"vitrine: {trial.told}: {error}", file=sys.stderr)
+        except Exception as error:
+            _note_failure(trial, f"{type(error).__name__}: {error}")
+            traceback.print_exc()
+        return outcome(trial)
+
+
+class Busy(Exception):
+    """A trial is being carried out by another process."""
+
+
+@contextmanager
+def held(trial: Trial) -> Iterator[None]:
+    """Keep other processes from the trial.
+
+    Raises:
+        Busy: another one has it.
+    """
+    trial.lock.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(trial.lock)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Busy from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def died(trial: Trial, reason: str) -> Outcome:
+    """Record that the process which carried out ``trial`` ended without a word; another may have taken it up since."""
+    try:
+        with held(trial):
+            if outcome(trial).status != "finished":
+                _note_failure(trial, reason)
+    except Busy:
+        pass
+    return outcome(trial)
+
+
+def _train(trial: Trial, known: Outcome, began: float | None) -> None:
+    from vitrine.training.checkpoints import read_checkpoint
+    from vitrine.training.fit import fit
+    from vitrine.training.resume import resume
+
+    record = RunRecord(trial.folder)
+    if known.status in ("running", "interrupted", "failed") and record.last.exists():
+        try:
+            read_checkpoint(record.last)
+        except RunError as error:
+            print(f"vitrine: {trial.told} starts over: {error}", file=sys.stderr)
+        else:
+            record.end("interrupted")  # also where it says that it is running: that process would hold the lock
+            resume(trial.folder, trial.config, [f"{key}=" for key in GOES_ON_WITH], began=began)
+            return
+    shutil.rmtree(trial.folder, ignore_errors=True)
+    fit(trial.config, folder=trial.folder, group=trial.folder.parent.name, varies=trial.told, began=began)
+
+
+def _note_failure(trial: Trial, error: str) -> None:
+    """In run.json, also where the trial failed before there was one."""
+    trial.folder.mkdir(parents=True, exist_ok=True)
+    record = RunRecord(trial.folder)
+    record.update(id=record.name, group=trial.folder.parent.name, varies=trial.told)
+    record.end("failed", error)
