@@ -141,7 +141,7 @@ def test_as_many_devices_as_processes(started):
     for name, value in {"RANK": 0, "WORLD_SIZE": 8, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 4}.items():
         started(name, str(value))
     config = compose([*WORDS, "accelerator=cpu"])
-    with pytest.raises(ConfigError, match="(?s)torchrun has started 8 processes.*did you mean trainer.devices=8"):
+    with pytest.raises(ConfigError, match=r"(?s)torchrun has started 8 processes.*did you mean trainer\.devices=8"):
         choose(config)
     config.trainer.devices = None
     hardware = choose(config)

@@ -1,1 +1,1 @@
-"""Training: the one place where models, data and records meet. A module here imports torch and Lightning; launched not."""
+"""Training: the one place where models, data and records meet. Modules here import torch and Lightning, but launched."""

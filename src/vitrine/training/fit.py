@@ -10,7 +10,8 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from lightning.pytorch.profilers import PassThroughProfiler
 from rich.console import Console

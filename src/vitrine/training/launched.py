@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from vitrine.errors import Interrupted, RunError, VitrineError
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
 MEETING = timedelta(minutes=10)  # for all processes to start
 PATIENCE = timedelta(days=7)  # with the first one, while it reads data, tests, or trains what takes one process
@@ -125,12 +125,13 @@ def _follow(me: Launched) -> None:
 def _together(work: Callable[[], None], number: int, me: Launched) -> None:
     """Do it in a process group made for it. If several processes fail, the others do so because of the first."""
     import torch
+    from torch._C._distributed_c10d import PrefixStore
 
     from vitrine.training.processes import part
 
     # No backend is named: tensors then go by the one of their device, words between processes by that of the CPU.
-    store = torch.distributed.PrefixStore(f"group {number}", _store())
-    torch.distributed.init_process_group(store=store, rank=me.rank, world_size=me.count)
+    store = PrefixStore(f"group {number}", _store())
+    init_process_group(store=store, rank=me.rank, world_size=me.count)
     try:
         work()
     except Interrupted:
