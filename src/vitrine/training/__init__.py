@@ -1,1 +1,1 @@
-"""Training: the one place where models, data and records meet. Modules here import torch and Lightning, but launched."""
+"""Training: the one place where models, data and records meet. Modules here import torch and Lightning, not launched."""

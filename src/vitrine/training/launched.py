@@ -124,8 +124,7 @@ def _follow(me: Launched) -> None:
 
 def _together(work: Callable[[], None], number: int, me: Launched) -> None:
     """Do it in a process group made for it. If several processes fail, the others do so because of the first."""
-    import torch
-    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.distributed_c10d import PrefixStore, init_process_group
 
     from vitrine.training.processes import part
 
