@@ -31,7 +31,7 @@ class Queue:
         self._looked = 0.0
         self._out = 0  # handed out and not yet ended
         for trial in trials:
-            known = outcome(trial)
+            known = outcome(trial.folder)
             if known.status == "finished":
                 ended(trial, known)
             else:
@@ -68,7 +68,7 @@ class Queue:
             return
         self._looked = time.monotonic()
         for trial in list(self._elsewhere):
-            known = outcome(trial)
+            known = outcome(trial.folder)
             if known.status != "running":
                 self._elsewhere.remove(trial)
                 if known.status in OVER:

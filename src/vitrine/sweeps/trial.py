@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
-from vitrine.errors import RunError, VitrineError
+from vitrine.errors import Interrupted, RunError, VitrineError
 from vitrine.runs import RunRecord
 
 # May be other than when an interrupted trial was begun: it goes on with the new value.
@@ -72,11 +72,11 @@ class Outcome:
     seconds: float = 0.0
 
 
-def outcome(trial: Trial) -> Outcome:
-    """What the trial's folder says."""
-    if not (trial.folder / "run.json").exists():
+def outcome(folder: Path) -> Outcome:
+    """What a trial's folder says."""
+    if not (folder / "run.json").exists():
         return Outcome("new")
-    record = RunRecord(trial.folder)
+    record = RunRecord(folder)
     try:
         facts, status, metrics = record.facts, record.status, record.metrics
     except RunError as error:
@@ -96,18 +96,20 @@ def carry_out(trial: Trial, began: float | None = None) -> Outcome:
         Interrupted: a signal asked to stop; what was done is saved.
     """
     with held(trial):
-        known = outcome(trial)
+        known = outcome(trial.folder)
         if known.status == "finished":
             return known
         try:
             _train(trial, known, began)
+        except Interrupted:
+            raise
         except VitrineError as error:
             _note_failure(trial, str(error))
             print(f"vitrine: {trial.told}: {error}", file=sys.stderr)
         except Exception as error:
             _note_failure(trial, f"{type(error).__name__}: {error}")
             traceback.print_exc()
-        return outcome(trial)
+        return outcome(trial.folder)
 
 
 class Busy(Exception):
@@ -137,11 +139,11 @@ def died(trial: Trial, reason: str) -> Outcome:
     """Record that the process which carried out ``trial`` ended without a word; another may have taken it up since."""
     try:
         with held(trial):
-            if outcome(trial).status != "finished":
+            if outcome(trial.folder).status != "finished":
                 _note_failure(trial, reason)
     except Busy:
         pass
-    return outcome(trial)
+    return outcome(trial.folder)
 
 
 def _train(trial: Trial, known: Outcome, began: float | None) -> None:

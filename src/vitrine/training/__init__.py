@@ -1,1 +1,1 @@
-"""Training: the one place where models, data and records meet. Modules here import torch and Lightning, not launched."""
+"""Training: where models, data and records meet. Importing a module here, but launched, imports torch and Lightning."""
