@@ -89,7 +89,8 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
                 found += error.faults
             except (HydraException, OmegaConfBaseException) as error:
                 found.append(_composition_fault(error))
-    found += _devices_that_are_missing([point.config for point in made])
+    if not (name == "train" and multirun and launcher(arguments) == "slurm"):
+        found += _devices_that_are_missing([point.config for point in made])
     if found:
         raise ConfigError(found)
     return made

@@ -51,7 +51,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=30
-NodeName=$host NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000 State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=4 RealMemory=100000 State=UNKNOWN
 PartitionName=low Nodes=$host Default=YES MaxTime=INFINITE PriorityTier=1
 PartitionName=graceful Nodes=$host MaxTime=INFINITE PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=$host MaxTime=INFINITE PriorityTier=2

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from vitrine.composition import Point
-from vitrine.config.multirun import LauncherConfig
+from vitrine.config.multirun import CLUSTERS, LauncherConfig
 from vitrine.errors import Interrupted
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
@@ -41,6 +41,10 @@ def _carry_out(queue: Queue, launcher: str, settings: LauncherConfig, trials: li
         return
     if launcher == "process":
         process.carry_out_all(queue, settings, trials)
+    elif launcher in CLUSTERS:
+        from vitrine.sweeps import cluster  # what it imports takes a while
+
+        cluster.carry_out_all(queue, launcher, settings, trials[0].folder.parent)
     else:
         _one_after_the_other(queue)
 

@@ -71,7 +71,7 @@ class Sweep:
 
     def outcomes(self) -> list[Outcome]:
         """What each trial has come to so far."""
-        return [outcome(trial) for trial in self.trials]
+        return [outcome(trial.folder) for trial in self.trials]
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Write sweep.json."""

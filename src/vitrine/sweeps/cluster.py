@@ -1,0 +1,84 @@
+"""``hydra/launcher=slurm``: each trial a job of a cluster, the jobs of a command one array; ``local`` tries it here.
+
+submitit submits them. Hydra's launcher of that name is not used: it composes the configuration again in each job and
+makes folders of its own. Here a job is given a trial, and does with it what every other process does
+(:func:`vitrine.sweeps.trial.carry_out`): nothing if it is finished, the rest if there is a checkpoint. So a job can be
+preempted, put back into the queue or submitted twice, and the trial's folder says what has become of it.
+
+::
+
+    outputs/sweeps/NAME/
+        logs/TRIAL.txt      what the trial printed, in all its jobs
+        jobs/               submitit's: the script, what each job was given, and what Slurm said, in *_log.out
+"""
+
+import pickle
+import time
+from pathlib import Path
+
+from vitrine.config.multirun import LauncherConfig
+from vitrine.errors import Interrupted
+from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm
+from vitrine.sweeps.trial import Outcome, Trial, died, outcome
+
+SHORTEST, LONGEST = 1.0, 15.0  # seconds between two looks at the cluster: the longer it takes, the fewer
+
+
+def carry_out_all(queue: Queue, launcher: str, settings: LauncherConfig, folder: Path) -> None:
+    """Carry out the trials of ``queue``, a sweep in ``folder``, as jobs.
+
+    Raises:
+        ConfigError: a trial needs what ``settings`` do not say.
+        RunError: there is no Slurm here, or it does not take the jobs.
+        Interrupted: Ctrl-C, on which jobs of Slurm go on and local ones stop; or some were cancelled.
+    """
+    scheduler = Slurm(folder / "jobs", settings) if launcher == "slurm" else Local(folder / "jobs", settings)
+    before = scheduler.submitted()
+    out: dict[str, Trial] = {}  # by the jobs' ids
+    begun: set[str] = set()
+    stopped = 0
+    start = time.monotonic()
+    try:
+        while out or not queue.done:
+            asked: list[Trial] = []
+            while len(out) + len(asked) < scheduler.room and (trial := queue.ask(waits=True)) is not None:
+                asked.append(trial)
+            adopted = {before.pop(trial.folder.name): trial for trial in asked if trial.folder.name in before}
+            out |= adopted | scheduler.submit([trial for trial in asked if trial not in adopted.values()])
+            time.sleep(min(max(SHORTEST, (time.monotonic() - start) / 20), LONGEST))
+            states = scheduler.states(out)
+            for job, trial in list(out.items()):
+                state = states.get(job, "")
+                over = state in ENDED or not state
+                if job not in begun and (over or state == "RUNNING"):
+                    begun.add(job)
+                    queue.begun(trial)
+                if over:
+                    del out[job]
+                    stopped += state in NOT_ITS_FAULT
+                    _collect(queue, trial, state, folder / "jobs" / f"{job}_0_result.pkl")
+    except KeyboardInterrupt:
+        scheduler.leave(list(out))
+        raise Interrupted("interrupted") from None
+    if stopped:
+        raise Interrupted(f"{stopped} jobs were stopped")
+
+
+def _collect(queue: Queue, trial: Trial, state: str, result: Path) -> None:
+    """Tell what a job that is over has made of its trial."""
+    told, value = pickle.loads(result.read_bytes()) if result.exists() else ("nothing", None)
+    if told == "success":
+        if value is None:
+            queue.put_back(trial)
+        else:
+            queue.tell(trial, value)
+        return
+    came = outcome(trial.folder)
+    if state in NOT_ITS_FAULT:
+        came = Outcome("interrupted")
+    elif came.status not in ("finished", "failed", "interrupted"):
+        why = f"its job {ENDED.get(state, ENDED['FAILED'])}"
+        where = result.with_name(result.name.replace("result.pkl", "log.out"))
+        came = died(trial, f"{why}; {trial.log} and {where} may say more")
+    queue.tell(trial, came)
