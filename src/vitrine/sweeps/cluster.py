@@ -19,21 +19,31 @@ from pathlib import Path
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import Interrupted
 from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm
+from vitrine.sweeps.scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, needs
+from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Outcome, Trial, died, outcome
 
 SHORTEST, LONGEST = 1.0, 15.0  # seconds between two looks at the cluster: the longer it takes, the fewer
 
 
-def carry_out_all(queue: Queue, launcher: str, settings: LauncherConfig, folder: Path) -> None:
-    """Carry out the trials of ``queue``, a sweep in ``folder``, as jobs.
+def scheduler(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Slurm | Local:
+    """Who runs the jobs of a sweep.
 
     Raises:
-        ConfigError: a trial needs what ``settings`` do not say.
-        RunError: there is no Slurm here, or it does not take the jobs.
+        ConfigError: there is no Slurm here, or a trial needs what ``settings`` do not say.
+    """
+    for trial in sweep.trials:
+        needs(trial, settings)
+    return (Slurm if launcher == "slurm" else Local)(sweep.folder / "jobs", settings)
+
+
+def carry_out_all(queue: Queue, scheduler: Slurm | Local) -> None:
+    """Carry out the trials of ``queue`` as jobs.
+
+    Raises:
+        RunError: Slurm does not take them.
         Interrupted: Ctrl-C, on which jobs of Slurm go on and local ones stop; or some were cancelled.
     """
-    scheduler = Slurm(folder / "jobs", settings) if launcher == "slurm" else Local(folder / "jobs", settings)
     before = scheduler.submitted()
     out: dict[str, Trial] = {}  # by the jobs' ids
     begun: set[str] = set()
@@ -57,7 +67,7 @@ def carry_out_all(queue: Queue, launcher: str, settings: LauncherConfig, folder:
                 if over:
                     del out[job]
                     stopped += state in NOT_ITS_FAULT
-                    _collect(queue, trial, state, folder / "jobs" / f"{job}_0_result.pkl")
+                    _collect(queue, trial, state, scheduler.folder / f"{job}_0_result.pkl")
     except KeyboardInterrupt:
         scheduler.leave(list(out))
         raise Interrupted("interrupted") from None

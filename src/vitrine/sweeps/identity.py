@@ -30,8 +30,9 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], data: str) -> str:
     """
     parts = [word.partition("=") for word in words]
     fixed = sorted(f"{key}={value}" for key, _, value in parts if not has_no_effect(key, data))
-    choices = [value for key, _, value in parts if key in ("experiment", "model", "data", "sweep")]
-    told = "_".join([*choices, "-".join(key.rpartition(".")[2] for key in keys)])
+    chosen = {key: value for key, _, value in parts}
+    choices = [chosen[key] for key in ("experiment", "model", "data", "sweep") if key in chosen]
+    told = "_".join([*choices, "-".join(sorted(key.rpartition(".")[2] for key in keys))])
     return f"{_letters(told.strip('_')) or 'sweep'}_{_hash([fixed, sorted(keys)])}"
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -25,6 +25,7 @@ from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
 
 BUSY, INTERRUPTED = 75, 130  # exit codes of a process that found another at its trial, or was asked to stop
 POLL_SECONDS = 0.5
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without one of them there is no need to ask PyTorch
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,13 @@ class Place:
     gpus: tuple[str, ...] = ()
 
 
-def carry_out_all(queue: Queue, launcher: LauncherConfig, trials: list[Trial]) -> None:
-    """Carry out the trials of ``queue`` in processes, as many at a time as ``launcher`` says.
+def carry_out_all(queue: Queue, free: list[Place]) -> None:
+    """Carry out the trials of ``queue`` in processes, one at a time in each place.
 
     Raises:
-        ConfigError: it asks for more than this machine has; nothing has been begun.
         Interrupted: Ctrl-C or SIGTERM; the processes have saved what they were at.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vitrine.sweeps.warm"])
-    free = places(launcher, trials, lambda: _gpus(context))
+    context = _context()
     running: dict[ForkServerProcess, tuple[Trial, Place]] = {}
     with _asked_to_stop(running) as asked:
         while running or not (queue.done or asked):
@@ -65,14 +63,15 @@ def carry_out_all(queue: Queue, launcher: LauncherConfig, trials: list[Trial]) -
         raise Interrupted("interrupted")
 
 
-def places(launcher: LauncherConfig, trials: list[Trial], count_gpus: Callable[[], list[str]]) -> list[Place]:
-    """Where trials are carried out, one at a time in each.
+def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
+    """Where trials are carried out on this machine, as many at a time as ``launcher`` says.
 
     Raises:
         ConfigError: there is less than ``launcher`` asks for.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    gpus = [] if all(trial.config.trainer.accelerator == "cpu" for trial in trials) else count_gpus()
+    on_cpu = all(trial.config.trainer.accelerator == "cpu" for trial in trials)
+    gpus = [] if on_cpu or not any(map(os.path.exists, GPU_DRIVERS)) else _gpus()
     if gpus:
         each = max(trial.config.trainer.devices or len(gpus) for trial in trials)
         groups = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)] * launcher.per_gpu
@@ -164,8 +163,15 @@ def _asked_to_stop(running: dict[ForkServerProcess, tuple[Trial, Place]]) -> Ite
             signal.signal(number, handler)
 
 
-def _gpus(context: ForkServerContext) -> list[str]:
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vitrine.sweeps.warm"])
+    return context
+
+
+def _gpus() -> list[str]:
     """GPUs that PyTorch can use here, asked of a process of its own: this one has not imported it."""
+    context = _context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_gpus, args=(sender,))
     process.start()

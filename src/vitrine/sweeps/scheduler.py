@@ -55,7 +55,7 @@ class Slurm:
         settings: what each job asks for.
 
     Raises:
-        RunError: Slurm's commands are not here.
+        ConfigError: Slurm's commands are not here.
     """
 
     room = 10**9  # all trials are submitted: Slurm sees to it that launcher.workers of them run at a time
@@ -83,7 +83,6 @@ class Slurm:
         """Submit a job for each trial, in as few arrays as can be; gives them by the jobs' ids.
 
         Raises:
-            ConfigError: a trial needs what the settings do not say.
             RunError: Slurm does not take them.
         """
         groups: dict[Needs, list[Trial]] = {}
@@ -154,11 +153,7 @@ class Local:
         return {}
 
     def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
-        """Start a job for each trial; gives them by the jobs' ids.
-
-        Raises:
-            ConfigError: a trial needs what the settings do not say.
-        """
+        """Start a job for each trial; gives them by the jobs' ids."""
         found = {}
         for trial in trials:
             needed = needs(trial, self.settings)

@@ -15,7 +15,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -75,13 +75,15 @@ class Sweep:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Write sweep.json."""
-        best = best_of(self.trials, outcomes)
+        best = self.best(outcomes)
         described = {
             trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(came)}
             for trial, came in zip(self.trials, outcomes, strict=True)
         }
         before = read(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
-        others = {one["folder"]: one for one in before if (self.folder / one["folder"]).exists()}
+        for one in before:  # trials of values that were asked for earlier
+            if (self.folder / one["folder"]).exists():
+                described.setdefault(one["folder"], one)
         values = {
             "format": FORMAT,
             "name": self.folder.name,
@@ -90,17 +92,15 @@ class Sweep:
             "common": self.common,
             "keys": self.keys,
             "written": time.time(),
-            "best": None if best is None else {**asdict(best), "command": self.command(best)},
-            "trials": list((others | described).values()),  # those of values asked for earlier are kept
+            "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
+            "trials": list(described.values()),
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
 
-    def command(self, best: "Best") -> str:
-        """What trains the best configuration again, to be pasted."""
-        kept = [word for word in self.common if not word.startswith(("hydra", "launcher.", "sweep", "rerun"))]
-        varied = [f"{key}={value}" for key, value in best.varies.items()]
-        return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
+    def best(self, outcomes: Sequence[Outcome]) -> "Best | None":
+        """The best configuration so far."""
+        return best_of([trial.varies for trial in self.trials], outcomes)
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,24 @@ class Best:
     metrics: dict[str, float]
     count: int
 
+    def command(self, common: Sequence[str]) -> str:
+        """What trains it again, to be pasted, where ``common`` are the sweep's fixed overrides."""
+        kept = [word for word in common if not word.startswith(("hydra", "launcher.", "sweep", "rerun"))]
+        varied = [f"{key}={value}" for key, value in self.varies.items()]
+        return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
 
-def best_of(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Best | None:
-    """The best configuration among those of which most seeds are finished; ``None`` while nothing is."""
-    seeds = {trial.varies.get("seed") for trial in trials}
+
+def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome]) -> Best | None:
+    """The best of the configurations with the most finished seeds; ``None`` while there is none.
+
+    Args:
+        varies: what distinguishes each trial.
+        outcomes: what each has come to.
+    """
+    seeds = {one.get("seed") for one in varies}
     groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
-    for trial, came in zip(trials, outcomes, strict=True):
-        kept = tuple((key, value) for key, value in trial.varies.items() if key != "seed" or len(seeds) == 1)
+    for one, came in zip(varies, outcomes, strict=True):
+        kept = tuple((key, value) for key, value in one.items() if key != "seed" or len(seeds) == 1)
         if came.status == "finished" and METRIC in came.metrics:
             groups.setdefault(kept, []).append(came.metrics)
     if not groups:

@@ -1,0 +1,91 @@
+"""What sweeps have come to: finished, running, failed and left trials, the best so far, the time left.
+
+python scripts/sweeps.py                # all under outputs/sweeps
+python scripts/sweeps.py NAME           # one, trial by trial; NAME may be a path
+python scripts/sweeps.py --root DIR     # where paths.output_dir was DIR
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vitrine.errors import RunError
+from vitrine.sweeps.overview import Overview, find
+from vitrine.sweeps.sweep import METRIC, Best
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a sweep's folder, or its name")
+    parser.add_argument("--root", type=Path, default=Path("outputs"), help="paths.output_dir of the sweeps")
+    options = parser.parse_args()
+    try:
+        found = find(options.root / "sweeps", options.name)
+    except RunError as error:
+        sys.exit(f"vitrine: {error}")
+    if options.name is None:
+        show_all(found)
+    else:
+        show(found[0])
+
+
+def show_all(found: list[Overview]) -> None:
+    """A line for each sweep."""
+    table = _table("sweep", "trials", "finished", "running", "failed", "left", f"best {METRIC}", "with", "time left")
+    for one in found:
+        counts, best = one.counts, one.best
+        left = len(one.outcomes) - counts["finished"] - counts["running"] - counts["failed"]
+        numbers = [len(one.outcomes), counts["finished"], counts["running"], counts["failed"], left]
+        reached, configuration = _best(best)
+        time_left = str(one.left) if one.left is not None else ""
+        table.add_row(escape(one.folder.name), *map(str, numbers), reached, configuration, time_left)
+    _print(table)
+    for one in found:
+        if one.problem:
+            print(f"vitrine: {one.problem}", file=sys.stderr)
+
+
+def show(sweep: Overview) -> None:
+    """Each trial of one sweep."""
+    if sweep.problem:
+        sys.exit(f"vitrine: {sweep.problem}")
+    table = _table(*sweep.keys, METRIC, "seconds", "state")
+    for varies, came in zip(sweep.varies, sweep.outcomes, strict=True):
+        reached = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
+        state = f"{came.status}: {came.error}" if came.error else "left" if came.status == "new" else came.status
+        cells = [varies.get(key, "") for key in sweep.keys]
+        table.add_row(*map(escape, cells), reached, f"{came.seconds:.1f}" if came.seconds else "", escape(state))
+    _print(table)
+    if best := sweep.best:
+        reached, configuration = _best(best)
+        print(f"\nbest on validation: {configuration or 'what was trained'} ({METRIC} {reached})")
+        print(f"  {best.command(sweep.common)}")
+    if sweep.left is not None:
+        print(f"time left: {sweep.left}")
+
+
+def _best(best: Best | None) -> tuple[str, str]:
+    if best is None:
+        return "", ""
+    return f"{best.mean:.4f}", escape(",".join(f"{key}={value}" for key, value in best.varies.items()))
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=10_000)).print(table)  # whole lines, for files and pipes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""``python train.py -m``, given once and again, killed, interrupted and given twice at a time."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from running import ROOT, python
+
+WORDS = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=25", "trainer.deterministic=true"]
+APART = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
+
+
+def command(folder, *words):
+    return [sys.executable, str(ROOT / "train.py"), "-m", *WORDS, *APART, f"paths.output_dir={folder}", *words]
+
+
+def sweep(folder, *words):
+    return python(*command(folder, *words)[1:], cwd=folder)
+
+
+def start(folder, *words):
+    return subprocess.Popen(
+        command(folder, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def facts(folder):
+    """run.json of every trial, by its folder's name."""
+    return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("sweeps/*/*/run.json")}
+
+
+def metrics(folder):
+    """Final metrics of every trial, by its folder's name, but for the time it took."""
+    found = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("sweeps/*/*/metrics.json")}
+    return {name: {key: value for key, value in one.items() if key != "train_seconds"} for name, one in found.items()}
+
+
+def wait_until(condition, running):
+    end = time.monotonic() + 120
+    while not condition():
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def being_trained(folder):
+    """Process numbers of trials that have written a checkpoint and are not at their end."""
+    found = facts(folder)
+    saved = {path.parents[1].name for path in folder.glob("sweeps/*/*/checkpoints/last.ckpt")}
+    return [one["pid"] for name, one in found.items() if name in saved and one["status"] == "running"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A sweep of three seeds that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = sweep(folder, "seed=0,1,2")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+def test_each_trial_is_trained_in_a_process_of_its_own(whole):
+    folder, out = whole
+    found = facts(folder)
+    assert len({one["pid"] for one in found.values()}) == 3
+    assert {one["status"] for one in found.values()} == {"finished"}
+    assert {one["varies"] for one in found.values()} == {"seed=0", "seed=1", "seed=2"}
+    assert len({one["test/acc"] for one in metrics(folder).values()}) > 1, "seeds differ"
+    assert len(re.findall(r"^trial \d of 3 finished", out, re.MULTILINE)) == 3
+    assert "epoch 25/25" not in out, "what a trial prints is in its log"
+    assert all("epoch 25/25" in path.read_text() for path in folder.glob("sweeps/*/logs/*.txt"))
+
+
+def test_what_was_best_is_told_as_a_command(whole):
+    folder, out = whole
+    (path,) = folder.glob("sweeps/*/sweep.json")
+    written = json.loads(path.read_text())
+    mean = sum(one["val/acc"] for one in metrics(folder).values()) / 3
+    assert written["best"]["mean"] == pytest.approx(mean)
+    assert written["best"]["command"] in out
+    assert "seed" not in written["best"]["command"], "it is a replicate"
+    assert written["best"]["command"].startswith("python train.py model=vit_nano depth=1 ")
+    assert [one["status"] for one in written["trials"]] == ["finished"] * 3
+
+
+def test_given_again_only_what_is_new_is_done(whole):
+    folder, _ = whole
+    before = facts(folder)
+
+    done = sweep(folder, "seed=1,2,3")
+
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^trial (\d) of 3:? ", done.stdout, re.MULTILINE) == ["3", "3"], "begun, finished"
+    after = facts(folder)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 4
+    shown = python(str(ROOT / "scripts" / "sweeps.py"), "--root", str(folder), cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 ", shown.stdout)
+
+
+def test_rerun_starts_over_beside_what_is_there(whole):
+    folder, _ = whole
+    before = facts(folder)
+
+    done = sweep(folder, "seed=0,1", "rerun=true")
+
+    assert done.returncode == 0, done.stderr
+    (place,) = folder.glob("sweeps/*_2")
+    names = [path.parent.name for path in place.glob("*/run.json")]
+    assert len(names) == 2
+    assert set(names) <= set(before)
+
+
+def test_a_killed_sweep_comes_to_the_same_when_its_command_is_given_again(whole, tmp_path):
+    running = start(tmp_path, "seed=0,1,2")
+    wait_until(lambda: being_trained(tmp_path), running)
+    running.kill()
+    running.communicate()
+
+    done = sweep(tmp_path, "seed=0,1,2")
+
+    assert done.returncode == 0, done.stderr
+    same = {name: one for name, one in metrics(whole[0]).items() if name in metrics(tmp_path)}
+    assert metrics(tmp_path) == same
+    assert len(same) == 3
+    assert any(one.get("resumed") for one in facts(tmp_path).values())
+
+
+def test_a_trial_that_is_killed_is_a_failed_trial_with_its_reason_and_can_be_tried_again(whole, tmp_path):
+    running = start(tmp_path, "seed=0,1")
+    wait_until(lambda: being_trained(tmp_path), running)
+    os.kill(being_trained(tmp_path)[0], signal.SIGKILL)
+    _, err = running.communicate(timeout=200)
+    assert running.returncode == 1
+    assert "1 of 2 trials failed" in err
+    assert "killed by SIGKILL; out of memory?" in err
+    assert "Traceback" not in err
+    assert sorted(one["status"] for one in facts(tmp_path).values()) == ["failed", "finished"]
+
+    assert sweep(tmp_path, "seed=0,1").returncode == 0
+    assert metrics(tmp_path).items() <= metrics(whole[0]).items()
+
+
+def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_path):
+    running = start(tmp_path, "seed=0,1,2")
+    wait_until(lambda: being_trained(tmp_path), running)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert err == "vitrine: interrupted; the same command goes on with what is left\n"
+    states = [one["status"] for one in facts(tmp_path).values()]
+    assert "interrupted" in states
+    assert set(states) <= {"interrupted", "finished"}
+
+    assert sweep(tmp_path, "seed=0,1,2").returncode == 0
+    assert metrics(tmp_path).items() <= metrics(whole[0]).items()
+
+
+def test_two_commands_share_the_work(tmp_path):
+    both = [start(tmp_path, "seed=range(4)", "trainer.max_epochs=3", "launcher.workers=1") for _ in range(2)]
+    outs = [one.communicate(timeout=200) for one in both]
+    assert [one.returncode for one in both] == [0, 0], outs
+    logs = [path.read_text() for path in tmp_path.glob("sweeps/*/logs/*.txt")]
+    assert [log.count("test accuracy") for log in logs] == [1] * 4, "each was trained once"
+    assert all(" 4 trials" in out and "best on validation" in out for out, _ in outs)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["seed=0,1", "hydra/launcher=process", "launcher.workers=900"],
+            ["launcher.workers=900", "cores", "there are"],
+        ),
+        (["seed=0,1", "hydra/launcher=joblib"], ["joblib", "basic"]),
+        (["resume=outputs/runs/x"], ["resume", "given again"]),
+        (["seed=0,1", "paths.output_dir=a,b"], ["paths.output_dir=a,b", "is the same for all trials"]),
+        (["optimizer.lr=interval(0,1)"], ["optimizer.lr", "has no end of values"]),
+        (["seed=0,1", "launcher.worker=2"], ["launcher.worker", "did you mean launcher.workers?"]),
+        (["seed=0,1", "sweep=sedes"], ["sweep=sedes", "did you mean sweep=seeds?"]),
+    ],
+)
+def test_what_cannot_be_swept_is_told_before_anything_starts(train, tmp_path, words, told):
+    done = train("-m", "model=vit_nano", *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    for part in told:
+        assert part in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_of_another_version_is_left_alone(tmp_path, train):
+    place = tmp_path / "outputs" / "sweeps" / "old"
+    place.mkdir(parents=True)
+    (place / "sweep.json").write_text('{"format": 0}')
+    done = train("-m", "model=vit_nano", "sweep=seeds", "sweep.name=old")
+    assert done.returncode == 2
+    assert "another version" in done.stderr
+    assert "rerun=true" in done.stderr
+    assert [path.name for path in place.iterdir()] == ["sweep.json"]
+
+
+def test_seeds_makes_five_trials_of_one_experiment(train):
+    done = train("-m", "sweep=seeds", "model=vit_nano", "debug.limit_batches=1", "trainer.max_epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert "trial 5 of 5: seed=4" in done.stdout
+    assert "mean of 5 seeds" in done.stdout

@@ -1,0 +1,68 @@
+import os
+from dataclasses import replace
+
+import pytest
+
+from vitrine.config.multirun import LauncherConfig
+from vitrine.errors import ConfigError
+from vitrine.sweeps import process
+from vitrine.sweeps.process import Place, places
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """Eight cores; three GPUs for those who look for some."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(process, "_gpus", lambda: ["4", "5", "6"])
+    monkeypatch.setattr(process, "GPU_DRIVERS", ("/",))
+
+
+@pytest.fixture
+def trials(make_trial, small):
+    def make(accelerator, devices):
+        return [make_trial(0, trainer=replace(small.trainer, accelerator=accelerator, devices=devices))]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (LauncherConfig(), [Place(2)] * 4),
+        (LauncherConfig(workers=2), [Place(4)] * 2),
+        (LauncherConfig(threads=1), [Place(1)] * 8),
+        (LauncherConfig(workers=3, threads=2), [Place(2)] * 3),
+    ],
+)
+def test_cores_are_shared_out(trials, settings, expected):
+    assert places(settings, trials("cpu", 1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "settings", "expected"),
+    [
+        (1, LauncherConfig(), [Place(2, ("4",)), Place(2, ("5",)), Place(2, ("6",))]),
+        (1, LauncherConfig(workers=2, threads=3), [Place(3, ("4",)), Place(3, ("5",))]),
+        (2, LauncherConfig(), [Place(8, ("4", "5"))]),
+        (None, LauncherConfig(), [Place(8, ("4", "5", "6"))]),
+        (1, LauncherConfig(workers=4, per_gpu=2), [Place(2, (one,)) for one in ("4", "5", "6", "4")]),
+    ],
+)
+def test_each_trial_has_gpus_of_its_own(trials, devices, settings, expected):
+    assert places(settings, trials("auto", devices)) == expected
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "settings", "told"),
+    [
+        ("cpu", LauncherConfig(workers=9), ["launcher.workers=9", "there are 8", "launcher.workers=8"]),
+        ("cpu", LauncherConfig(workers=2, threads=5), ["launcher.workers=2", "needs 10 cores", "launcher.workers=1"]),
+        ("cpu", LauncherConfig(threads=9), ["needs 9 cores", "launcher.threads=8"]),
+        ("gpu", LauncherConfig(workers=4), ["there are 3 GPUs", "launcher.workers=3", "launcher.per_gpu=2"]),
+    ],
+)
+def test_more_than_there_is_is_refused(trials, accelerator, settings, told):
+    with pytest.raises(ConfigError) as error:
+        places(settings, trials(accelerator, 1))
+    for part in told:
+        assert part in str(error.value)

@@ -1,0 +1,86 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from vitrine.errors import Interrupted
+from vitrine.runs import RunRecord
+from vitrine.sweeps.trial import Busy, carry_out, died, held, outcome
+from vitrine.training.callbacks import StopOnSignal
+
+
+def test_a_trial_is_trained_once_and_then_only_read(make_trial):
+    trial = make_trial()
+    first = carry_out(trial)
+    assert first.status == "finished"
+    assert 0 < first.metrics["val/acc"] <= 1
+    files = {path: path.stat().st_mtime_ns for path in trial.folder.rglob("*")}
+    assert carry_out(trial) == first
+    assert {path: path.stat().st_mtime_ns for path in trial.folder.rglob("*")} == files
+
+
+def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypatch):
+    whole = carry_out(make_trial(3))
+    trial = replace(make_trial(3), folder=make_trial(3).folder.with_name("stopped"))
+
+    def stop(self, trainer, module):
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_train_epoch_end", stop)
+        with pytest.raises(Interrupted):
+            carry_out(trial)
+    assert outcome(trial.folder).status == "interrupted"
+    assert (trial.folder / "checkpoints" / "last.ckpt").exists()
+
+    again = carry_out(trial)
+
+    del whole.metrics["train_seconds"], again.metrics["train_seconds"]
+    assert again.metrics == whole.metrics
+    assert len(RunRecord(trial.folder).facts["resumed"]) == 1
+
+
+def test_a_trial_that_cannot_go_on_starts_over(make_trial, left, capsys):
+    trial = make_trial()
+    left(trial, "interrupted").last.write_bytes(b"half a checkpoint")
+    assert carry_out(trial).status == "finished"
+    assert "starts over" in capsys.readouterr().err
+
+
+def test_a_failure_is_recorded_also_where_it_comes_before_the_run_and_is_tried_again(make_trial, small):
+    broken = make_trial(data=replace(small.data, name="mnist", root="/proc/nowhere"))
+    came = carry_out(broken)
+    assert came.status == "failed"
+    assert "/proc/nowhere" in came.error
+    assert carry_out(make_trial()).status == "finished", "the cause is gone"
+
+
+def test_a_trial_is_carried_out_by_one_process_at_a_time_and_a_dead_one_holds_nothing(make_trial):
+    trial = make_trial()
+    code = f"""
+from filelock import FileLock
+lock = FileLock({str(trial.lock)!r})
+lock.acquire()
+print("held", flush=True)
+input()
+"""
+    trial.lock.parent.mkdir(parents=True)
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(Busy):
+        carry_out(trial)
+    other.kill()
+    other.wait()
+    with held(trial), pytest.raises(Busy), held(trial):
+        pass
+
+
+def test_a_process_that_died_leaves_a_failed_trial_with_the_reason(make_trial, left):
+    trial = make_trial()
+    left(trial, "running")
+    assert died(trial, "its process was killed by SIGKILL").error == "its process was killed by SIGKILL"
+    assert outcome(trial.folder).status == "failed"
+    finished = make_trial(1)
+    left(finished, "finished")
+    assert died(finished, "killed at its very end").status == "finished"
