@@ -60,7 +60,7 @@ class LauncherConfig:
         gpus: of each job; null is one for each of trainer.devices if the accelerator is gpu, else none.
         partition, account, qos: as in sbatch.
         setup: shell commands before each job's, such as ``module load cuda``.
-        sbatch: any other options of sbatch, without their dashes.
+        sbatch: other options, as sbatch takes them: ``--constraint=a100``.
     """
 
     workers: int | None = number(None, ge=1, le=1024)
@@ -73,7 +73,7 @@ class LauncherConfig:
     account: str | None = None
     qos: str | None = None
     setup: list[str] = field(default_factory=list)
-    sbatch: dict[str, Any] = field(default_factory=dict)
+    sbatch: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pathlib import Path
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import Interrupted
 from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, needs
+from vitrine.sweeps.scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, counted, needs
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Outcome, Trial, died, outcome
 
@@ -59,12 +59,12 @@ def carry_out_all(queue: Queue, scheduler: Slurm | Local) -> None:
             time.sleep(min(max(SHORTEST, (time.monotonic() - start) / 20), LONGEST))
             states = scheduler.states(out)
             for job, trial in list(out.items()):
-                state = states.get(job, "")
-                over = state in ENDED or not state
-                if job not in begun and (over or state == "RUNNING"):
+                # Slurm forgets jobs: after a while those that are over, at once those cancelled while they waited.
+                state = states.get(job, "FAILED" if job in begun else "CANCELLED")
+                if job not in begun and (state == "RUNNING" or (state in ENDED and state not in NOT_ITS_FAULT)):
                     begun.add(job)
                     queue.begun(trial)
-                if over:
+                if state in ENDED:
                     del out[job]
                     stopped += state in NOT_ITS_FAULT
                     _collect(queue, trial, state, scheduler.folder / f"{job}_0_result.pkl")
@@ -72,7 +72,8 @@ def carry_out_all(queue: Queue, scheduler: Slurm | Local) -> None:
         scheduler.leave(list(out))
         raise Interrupted("interrupted") from None
     if stopped:
-        raise Interrupted(f"{stopped} jobs were stopped")
+        print(f"Slurm stopped {counted(stopped, 'job')} before the trial was finished", flush=True)
+        raise Interrupted("stopped")
 
 
 def _collect(queue: Queue, trial: Trial, state: str, result: Path) -> None:
@@ -86,7 +87,7 @@ def _collect(queue: Queue, trial: Trial, state: str, result: Path) -> None:
         return
     came = outcome(trial.folder)
     if state in NOT_ITS_FAULT:
-        came = Outcome("interrupted")
+        came = Outcome("interrupted") if came.status == "running" else came
     elif came.status not in ("finished", "failed", "interrupted"):
         why = f"its job {ENDED.get(state, ENDED['FAILED'])}"
         where = result.with_name(result.name.replace("result.pkl", "log.out"))

@@ -1,5 +1,6 @@
 """What a job of a cluster does: one trial, as far as it comes before it is asked to make room."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -30,6 +31,7 @@ class Job:
     def __call__(self) -> Outcome | None:
         """The life of the job. ``None`` if another process is at the trial."""
         began = time.time()
+        logging.getLogger("submitit").setLevel(logging.ERROR)  # what it says goes where the trial prints, from here on
         print_to(self.trial)
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
         for number in (signal.SIGTERM, signal.SIGUSR2):  # the second is how submitit tells a local job

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from vitrine.sweeps.job import WARNING_SECONDS, Job
 from vitrine.sweeps.trial import Trial
 
 THREADS = 4  # CPU threads for each process of a trial, where launcher.threads does not say
+
+LATER_SECONDS = 10.0  # until a Slurm that does not answer is asked again
 
 # States of jobs that are over (squeue(1)), and what that says of them.
 ENDED = {
@@ -72,11 +75,13 @@ class Slurm:
     def submitted(self) -> dict[str, str]:
         """Jobs of earlier commands that are not over, by their trials' folders."""
         found = {}
-        for job, state in self.states().items():
+        for job, state in self._states(tries=1).items():
             given = self.folder / f"{job}_submitted.pkl"
             if state not in ENDED and given.exists():
                 job_of: Any = DelayedSubmission.load(given).function
                 found[job_of.trial.folder.name] = job
+        if found:
+            print(f"{counted(len(found), 'job')} submitted earlier, as {self.name}", flush=True)
         return found
 
     def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
@@ -94,20 +99,32 @@ class Slurm:
             for first in range(0, len(alike), longest):
                 part = alike[first : first + longest]
                 found |= dict(zip(self._submit_alike(part, needed), part, strict=True))
+        if found:
+            print(f"{counted(len(found), 'job')} submitted to Slurm as {self.name}", flush=True)
         return found
 
     def states(self, jobs: Iterable[str] = ()) -> dict[str, str]:
-        """Slurm's words for the states of the sweep's jobs; one that it has forgotten is over."""
-        command = ["squeue", "--array", "--noheader", "--states=all", f"--user={getpass.getuser()}"]
-        command += [f"--name={self.name}", "--format=%i %T"]
-        while (asked := subprocess.run(command, capture_output=True, text=True)).returncode:
-            time.sleep(LATER_SECONDS)
-        return dict(line.split() for line in asked.stdout.splitlines())
+        """Slurm's words for the states of the sweep's jobs; one that it has forgotten is over.
+
+        Raises:
+            RunError: Slurm has not answered for minutes; its jobs go on.
+        """
+        return self._states(tries=30)
 
     def leave(self, jobs: Sequence[str]) -> None:
         """Say how the jobs go on alone."""
         if jobs:
-            print(f"{len(jobs)} jobs stay with Slurm; to stop them: scancel --name={self.name}", flush=True)
+            print(f"{counted(len(jobs), 'job')} left with Slurm; to stop: scancel --name={self.name}", flush=True)
+
+    def _states(self, tries: int) -> dict[str, str]:
+        command = ["squeue", "--array", "--noheader", "--states=all", f"--user={getpass.getuser()}"]
+        command += [f"--name={self.name}", "--format=%i %T"]
+        for later in range(tries):
+            time.sleep(LATER_SECONDS if later else 0)
+            asked = subprocess.run(command, capture_output=True, text=True)
+            if asked.returncode == 0:
+                return dict(line.split() for line in asked.stdout.splitlines())
+        raise RunError(f"Slurm does not answer: {asked.stderr.strip()}")
 
     def _submit_alike(self, trials: Sequence[Trial], needed: Needs) -> list[str]:
         asked = self.settings
@@ -126,10 +143,11 @@ class Slurm:
             stderr_to_stdout=True,
             # srun does not take it from the job (its manual, --cpus-per-task).
             srun_args=[f"--cpus-per-task={needed.cpus}"],
-            additional_parameters={"requeue": True, "signal": f"TERM@{WARNING_SECONDS}", **asked.sbatch},
+            additional_parameters={"requeue": True, "signal": f"TERM@{WARNING_SECONDS}", **_options(asked.sbatch)},
         )
         try:
-            jobs = executor.submit_array([Job(trial, needed.threads, asked.time) for trial in trials])
+            with redirect_stderr(StringIO()):  # submitit prints there what it raises, too
+                jobs = executor.submit_array([Job(trial, needed.threads, asked.time) for trial in trials])
         except RuntimeError as error:
             raise RunError(f"Slurm does not take the jobs: {str(error).strip()}") from None
         return [job.job_id for job in jobs]
@@ -183,9 +201,6 @@ class Local:
             time.sleep(0.1)
 
 
-LATER_SECONDS = 10.0  # until a Slurm that does not answer is asked again
-
-
 def needs(trial: Trial, settings: LauncherConfig) -> Needs:
     """What a trial's job asks for: a GPU for each of its devices if it wants GPUs, or ``launcher.gpus``.
 
@@ -202,6 +217,17 @@ def needs(trial: Trial, settings: LauncherConfig) -> Needs:
     threads = settings.threads or THREADS
     processes = gpus or asked.devices or 1
     return Needs(threads * processes, gpus, threads if gpus else threads * processes)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _options(words: Sequence[str]) -> dict[str, str | bool]:
+    """``--nodelist=a --exclusive`` for submitit; a flag has no value."""
+    parts = [word.lstrip("-").partition("=") for word in words]
+    return {name: value if sign else True for name, sign, value in parts}
 
 
 def _longest_array() -> int:
