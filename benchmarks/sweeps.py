@@ -1,7 +1,7 @@
 """What sweeps cost beside the training itself, and that killing them loses nothing.
 
-python benchmarks/sweeps.py              # all of it, about ten minutes on two cores; writes docs/sweeps.json and the table
-                                         # in docs/sweeps.md
+python benchmarks/sweeps.py              # all of it, about ten minutes on two cores; writes docs/sweeps.json and the
+                                         # table in docs/sweeps.md
 python benchmarks/sweeps.py kills        # one of PARTS; what is known of the others stays
 """
 

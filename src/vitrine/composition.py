@@ -3,10 +3,11 @@
 All faults of all trials are told at once, before torch is imported and before anything is written.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -167,19 +168,22 @@ def conf() -> Path:
 class _Composer:
     """Composes many configurations that differ in few words.
 
-    Choosing files is what takes Hydra's time: it is done once for each choice of them, and values are set in copies.
+    What takes Hydra's time is reading words and choosing files: each word is read once, each choice of files is made
+    once, and values are set in copies. What differs in its seed alone is composed once, too.
     """
 
     def __init__(self, name: str, loader: ConfigLoader) -> None:
         self.name = name
         self.loader = loader
         self.bases: dict[tuple[str, ...], DictConfig] = {}
+        self.parsed: dict[str, Override] = {}
+        self.seedless: dict[tuple[str, ...], TrainConfig] = {}
 
     def composed(self, words: Sequence[str]) -> DictConfig:
         """What Hydra composes from ``words``."""
         values: list[Override] = []
         choices: list[Override] = []
-        for override in OverridesParser.create(config_loader=self.loader).parse_overrides(list(words)):
+        for override in map(self._parse, words):
             (choices if self._chooses(override) else values).append(override)
         key = tuple(one.input_line or "" for one in choices)
         if key not in self.bases:
@@ -190,6 +194,23 @@ class _Composer:
 
     def config(self, words: list[str], found: list[Fault]) -> Any:
         """The checked configuration; faults that leave something to check are added to ``found``."""
+        without = tuple(word for word in words if not re.fullmatch(r"seed=\d+", word))
+        if without not in self.seedless or len(without) == len(words):
+            config = self._config(words, found)
+            if isinstance(config, TrainConfig) and not self._mention_the_seed(without):
+                self.seedless[without] = config
+            return config
+        (seed,) = (int(word.partition("=")[2]) for word in words if word not in without)
+        config = replace(self.seedless[without], seed=seed)
+        if faulty := train_faults(config):
+            raise ConfigError(faulty)
+        return config
+
+    def _mention_the_seed(self, words: Sequence[str]) -> bool:
+        """Whether another value follows the seed, as one in a file of the user's may."""
+        return "seed}" in OmegaConf.to_yaml(self.composed(words))
+
+    def _config(self, words: list[str], found: list[Fault]) -> Any:
         sections = {word: optional_section(SCHEMAS[self.name], word.partition("=")[0]) for word in words}
         inside = {word: section for word, section in sections.items() if section}
         if inside:
@@ -198,6 +219,11 @@ class _Composer:
             found += [_section_is_off(word, inside[word]) for word in off]
             words = [word for word in words if word not in off]
         return finish(self.name, self.composed(words))
+
+    def _parse(self, word: str) -> Override:
+        if word not in self.parsed:
+            self.parsed[word] = OverridesParser.create(config_loader=self.loader).parse_override(word)
+        return self.parsed[word]
 
     def _chooses(self, override: Override) -> bool:
         repository = self.loader.repository  # type: ignore[attr-defined]
