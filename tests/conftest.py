@@ -1,7 +1,9 @@
 """Fixtures that tests of several folders use."""
 
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,16 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("the real MNIST and CIFAR-10 are not beside this checkout (../shared/data)")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def slurm():
+    """A real Slurm of one node, and the environment in which its commands find it."""
+    missing = [name for name in ("slurmctld", "slurmd", "munged", "srun") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {missing[0]} here: apt-get install slurmctld slurmd slurm-client munge")
+    script = ROOT / "tests" / "sweeps" / "slurm.sh"
+    with tempfile.TemporaryDirectory(prefix="slurm") as folder:  # pytest's own is too long for a socket's path
+        subprocess.run([script, "start", folder], check=True)
+        yield {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
+        subprocess.run([script, "stop", folder], check=True)

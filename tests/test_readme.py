@@ -38,6 +38,8 @@ def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, request):
         words += [f"data.root={shared_data}", *SHORT]
         if "data=cifar10" in words:
             pytest.skip("decoding CIFAR-10's 60,000 pictures takes half a minute; tests/data covers the source")
+    elif "hydra/launcher=slurm" in words:
+        pytest.skip("needs a cluster; tests/sweeps/test_cluster.py runs one")
     elif "--help" not in words and "--cfg" not in words:
         words += SHORT
 

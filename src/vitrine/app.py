@@ -19,7 +19,8 @@ from vitrine.composition import compose as compose
 from vitrine.config import EvalConfig
 from vitrine.config.multirun import TrainCommand
 from vitrine.config.overrides import quote
-from vitrine.errors import ConfigError, Interrupted, VitrineError
+from vitrine.errors import ConfigError, Interrupted, RunError, VitrineError
+from vitrine.training.launched import enter
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
@@ -74,7 +75,10 @@ def _evaluate_all(asked: list[Point], arguments: list[str]) -> int:
 def _main(name: str, one: Callable[[Any], float], several: Callable[[list[Point], list[str]], int]) -> None:
     """Run a command; Ctrl-C before or after training, where there is nothing to go on with, ends it quietly."""
     try:
+        enter()
         _run(name, one, several)
+    except RunError as error:
+        _exit_with(error, 1, show_traceback=False)
     except KeyboardInterrupt:
         _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback=False)
 

@@ -91,7 +91,10 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
                 found += error.faults
             except (HydraException, OmegaConfBaseException) as error:
                 found.append(_composition_fault(error))
-    found += _devices_that_are_missing([point.config for point in made])
+    trained = [point.config for point in made if isinstance(point.config, TrainConfig)]
+    on_gpus = [config for config in trained if config.trainer.accelerator == "gpu"]
+    if on_gpus and not (multirun and launcher(arguments) == "slurm"):  # whose machines have others
+        found += _devices_that_are_missing(on_gpus)
     if found:
         raise ConfigError(found)
     return made
@@ -338,17 +341,16 @@ def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]
     return []
 
 
-def _devices_that_are_missing(configs: Sequence[TrainConfig | EvalConfig]) -> list[Fault]:
+def _devices_that_are_missing(configs: Sequence[TrainConfig]) -> list[Fault]:
     """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
+    from vitrine.training.devices import choose
+
     found = []
     for config in configs:
-        if isinstance(config, TrainConfig) and config.trainer.accelerator == "gpu":
-            from vitrine.training.devices import choose
-
-            try:
-                choose(config)
-            except ConfigError as error:
-                found += error.faults
+        try:
+            choose(config)
+        except ConfigError as error:
+            found += error.faults
     return found
 
 

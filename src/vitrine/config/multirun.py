@@ -6,7 +6,8 @@ from typing import Any
 from vitrine.config.limits import number
 from vitrine.config.schema import TrainConfig
 
-LAUNCHERS = ("basic", "process")
+CLUSTERS = ("slurm", "local")
+LAUNCHERS = ("basic", "process", *CLUSTERS)
 
 # What cannot change what a run comes to: another value here makes no other trial and no other sweep.
 WITHOUT_EFFECT = (
@@ -49,11 +50,30 @@ class LauncherConfig:
             ``threads`` cores, and where that is null, too, one per two cores.
         threads: CPU threads of each trial; null shares the cores out among the workers.
         per_gpu: trials that share a GPU.
+
+    Of jobs (slurm, and local, which tries it without a cluster). There ``workers`` may run at a time, all of them where
+    it is null, or one if local; and null ``threads`` are four for each process.
+
+    Attributes:
+        time: minutes a job may take. A trial that needs more saves, waits in the queue again, and goes on.
+        mem_gb: memory of a job, in GiB; null is what the cluster gives.
+        gpus: of each job; null is one for each of trainer.devices if the accelerator is gpu, else none.
+        partition, account, qos: as in sbatch.
+        setup: shell commands before each job's, such as ``module load cuda``.
+        sbatch: other options, as sbatch takes them: ``--constraint=a100``.
     """
 
     workers: int | None = number(None, ge=1, le=1024)
     threads: int | None = number(None, ge=1, le=1024)
     per_gpu: int = number(1, ge=1, le=64)
+    time: int = number(240, ge=5, le=525_600)
+    mem_gb: int | None = number(16, ge=1, le=65_536)
+    gpus: int | None = number(None, ge=0, le=64)
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    setup: list[str] = field(default_factory=list)
+    sbatch: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -2,15 +2,18 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from vitrine.composition import Point
-from vitrine.errors import Interrupted
+from vitrine.config.multirun import LauncherConfig
+from vitrine.errors import ConfigError, Fault, Interrupted
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
 from vitrine.sweeps.queue import Queue
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Busy, carry_out
+from vitrine.training.launched import launched
 
 
 def run(points: Sequence[Point], launcher: str) -> int:
@@ -18,24 +21,39 @@ def run(points: Sequence[Point], launcher: str) -> int:
 
     Raises:
         RunError: its folder is of another version, or cannot be written.
-        ConfigError: the launcher is asked for more than this machine has.
+        ConfigError: the launcher is asked for more than there is.
         Interrupted: a signal asked to stop; the same command goes on.
     """
     sweep = Sweep.plan(points)
-    places = process.places(points[0].config.launcher, sweep.trials) if launcher == "process" else None
-    with Board(sweep, live=places is not None and sys.stdout.isatty()) as board:
+    carry_out_all = _carrier(launcher, points[0].config.launcher, sweep)
+    with Board(sweep, live=launcher != "basic" and sys.stdout.isatty()) as board:
         queue = Queue(sweep.trials, board.begins, board.ended)
         try:
-            if places is None:
-                _one_after_the_other(queue)
-            else:
-                process.carry_out_all(queue, places)
+            carry_out_all(queue)
         except Interrupted:
             board.outcomes = sweep.outcomes()
             sweep.write(board.outcomes)
             raise Interrupted("interrupted; the same command goes on with what is left") from None
     show_end(sweep, board.outcomes)
     return sum(came.status == "failed" for came in board.outcomes)
+
+
+def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[[Queue], None]:
+    """What carries out the trials of a queue, once it is certain that it can.
+
+    Raises:
+        ConfigError: it can not.
+    """
+    if launcher == "basic":
+        return _one_after_the_other
+    if (started := launched()) is not None:
+        problem = f"{started.by} has started processes that train together, one trial after the other"
+        raise ConfigError([Fault("hydra/launcher", launcher, problem, "hydra/launcher=basic")])
+    if launcher == "process":
+        return partial(process.carry_out_all, free=process.places(settings, sweep.trials))
+    from vitrine.sweeps import cluster
+
+    return partial(cluster.carry_out_all, scheduler=cluster.scheduler(launcher, settings, sweep))
 
 
 def _one_after_the_other(queue: Queue) -> None:

@@ -108,7 +108,7 @@ def _collect(queue: Queue, trial: Trial, code: int, asked: bool) -> None:
 def _one(trial: Trial, place: Place, began: float) -> None:
     """The life of one process."""
     os.setsid()  # Ctrl-C reaches it by its parent alone
-    _print_to(trial)
+    print_to(trial)
     _end_with_parent()
     os.environ["OMP_NUM_THREADS"] = str(place.threads)
     if place.gpus:
@@ -124,7 +124,7 @@ def _one(trial: Trial, place: Place, began: float) -> None:
         sys.exit(INTERRUPTED)
 
 
-def _print_to(trial: Trial) -> None:
+def print_to(trial: Trial) -> None:
     """Send what is printed, by libraries written in C too, to the trial's log."""
     trial.log.parent.mkdir(parents=True, exist_ok=True)
     with trial.log.open("ab") as log:

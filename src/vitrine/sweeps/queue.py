@@ -37,16 +37,24 @@ class Queue:
             else:
                 self._left.append(trial)
 
-    def ask(self) -> Trial | None:
-        """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back."""
+    def ask(self, *, waits: bool = False) -> Trial | None:
+        """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back.
+
+        Where it ``waits`` for something before it is begun, :meth:`begun` says when it is.
+        """
         if not self._left:
             self._look_elsewhere()
         if not self._left:
             return None
         trial = self._left.popleft()
         self._out += 1
-        self._begins(trial)
+        if not waits:
+            self.begun(trial)
         return trial
+
+    def begun(self, trial: Trial) -> None:
+        """A trial that was handed out to wait has been begun."""
+        self._begins(trial)
 
     def tell(self, trial: Trial, came: Outcome) -> None:
         """Take what a trial that was handed out has come to."""

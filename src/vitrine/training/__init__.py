@@ -1,1 +1,1 @@
-"""Training: the one place where models, data and records meet. Importing a module here imports torch and Lightning."""
+"""Training: where models, data and records meet. Importing a module here, but launched, imports torch and Lightning."""

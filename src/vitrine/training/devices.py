@@ -12,6 +12,7 @@ import torch
 from vitrine.config.schema import TrainConfig, unequal_shares
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
+from vitrine.training.launched import launched
 
 # What matrices are multiplied in.
 DTYPES = {
@@ -33,10 +34,11 @@ class Hardware:
 
     Attributes:
         accelerator: ``cpu``, ``cuda`` or ``mps``.
-        devices: processes, one per GPU, or so many on the CPU.
+        devices: processes on all machines, one per GPU, or so many on the CPU.
         precision: the word of ``trainer.precision``; never ``auto``.
         attention_kernel: the word of ``model.attention_kernel``, for a step's images; never ``auto``.
         name: of the device, for people.
+        nodes: machines, each with as many of the devices.
     """
 
     accelerator: str
@@ -44,6 +46,12 @@ class Hardware:
     precision: str
     attention_kernel: str
     name: str
+    nodes: int = 1
+
+    @property
+    def per_node(self) -> int:
+        """Devices on each machine."""
+        return self.devices // self.nodes
 
     @property
     def lightning_precision(self) -> str:
@@ -65,16 +73,23 @@ def choose(config: TrainConfig) -> Hardware:
     """What ``config`` asks for, on this machine.
 
     Raises:
-        ConfigError: it asks for GPUs that are not there, or for a precision that the device has not.
+        ConfigError: it asks for GPUs that are not there, for another number of them than torchrun or srun has started
+            processes, or for a precision that the device has not.
     """
     trainer = config.trainer
     if trainer.accelerator == "gpu" and not gpus():
         problem = "there is no GPU here that PyTorch can use"
         raise ConfigError([Fault("accelerator", "gpu", problem, "accelerator=cpu, or accelerator=auto")])
     accelerator = "cpu" if trainer.accelerator == "cpu" or not gpus() else _gpu_kind()
-    devices = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1
-    if accelerator != "cpu" and devices > gpus():
-        raise ConfigError([Fault("trainer.devices", str(devices), f"there are {gpus()} GPUs here")])
+    devices, nodes = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1, 1
+    if (started := launched()) is not None:
+        if trainer.devices not in (None, started.count):
+            problem = f"{started.by} has started {started.count} processes, one for each device"
+            raise ConfigError([Fault("trainer.devices", str(devices), problem, f"trainer.devices={started.count}")])
+        devices, nodes = started.count, started.nodes
+    if accelerator != "cpu" and devices // nodes > gpus():
+        there = f"each machine needs {devices // nodes} GPUs that all of its processes see; " if started else ""
+        raise ConfigError([Fault("trainer.devices", str(devices), f"{there}there are {gpus()} GPUs here")])
     if problem := unequal_shares(config, devices, "the number of devices, {}"):
         raise ConfigError([Fault("data.batch_size", str(config.data.batch_size), problem)])
     precision = trainer.precision
@@ -92,7 +107,7 @@ def choose(config: TrainConfig) -> Hardware:
     if kernel == "auto":
         images = config.data.batch_size // devices // trainer.accumulate_grad_batches
         kernel = fastest_kernel(accelerator, DTYPES[precision], images * config.model.heads * config.model.tokens**2)
-    return Hardware(accelerator, devices, precision, kernel, _name(accelerator))
+    return Hardware(accelerator, devices, precision, kernel, _name(accelerator), nodes)
 
 
 def gpus() -> int:

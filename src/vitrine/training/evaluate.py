@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from rich.console import Console
 
 from vitrine.atomic import replacing
@@ -65,6 +66,7 @@ def test(config: TrainConfig, module: Classifier, data: ImageData, hardware: Har
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        plugins=LightningEnvironment(),
     )
     trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}

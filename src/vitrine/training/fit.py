@@ -1,5 +1,6 @@
 """Where all parts meet: a configuration goes in; a trained, tested and recorded model comes out."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from lightning.pytorch.profilers import PassThroughProfiler
 from rich.console import Console
@@ -19,7 +22,7 @@ from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
 from vitrine.data.plan import mix
 from vitrine.data.storage import Storage
-from vitrine.errors import ConfigError, Interrupted
+from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
@@ -31,6 +34,7 @@ from vitrine.training.devices import Hardware, choose
 from vitrine.training.display import quiet_libraries, show_compiled, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.figures import can_be_drawn, draw_attention, draw_confusion, draw_curves
+from vitrine.training.launched import enter, launched, share
 from vitrine.training.measure import datasheet_peak, flops_per_image, forget_peak_memory, matmul_peak, peak_memory
 from vitrine.training.optim import ema_step
 from vitrine.training.pretrained import Pretrained
@@ -88,6 +92,8 @@ def fit(
 ) -> Result:
     """Train, choose the best epoch on validation, test it once, and leave a run folder.
 
+    Of several processes that torchrun or srun has started, only the first returns; the others follow it to its end.
+
     Args:
         config: what to train; see :func:`vitrine.compose`.
         folder: the run folder to make; ``None`` is one with a new name in ``runs/`` under ``paths.output_dir``.
@@ -102,13 +108,14 @@ def fit(
         RunError: the run folder can't be written, or the weights to start from can't be read.
         Interrupted: a signal asked to stop; the run can be gone on with.
     """
+    enter()
     began = time.time() if began is None else began
     if found := train_faults(config):
         raise ConfigError(found)
     with quiet_libraries():
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
-        data = ImageData(config, hardware.accelerator, hardware.devices)
+        data = ImageData(config, hardware.accelerator, hardware.per_node)
         runs = Path(config.paths.output_dir) / "runs"
         record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
         run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
@@ -135,16 +142,20 @@ def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> 
     """Train from where the run's last checkpoint stands, or from the start; test, and end the record."""
     if run.hardware.devices == 1:
         train_and_test(run, data, callbacks)
-    else:
+    elif launched() is None:
         processes.run_all(partial(_train_in_process, run), run.record, run.hardware)
+    else:
+        share(partial(_train_in_process, run), partial(train_and_test, run, data, callbacks))
     run.record.end("finished")
     return Result(run.record.metrics, run.record.path)
 
 
 def _train_in_process(run: Run, rank: int) -> None:
     """What one of several processes does: each reads the data by itself."""
+    if not run.record.path.is_dir():
+        raise RunError(f"{run.record.path} is not seen from {socket.gethostname()}; all machines must share its folder")
     with quiet_libraries():
-        data = ImageData(run.config, run.hardware.accelerator, run.hardware.devices, run.storage)
+        data = ImageData(run.config, run.hardware.accelerator, run.hardware.per_node, run.storage)
         train_and_test(run, data, rank=rank)
 
 
@@ -258,7 +269,8 @@ def _train(
     trainer = pl.Trainer(
         max_epochs=config.trainer.max_epochs,
         accelerator=hardware.accelerator,
-        devices=hardware.devices,
+        devices=hardware.per_node,
+        num_nodes=hardware.nodes,
         strategy="ddp" if hardware.devices > 1 else "auto",
         precision=hardware.lightning_precision,  # type: ignore[arg-type]
         deterministic=config.trainer.deterministic,
@@ -269,7 +281,8 @@ def _train(
         logger=logger or False,
         # Compiling takes long: signals are listened to before.
         callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints), Compilation(asked, trials, tell)],
-        plugins=[AtomicCheckpointIO()],
+        # Which processes there are is known: Lightning would go by whatever Slurm has set around it.
+        plugins=[AtomicCheckpointIO(), TorchElasticEnvironment() if hardware.devices > 1 else LightningEnvironment()],
         default_root_dir=run.record.path,
         enable_checkpointing=False,  # Checkpoints does it
         enable_progress_bar=False,  # ProgressBar does it

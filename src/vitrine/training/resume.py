@@ -19,6 +19,7 @@ from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoi
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
 from vitrine.training.fit import Result, Run, carry_out, recorded
+from vitrine.training.launched import enter
 from vitrine.training.pretrained import Pretrained
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.
@@ -55,6 +56,7 @@ def resume(
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
         ConfigError: an override would make it another run.
     """
+    enter()
     began = time.time() if began is None else began
     record = RunRecord.open(folder)
     if record.status == "running":
@@ -81,7 +83,7 @@ def resume(
         group, varies = record.facts.get("group"), record.facts.get("varies") or ""
         pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
         hardware = choose(config)
-        data = ImageData(config, hardware.accelerator, hardware.devices)
+        data = ImageData(config, hardware.accelerator, hardware.per_node)
         run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
         if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")

@@ -1,0 +1,247 @@
+"""Trials as jobs of a real Slurm, and of processes that stand in for it."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from running import ROOT, SMALL
+from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
+
+from vitrine import compose
+from vitrine.config.multirun import LauncherConfig
+from vitrine.errors import ConfigError, Interrupted
+from vitrine.sweeps import cluster, job, scheduler
+from vitrine.sweeps.launch import _carrier
+from vitrine.sweeps.scheduler import Needs, needs
+from vitrine.sweeps.trial import Outcome, Trial
+from vitrine.training import launched as launching
+from vitrine.training.fit import fit
+
+LONG = [*SMALL, "trainer.max_epochs=20", "trainer.precision=32-true", "trainer.compile=nothing"]
+
+
+def command(folder, env, *words):
+    """Starts a sweep on the cluster, in ``folder``."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), "-m", "launcher.threads=1", "paths.output_dir=out", *words],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(running, seconds=240):
+    out, err = running.communicate(timeout=seconds)
+    assert "Traceback" not in err, err
+    return running.returncode, out, err
+
+
+def until(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.1)
+    return found
+
+
+def weights(run):
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
+    """It is given some time of grace, then preempted without, while the command that submitted it has ended."""
+
+    def ask(*words):
+        return subprocess.run(words, env=slurm, capture_output=True, text=True, check=True).stdout
+
+    def jobs():
+        return dict(line.split() for line in ask("squeue", "--array", "--noheader", "--format=%i %T").splitlines())
+
+    words = [*LONG, "seed=0,1", "hydra/launcher=slurm", "launcher.workers=1"]
+    first = command(tmp_path, slurm, *words)
+    until(lambda: list(tmp_path.glob("out/sweeps/*/*/checkpoints/last.ckpt")))
+    first.send_signal(signal.SIGINT)
+    code, out, err = ended(first)
+    assert code == 130
+    assert "2 jobs left with Slurm" in out
+    assert "the same command goes on" in err
+
+    (sweep,) = tmp_path.glob("out/sweeps/*")
+    job, waiting = sorted(jobs())
+    assert (jobs()[job], jobs()[waiting]) == ("RUNNING", "PENDING")
+    second = command(tmp_path, slurm, *words)
+    while "2 jobs submitted earlier" not in (said := second.stdout.readline()):
+        assert said, second.stderr.read()
+    ask("scancel", waiting)
+    ask("scancel", "--signal=TERM", job)  # as when the time of grace begins, or the job's time is nearly over
+    until(lambda: jobs()[job] == "PENDING")
+    until(lambda: jobs()[job] == "RUNNING")
+    (run,) = sweep.glob("seed=0_*/")
+    before = (run / "metrics.csv").stat().st_size
+    until(lambda: (run / "metrics.csv").stat().st_size > before)
+    ask("sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=true")
+
+    code, out, err = ended(second)
+    assert (code, "Slurm stopped 1 job" in out) == (130, True), out + err
+    assert "trial 1 of 2 finished" in out
+    said = (sweep / f"jobs/{job}_0_log.out").read_text()
+    assert said.count("Loading pickle") == 3
+    assert "DUE TO PREEMPTION" in said
+    assert (sweep / "logs" / f"{run.name}.txt").read_text().count("epoch 20/20") == 1
+    alone = fit(compose([*LONG, "seed=0", f"paths.output_dir={tmp_path}/alone"])).run_dir
+    assert all(torch.equal(value, weights(run)[name]) for name, value in weights(alone).items())
+
+
+def test_what_slurm_does_not_take(tmp_path, slurm):
+    code, _, err = ended(
+        command(tmp_path, slurm, *SMALL, "hydra/launcher=slurm", "seed=0,1", "launcher.partition=nope")
+    )
+    assert code == 2
+    assert err.count("Invalid partition name") == 1
+
+
+def test_without_slurm(tmp_path):
+    code, _, err = ended(
+        command(tmp_path, {**os.environ, "PATH": "/nowhere"}, *SMALL, "hydra/launcher=slurm", "seed=0")
+    )
+    assert code == 2
+    assert "there is no sbatch here" in err
+    assert "hydra/launcher=local" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_local(tmp_path):
+    code, out, err = ended(command(tmp_path, None, *SMALL, "hydra/launcher=local", "seed=3"))
+    assert code == 0, out + err
+    assert "trial 1 of 1 finished" in out
+    (log,) = tmp_path.glob("out/sweeps/*/logs/*.txt")
+    assert "epoch 2/2" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "needed"),
+    [
+        ([], {}, Needs(4, 0, 4)),
+        (["accelerator=cpu_ddp"], {"threads": 3}, Needs(6, 0, 6)),
+        (["accelerator=auto"], {"gpus": 1}, Needs(4, 1, 4)),
+        (["trainer.accelerator=gpu", "trainer.devices=2"], {}, Needs(8, 2, 4)),
+    ],
+)
+def test_what_a_trial_needs(words, settings, needed):
+    config = compose([word for word in words if "gpu" not in word])
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "trainer.accelerator":
+            config.trainer.accelerator = value
+        elif key == "trainer.devices":
+            config.trainer.devices = int(value)
+    assert needs(Trial(0, config, {}, Path()), LauncherConfig(**settings)) == needed
+
+
+def test_a_trial_that_wants_all_gpus_of_a_machine_elsewhere():
+    config = compose(["accelerator=cpu"])
+    config.trainer.accelerator, config.trainer.devices = "gpu", None
+    with pytest.raises(ConfigError, match="how many GPUs each job gets"):
+        needs(Trial(0, config, {}, Path()), LauncherConfig())
+
+
+class Told:
+    """A queue that remembers."""
+
+    def __init__(self):
+        self.told, self.back = [], []
+
+    def tell(self, trial, came):
+        self.told.append(came)
+
+    def put_back(self, trial):
+        self.back.append(trial)
+
+
+@pytest.fixture
+def trial(tmp_path):
+    return Trial(0, compose(["model=vit_nano"]), {"seed": "0"}, tmp_path / "sweep" / "seed=0")
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "error"),
+    [
+        ("OUT_OF_MEMORY", "failed", "ran out of memory, launcher.mem_gb=N"),
+        ("TIMEOUT", "failed", "before it could save"),
+        ("NODE_FAIL", "failed", "lost its machine"),
+        ("FAILED", "failed", "may say more"),
+        ("CANCELLED", "new", ""),
+    ],
+)
+def test_a_job_that_ended_without_a_word(trial, state, status, error):
+    queue = Told()
+    cluster._collect(queue, trial, state, trial.folder / "1_0_result.pkl")
+    (came,) = queue.told
+    assert came.status == status
+    assert error in came.error
+
+
+def test_a_job_that_says_what_it_came_to(trial, tmp_path):
+    queue = Told()
+    result = tmp_path / "1_0_result.pkl"
+    result.write_bytes(pickle.dumps(("success", Outcome("finished", {"val/acc": 0.5}))))
+    cluster._collect(queue, trial, "COMPLETED", result)
+    assert queue.told == [Outcome("finished", {"val/acc": 0.5})]
+    result.write_bytes(pickle.dumps(("success", None)))
+    cluster._collect(queue, trial, "COMPLETED", result)
+    assert queue.back == [trial], "another process was at it"
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_job_whose_time_is_nearly_over(monkeypatch, trial, saves):
+    """It goes on in another job if it came to a step in this one; if not, it never would."""
+
+    def carry_out(trial, began):
+        monkeypatch.setattr(job.time, "time", lambda: began + 60 * 60 - job.WARNING_SECONDS)
+        if saves:
+            (trial.folder / "checkpoints").mkdir(parents=True)
+            (trial.folder / "checkpoints/last.ckpt").touch()
+        raise Interrupted
+
+    monkeypatch.setattr(job, "print_to", lambda trial: None)
+    monkeypatch.setattr(job, "carry_out", carry_out)
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    try:
+        if saves:
+            with pytest.raises(SystemExit) as ended:
+                job.Job(trial, 1, 60)()
+            assert ended.value.code == LOCAL_REQUEUE_RETURN_CODE
+        else:
+            assert "launcher.time=60 is too short" in job.Job(trial, 1, 60)().error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path):
+    monkeypatch.setattr(scheduler.shutil, "which", str)
+    monkeypatch.setattr(scheduler, "_longest_array", lambda: 2)
+    slurm = scheduler.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig())
+    arrays = []
+    monkeypatch.setattr(
+        slurm,
+        "_submit_alike",
+        lambda part, needed: arrays.append(part) or [f"{len(arrays)}_{i}" for i in range(len(part))],
+    )
+    assert list(slurm.submit([trial] * 5)) == ["1_0", "1_1", "2_0", "2_1", "3_0"]
+
+
+def test_processes_that_train_together_are_not_given_trials_to_share_out(monkeypatch):
+    monkeypatch.setattr("vitrine.sweeps.launch.launched", lambda: launching.Launched("torchrun", 0, 2, 1))
+    with pytest.raises(ConfigError, match="torchrun has started processes that train together"):
+        _carrier("process", LauncherConfig(), None)
