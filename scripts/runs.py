@@ -1,8 +1,8 @@
 """Find runs, look at one, see what differs between two, take the best, export them, delete some.
 
 python scripts/runs.py list                                    # all under outputs/, the newest last
-python scripts/runs.py list outputs/sweeps/NAME status=finished position=rope,learned --columns seed,position,val/acc
-python scripts/runs.py list --since 7d tags=night              # a column is a fact, a final metric or a configuration's key
+python scripts/runs.py list outputs/sweeps/NAME status=finished position=rope,learned --columns seed,val/acc
+python scripts/runs.py list --since 7d tags=night              # columns: facts, metrics, keys of the configuration
 python scripts/runs.py show RUN
 python scripts/runs.py diff RUN RUN                            # configuration, code, versions, machine, metrics
 python scripts/runs.py best data=mnist --by val/acc            # the test accuracy is shown of the chosen run alone
@@ -23,7 +23,7 @@ from vitrine.atomic import replacing
 from vitrine.errors import RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.difference import difference
-from vitrine.runs.registry import Entry, Found, best, find, flat, remove
+from vitrine.runs.registry import Found, best, find, flat, remove
 
 SCREENFUL = 40  # rows that a terminal is given, unless it asks for more
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -131,10 +131,7 @@ def export(options: argparse.Namespace) -> None:
             else:
                 writer = csv.DictWriter(file, found.columns)
                 writer.writeheader()
-                writer.writerows(
-                    {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
-                    for row in rows
-                )
+                writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     except OSError as error:
         raise RunError(f"cannot write {options.file}: {error.strerror}") from None
     print(f"{count(len(rows))} written to {options.file}")
@@ -170,6 +167,11 @@ def chosen(options: argparse.Namespace) -> Found:
             column, _, values = word.partition("=")
             found = found.where(column, values)
     return found.since(options.since) if options.since else found
+
+
+def cell(value: Any) -> Any:
+    """A value for one cell of a .csv file."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def shown(name: str, value: Any) -> str:

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
+from vitrine.config.like import like
 from vitrine.config.limits import faults
 from vitrine.config.overrides import check_overrides, optional_section, quote
 from vitrine.config.vit import missing_weights
@@ -115,7 +116,7 @@ def _run(name: str, task: Callable[[Any, str], float]) -> None:
         if args.multirun:
             print(f"\ntrial {HydraConfig.get().job.num + 1} of {trials}: {what}", flush=True)
         try:
-            return task(_finish(name, composed), what)
+            return task(_finish(name, composed, HydraConfig.get().overrides.task), what)
         except Interrupted as error:
             _exit_with(error, INTERRUPTED, show_traceback)
         except VitrineError as error:
@@ -161,7 +162,7 @@ def _compose_all(name: str, arguments: list[str], *, multirun: bool) -> list[Tra
             try:
                 usable, off = _sections_that_are_off(name, point)
                 found += off
-                configs.append(_finish(name, hydra.compose(name, usable)))
+                configs.append(_finish(name, hydra.compose(name, usable), usable))
             except ConfigError as error:
                 found += error.faults
             except (HydraException, OmegaConfBaseException) as error:
@@ -209,9 +210,11 @@ def _check_overrides(name: str, arguments: list[str]) -> None:
         raise ConfigError(found)
 
 
-def _finish(name: str, composed: DictConfig) -> Any:
-    """The typed configuration: what only the data's folder can say filled in, and everything checked."""
+def _finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
+    """The typed configuration: what only a run's or the data's folder can say filled in, and everything checked."""
     found = []
+    if name == "train" and composed.like is not None:
+        composed = _like(composed, words)
     if name == "eval":
         if OmegaConf.is_missing(composed, "run"):
             raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
@@ -229,6 +232,19 @@ def _finish(name: str, composed: DictConfig) -> Any:
     if found:
         raise ConfigError(found)
     return config
+
+
+def _like(composed: DictConfig, words: Sequence[str]) -> DictConfig:
+    """The configuration of the run that ``like`` names, with ``words`` applied to it."""
+    folder = composed.like
+    if composed.resume is not None:
+        problem = "makes a new run, and resume goes on with an old one; type one of them"
+        raise ConfigError([Fault("like", folder, problem)])
+    try:
+        values = RunRecord.open(folder).config
+    except RunError as error:
+        raise ConfigError([Fault("like", folder, str(error))]) from None
+    return like("train", values, words, GlobalHydra.instance().config_loader())
 
 
 def _fill_in(data: DictConfig) -> list[Fault]:

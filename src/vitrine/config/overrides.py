@@ -25,6 +25,7 @@ _HYDRA = ("hydra", "hydra/")
 PATHS = (
     "run",
     "resume",
+    "like",
     "model.pretrained",
     "data_root",
     "data.root",

@@ -262,6 +262,8 @@ class TrainConfig:
         name: word in the run folder's name; null describes the run by what it trains.
         tags: words to find the run by.
         resume: run folder to go on with; null starts a new run.
+        like: run folder whose configuration a new run takes, but for what is typed. In that run's run.json, not in its
+            config.yaml.
     """
 
     model: ViTConfig = MISSING
@@ -279,6 +281,7 @@ class TrainConfig:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     resume: str | None = None
+    like: str | None = None
 
 
 @dataclass

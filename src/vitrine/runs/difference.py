@@ -20,25 +20,25 @@ def difference(one: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[An
     Raises:
         RunError: a record can't be read.
     """
-    facts = one.facts, other.facts
+    ours, theirs = _sections(one), _sections(other)
+    return {name: _differing(ours[name], theirs[name]) for name in ours}
+
+
+def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
+    facts = record.facts
     return {
-        "config": _differing(one.config, other.config, SAYS_NOTHING),
-        "data": _differing(*({name: each.get(name) for name in DATA} for each in facts)),
-        "code": _differing(*((record.facts.get("code") or {}) | _patch(record) for record in (one, other))),
-        "versions": _differing(*(each.get("versions") or {} for each in facts)),
-        "machine": _differing(
-            *((each.get("machine") or {}) | {name: each.get(name) for name in HARDWARE} for each in facts)
-        ),
-        "metrics": _differing(one.metrics, other.metrics),
+        "config": {name: value for name, value in record.config.items() if name not in SAYS_NOTHING},
+        "data": {name: facts.get(name) for name in DATA},
+        "code": (facts.get("code") or {}) | _patch(record),
+        "versions": facts.get("versions") or {},
+        "machine": (facts.get("machine") or {}) | {name: facts.get(name) for name in HARDWARE},
+        "metrics": record.metrics,
     }
 
 
-def _differing(
-    one: Mapping[str, Any], other: Mapping[str, Any], without: tuple[str, ...] = ()
-) -> dict[str, tuple[Any, Any]]:
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     ours, theirs = flat(one), flat(other)
-    keys = [key for key in ours | theirs if key not in without]
-    return {key: (ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)}
+    return {key: (ours.get(key), theirs.get(key)) for key in ours | theirs if ours.get(key) != theirs.get(key)}
 
 
 def _patch(record: RunRecord) -> dict[str, str]:

@@ -9,13 +9,13 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitrine.errors import RunError, nearest
 from vitrine.runs.record import RunRecord, status_of
@@ -24,7 +24,12 @@ INDEX = ".runs.sqlite"
 VERSION = 1
 SOURCES = ("run.json", "config.yaml", "metrics.json")  # what the index is made of
 LEFT_BEHIND = ("checkpoints", "config.yaml", "metrics.csv")  # by these a run folder without its run.json is known
-BULKY = ("classes", "machine", "versions", "resumed", "storage")  # facts that the index leaves out
+STORED = (
+    *("started", "ended", "group", "varies", "like", "tags", "error", "host", "device", "processes", "precision"),
+    *("parameters", "flops_per_image", "epochs", "validation"),
+)
+FACTS = ("path", "run", "status", *STORED, "commit")  # columns that run.json gives
+KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts that the index has; status apart
 
 Signature = tuple[int, ...]
 
@@ -37,17 +42,18 @@ class Entry:
         path: the run folder.
         facts: what run.json says, without what is bulky.
         metrics: final metrics; empty for a run that did not come to its end.
+        stored: gives the configuration, flat, as JSON: most lists need none.
     """
 
     path: Path
     facts: Mapping[str, Any]
     metrics: Mapping[str, float]
-    _config: str
+    stored: Callable[[], str]
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The configuration, flat: ``{"model.depth": 6, ...}``."""
-        return json.loads(self._config)
+        return json.loads(self.stored())
 
     @cached_property
     def status(self) -> str:
@@ -56,25 +62,16 @@ class Entry:
 
     def value(self, column: str) -> Any:
         """What the run has under the full name of a column; None where it has nothing."""
-        if column in FACTS:
-            return FACTS[column](self)
+        match column:
+            case "path" | "run":
+                return str(self.path) if column == "path" else self.path.name
+            case "status":
+                return self.status
+            case "commit":
+                return (self.facts.get("code") or {}).get("commit")
+        if column in STORED:
+            return self.facts.get(column)
         return self.metrics[column] if column in self.metrics else self.config.get(column)
-
-
-FACTS = {
-    "path": lambda entry: str(entry.path),
-    "run": lambda entry: entry.path.name,
-    "status": lambda entry: entry.status,
-    **{
-        name: lambda entry, name=name: entry.facts.get(name)
-        for name in ("started", "ended", "group", "varies", "like", "error", "tags", "device", "host")
-    },
-    **{
-        name: lambda entry, name=name: entry.facts.get(name)
-        for name in ("parameters", "flops_per_image", "epochs", "precision", "processes", "validation")
-    },
-    "commit": lambda entry: (entry.facts.get("code") or {}).get("commit"),
-}
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,7 @@ class Found:
     @cached_property
     def columns(self) -> list[str]:
         """The full name of every column: facts, final metrics, configuration."""
-        texts = {entry._config for entry in self.entries}
-        config = dict.fromkeys(key for text in texts for key in json.loads(text))
+        config = dict.fromkeys(key for entry in self.entries for key in entry.config)
         return [*FACTS, *dict.fromkeys(name for entry in self.entries for name in entry.metrics), *config]
 
     def column(self, word: str) -> str:
@@ -126,7 +122,7 @@ class Found:
         return Found([one for one in self.entries if _is_one_of(one.value(name), allowed)], self.broken)
 
     def since(self, word: str) -> "Found":
-        """Only the runs that started since a date or time in UTC (2026-01-31), or so long ago: ``7d``, ``12h``, ``30m``.
+        """Only the runs that started since a date or time in UTC (2026-01-31), or so long ago: ``7d``, ``12h``, ``9m``.
 
         Raises:
             RunError: ``word`` is neither.
@@ -141,19 +137,16 @@ def find(folders: Iterable[str | Path]) -> Found:
     Raises:
         RunError: one of them is not a folder.
     """
-    entries: dict[Path, Entry] = {}
-    broken: dict[Path, Broken] = {}
+    runs: dict[str, Entry | Broken] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise RunError(f"{folder} is no folder")
-        for one in _listed(folder):
-            place = one.path.resolve()
-            if isinstance(one, Broken):
-                broken.setdefault(place, one)
-            else:
-                entries.setdefault(place, one)
-    ordered = sorted(entries.values(), key=lambda one: (str(one.facts.get("started")), one.path))
-    return Found(ordered, sorted(broken.values(), key=lambda one: one.path))
+        place = str(folder.resolve())
+        runs |= {os.path.normpath(f"{place}/{name}"): one for name, one in _listed(folder)}  # a run in two folders once
+    entries = [one for one in runs.values() if isinstance(one, Entry)]
+    broken = [one for one in runs.values() if isinstance(one, Broken)]
+    entries.sort(key=lambda one: (str(one.facts.get("started")), one.path.name))
+    return Found(entries, sorted(broken, key=lambda one: one.path))
 
 
 def best(found: Found, metric: str, count: int = 1) -> list[Entry]:
@@ -164,7 +157,7 @@ def best(found: Found, metric: str, count: int = 1) -> list[Entry]:
     """
     metric = found.column(metric)
     if metric.startswith("test/"):
-        raise RunError(f"{metric} chooses nothing: test images are for the run that validation has chosen; --by val/acc")
+        raise RunError(f"{metric} chooses nothing: test images are for the run that validation has chosen")
     runs = [one for one in found.entries if isinstance(one.metrics.get(metric), int | float)]
     if not runs:
         raise RunError(f"no finished run has {metric}")
@@ -226,41 +219,57 @@ def _is_one_of(value: Any, words: Sequence[str]) -> bool:
     return str(value) in words
 
 
-def _listed(root: Path) -> list[Entry | Broken]:
-    """The runs under one folder, from its index as far as that is still true."""
+def _listed(root: Path) -> Iterator[tuple[str, Entry | Broken]]:
+    """The runs under one folder, from its index as far as that is still true, by their paths in it."""
     seen = dict(_folders(str(root)))
     index = _Index(root)
     known = index.rows()
-    fresh = {name: _read(root, name) for name, signature in seen.items() if known.get(name, ((), ""))[0] != signature}
+    fresh: dict[str, Row] = {}
+    for name, signature in seen.items():
+        if name in known and known[name].signature == signature:
+            continue
+        if (row := _read(root / name, signature)) is not None:
+            fresh[name] = row
     gone = [name for name in known if name not in seen]
-    if (fresh or gone) and not (len(seen) == 1 and "." in seen):  # one run folder needs no index inside it
-        index.replace({name: (seen[name], row) for name, row in fresh.items() if row is not None}, gone)
-    listed: list[Entry | Broken] = []
+    if (fresh or gone) and "." not in seen:  # a run folder needs no index inside it
+        index.replace(fresh, gone)
     for name in seen:
-        row = fresh[name] if name in fresh else known[name][1]
+        row = fresh.get(name) or known.get(name)
         if row is None:  # deleted while it was read
             continue
-        brief, config, problem = row
-        path = root / name
-        listed.append(Broken(path, problem) if problem else Entry(path, *json.loads(brief), config))
-    return listed
+        if row.problem:
+            yield name, Broken(root / name, row.problem)
+        else:
+            facts, metrics = json.loads(row.brief)
+            yield name, Entry(root / name, facts, metrics, partial(_configuration, index, fresh, name))
 
 
-Row = tuple[str, str, str]  # facts and metrics, flat configuration, problem
+def _configuration(index: "_Index", fresh: Mapping[str, "Row"], name: str) -> str:
+    return fresh[name].config if name in fresh else index.configs.get(name, "{}")
 
 
-def _read(root: Path, name: str) -> Row | None:
-    record = RunRecord(root / name)
+class Row(NamedTuple):
+    """What the index has of a run: facts and metrics, the flat configuration, and why it can't be read, if it can't."""
+
+    signature: Signature
+    brief: str
+    problem: str
+    config: str = ""
+
+
+def _read(path: Path, signature: Signature) -> Row | None:
+    record = RunRecord(path)
     try:
         facts = record.facts
         if "status" not in facts:
-            raise RunError(f"{record.path / 'run.json'} does not say what became of the run")
-        brief = {key: value for key, value in facts.items() if key not in BULKY}
-        started = bool((record.path / "config.yaml").exists() or facts["status"] == "finished")
+            raise RunError(f"{path / 'run.json'} does not say what became of the run")
+        kept = {name: facts[name] for name in ("status", *KEPT) if facts.get(name) is not None}
+        started = (path / "config.yaml").exists() or facts["status"] == "finished"
         config = flat(record.config) if started else {}  # it may have failed before it wrote one
-        return json.dumps([brief, record.metrics], default=str), json.dumps(config, default=str), ""
+        brief = json.dumps([kept, record.metrics], default=str)
+        return Row(signature, brief, "", json.dumps(config, default=str))
     except RunError as error:
-        return ("", "", str(error)) if record.path.is_dir() else None
+        return Row(signature, "", str(error)) if path.is_dir() else None
 
 
 def _folders(root: str) -> Iterator[tuple[str, Signature]]:
@@ -273,7 +282,9 @@ def _folders(root: str) -> Iterator[tuple[str, Signature]]:
             with suppress(OSError), os.scandir(folder) as inside:
                 children = list(inside)
                 if not any(one.name in LEFT_BEHIND for one in children):
-                    waiting += [one.path for one in children if one.is_dir(follow_symlinks=False) and one.name[0] != "."]
+                    waiting += [
+                        one.path for one in children if one.is_dir(follow_symlinks=False) and one.name[0] != "."
+                    ]
                     continue
         yield os.path.relpath(folder, root), signature
 
@@ -295,20 +306,25 @@ class _Index:
     def __init__(self, root: Path) -> None:
         self._path = root / INDEX
 
-    def rows(self) -> dict[str, tuple[Signature, Row]]:
-        """What is remembered, by each run's path in the root."""
-        if not self._path.exists():
-            return {}
+    def rows(self) -> dict[str, Row]:
+        """What is remembered but for the configurations, by each run's path in the root."""
+        found = self._ask("SELECT name, signature, brief, problem FROM runs")
+        return {name: Row(tuple(map(int, signature.split())), *row) for name, signature, *row in found}
+
+    @cached_property
+    def configs(self) -> dict[str, str]:
+        """The remembered configurations."""
+        return dict(self._ask("SELECT name, config FROM runs"))
+
+    def _ask(self, question: str) -> list[Any]:
         try:
             with closing(sqlite3.connect(f"file:{_quoted(self._path)}?mode=ro", uri=True)) as index:
                 (version,) = index.execute("PRAGMA user_version").fetchone()
-                found = index.execute("SELECT name, signature, brief, config, problem FROM runs") if version else []
-                rows = {name: (tuple(map(int, signature.split())), tuple(row)) for name, signature, *row in found}
-                return rows if version == VERSION else {}
-        except (sqlite3.Error, ValueError):
-            return {}
+                return index.execute(question).fetchall() if version == VERSION else []
+        except sqlite3.Error:
+            return []
 
-    def replace(self, rows: Mapping[str, tuple[Signature, Row]], gone: Iterable[str]) -> None:
+    def replace(self, rows: Mapping[str, Row], gone: Iterable[str]) -> None:
         """Remember ``rows``, and forget those that are ``gone``."""
         try:
             self._write(rows, gone)
@@ -319,15 +335,14 @@ class _Index:
                 self._path.unlink()
                 self._write(rows, gone)
 
-    def _write(self, rows: Mapping[str, tuple[Signature, Row]], gone: Iterable[str]) -> None:
+    def _write(self, rows: Mapping[str, Row], gone: Iterable[str]) -> None:
         with closing(sqlite3.connect(self._path)) as index, index:
             if index.execute("PRAGMA user_version").fetchone() != (VERSION,):
                 index.execute("DROP TABLE IF EXISTS runs")
-                index.execute(
-                    "CREATE TABLE runs (name TEXT PRIMARY KEY, signature TEXT, brief TEXT, config TEXT, problem TEXT)"
-                )
+                columns = "name TEXT PRIMARY KEY, signature TEXT, brief TEXT, problem TEXT, config TEXT"
+                index.execute(f"CREATE TABLE runs ({columns})")
                 index.execute(f"PRAGMA user_version = {VERSION}")
-            written = [(name, " ".join(map(str, signature)), *row) for name, (signature, row) in rows.items()]
+            written = [(name, " ".join(map(str, row.signature)), *row[1:]) for name, row in rows.items()]
             index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in gone])
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", written)
 
