@@ -113,7 +113,7 @@ class Found:
         if ending:
             raise RunError(f"{word} may be {' or '.join(ending)}")
         last = {name.rpartition(".")[2]: name for name in reversed(columns)}
-        match = nearest(word, columns) or last.get(nearest(word, last), "")
+        match = last.get(nearest(word, last), "") or nearest(word, columns)
         raise RunError(f"no run has a column {word}{f'; did you mean {match}?' if match else ''}")
 
     def where(self, column: str, words: str) -> "Found":
