@@ -19,6 +19,7 @@ ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 WANDB_MODES = ("online", "offline", "disabled")
+WANDB_CHECKPOINTS = ("none", "best", "all")
 MONITORS = ("val/acc", "val/loss")
 CHOSEN = (*MONITORS, "last")
 LOSSES = ("cross_entropy", "softmax_cross_entropy")
@@ -201,7 +202,19 @@ class CallbacksConfig:
 
 @dataclass
 class WandbConfig:
-    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY."""
+    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
+
+    Attributes:
+        project, entity: where runs go; ``entity`` is a user or a team, null the account's default.
+        mode: ``offline`` keeps everything in the run folder, for scripts/wandb_sync.py.
+        group: what runs belong together; null is the sweep.
+        name: null is what varies in a sweep, else the run folder's name.
+        tags: added to the run's own.
+        notes: a text about the run.
+        checkpoints: which are uploaded as artifacts, with their names as aliases.
+        private: send no code version, host name, requirements or paths.
+        timeout: seconds that training may wait for W&B at its end.
+    """
 
     project: str = "vitrine"
     entity: str | None = None
@@ -210,6 +223,9 @@ class WandbConfig:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
+    checkpoints: str = choice(WANDB_CHECKPOINTS, "none")
+    private: bool = False
+    timeout: float = number(60.0, gt=0, le=86_400)
 
 
 @dataclass
