@@ -3,13 +3,14 @@
 A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from omegaconf import MISSING
 
 from vitrine.config.limits import choice, faults, number
 from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
+from vitrine.secrecy import TOLD, secrets_in
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -325,6 +326,7 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
     found = vit_faults(config.model, "model.")
     found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
+    found += [Fault(key, "", TOLD) for key in secrets_in(asdict(config))]
     broken = {fault.key for fault in found}
     data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
 

@@ -36,6 +36,7 @@ import yaml
 
 from vitrine.atomic import write_text
 from vitrine.errors import RunError, nearest
+from vitrine.secrecy import hide
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's reads a configuration in a tenth of the time
@@ -150,7 +151,7 @@ class RunRecord:
 
     def end(self, status: str, error: str | None = None) -> None:
         """Mark the run as ``finished``, ``failed`` or ``interrupted``."""
-        self.update(status=status, error=error, ended=now())
+        self.update(status=status, error=error and hide(error), ended=now())
 
     def write_config(self, values: Mapping[str, Any]) -> None:
         """Write config.yaml; ``values`` are plain."""

@@ -5,10 +5,11 @@ most ``logger.wandb.timeout`` seconds at its end. The client writes what it is t
 before it sends it. In run.json:
 
     wandb_id       the run's id there, from before training on; a run that goes on has the same one
+    wandb_open     whether a session has begun that did not end, so that the client may not have kept all of it
     wandb_kept     folders in ``wandb/`` that hold a whole session each, as the client ended it
     wandb_pushed   when the server had all of the run; null while it has not
 
-What the client could not keep, because it was killed or hung, is told to it again from the record by ``push``.
+scripts/wandb_sync.py sends later what is kept; what is open it has told again from the record, by :func:`push`.
 """
 
 import os
@@ -48,15 +49,26 @@ class WandbTracker:
         record: the run; its run.json has the id from here on.
         group: runs that belong together, unless the settings name one.
         varies: what distinguishes this run in its group.
+        online_only: whether a server that can't be reached is an error, and no reason to go on offline.
     """
 
     name = "wandb"
 
     def __init__(
-        self, settings: WandbConfig, config: TrainConfig, record: RunRecord, group: str | None, varies: str
+        self,
+        settings: WandbConfig,
+        config: TrainConfig,
+        record: RunRecord,
+        group: str | None,
+        varies: str,
+        *,
+        online_only: bool = False,
     ) -> None:
-        self.identity = record.facts.get("wandb_id") or secrets.token_hex(4)
-        record.update(wandb_id=self.identity, wandb_pushed=None)
+        facts = record.facts
+        self.identity = facts.get("wandb_id") or secrets.token_hex(4)
+        self._open = bool(facts.get("wandb_open"))  # an earlier session is not whole: nor is the run after this one
+        self._online_only = online_only
+        record.update(wandb_id=self.identity, wandb_open=True, wandb_pushed=None)
         self.record = record
         self.settings = settings
         self.mode = settings.mode
@@ -78,6 +90,7 @@ class WandbTracker:
         self._error: BaseException | None = None
         self._folder = ""
         self._sent = False
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._live, name="wandb", daemon=True)
         self._thread.start()
 
@@ -96,34 +109,41 @@ class WandbTracker:
         self._raise()
         self._work.put(lambda run: self._conclude(run, status, dict(metrics), dict(pictures)))
         self._work.put(None)
-        self._thread.join(START_SECONDS + self.settings.timeout + GRACE_SECONDS)
+        if self._started.wait(START_SECONDS + GRACE_SECONDS):
+            self._thread.join(self.settings.timeout + GRACE_SECONDS)
         if self._thread.is_alive():
             _kill_service()
             self._thread.join(GRACE_SECONDS)
-            self._error = TimeoutError(f"gave up after {self.settings.timeout:g} s")
+            self._error = TimeoutError("took too long to end")
         self._raise()
         kept = [*self.record.facts.get("wandb_kept", []), self._folder]
-        self.record.update(wandb_kept=kept, wandb_pushed=now() if self._sent else None)
+        pushed = now() if self._sent and not self._open else None
+        self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_pushed=pushed)
 
     def _live(self) -> None:
         """The thread: start, do what is handed over, end."""
         try:
             run = self._start()
             self._folder = Path(run.settings.sync_dir).name
+            self._started.set()
             while (task := self._work.get()) is not None:
                 task(run)
         except BaseException as error:
             self._error = error
+            self._started.set()
             _forget_service()
 
     def _start(self) -> wandb.Run:
         """Start online where that is asked for and possible, else offline: it can be pushed later."""
         if self.mode == "online":
             try:
+                wandb.setup(wandb.Settings(silent=True))  # what it has to say of credentials, otherwise
                 if not wandb.login(prompt=False):
                     raise RunError("nobody is logged in; `wandb login`, or set WANDB_API_KEY")
                 return self._init("online")
             except Exception as error:
+                if self._online_only:
+                    raise
                 _forget_service()  # it would go on trying
                 hint = f"later: python scripts/wandb_sync.py {self.record.path}"
                 print(f"vitrine: wandb goes on offline: {in_one_line(error)} ({hint})", file=sys.stderr)
@@ -139,7 +159,9 @@ class WandbTracker:
         if "test/acc" in metrics:
             run.log(_predictions(self.record))
         self._send_checkpoints(run)
-        run.summary.update({**metrics, "status": status})  # after the last row, whose values the client would set here
+        commit = None if self.settings.private else self.record.facts.get("code", {}).get("commit")
+        # After the last row, whose values the client would set here.
+        run.summary.update({**metrics, "status": status, "commit": commit})
         run.finish(exit_code=EXIT_CODES[status])
         self._sent = self.mode == "online"
 
@@ -161,23 +183,21 @@ class WandbTracker:
 
 
 def push(record: RunRecord, config: TrainConfig) -> None:
-    """Tell W&B of a run from its record alone, online, as if it were made now; what the server has it does not take.
+    """Tell W&B of a run from its record alone, as if it were made now; steps that the server has it takes no more.
 
     Raises:
-        RunError: nobody is logged in, or the server can't be reached.
+        RunError: nobody is logged in, the server can't be reached, or it didn't take all of it in time.
     """
     settings = config.logger.wandb or WandbConfig()
     settings.mode = "online"
-    facts = record.facts
-    tracker = WandbTracker(settings, config, record, facts.get("group"), facts.get("varies") or "")
+    facts, metrics = record.facts, record.metrics
+    record.update(wandb_open=False)  # nothing is lacking once this session has ended
+    group, varies = facts.get("group"), facts.get("varies") or ""
+    tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
     for row in record.history():
-        metrics = {name: value for name, value in row.items() if name not in ("step", "seconds")}
-        tracker.log(metrics, int(row["step"]))
+        tracker.log({name: value for name, value in row.items() if name not in ("step", "seconds")}, int(row["step"]))
     pictures = {name: record.path / f"{name}.png" for name in ("curves", "confusion", "attention")}
-    metrics = record.metrics
     tracker.finish(record.status, metrics, {name: path for name, path in pictures.items() if metrics and path.exists()})
-    if tracker.mode != "online":
-        raise RunError(f"{record.path} could not be pushed")
 
 
 def in_one_line(error: BaseException) -> str:
@@ -210,6 +230,7 @@ def _client_settings(settings: WandbConfig) -> wandb.Settings:
         quiet=True,
         save_code=False,
         disable_code=True,
+        disable_git=True,  # an address of a repository may have a token in it; the commit is in the summary
         init_timeout=START_SECONDS,
         finish_timeout=settings.timeout,
         finish_timeout_raises=True,
