@@ -218,7 +218,6 @@ def _client_settings(settings: WandbConfig) -> wandb.Settings:
     told: dict[str, Any] = {}
     if settings.private:
         told = {
-            "disable_git": True,
             "x_disable_machine_info": True,
             "x_disable_meta": True,
             "x_save_requirements": False,
