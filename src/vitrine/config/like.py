@@ -13,7 +13,7 @@ from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.default_element import GroupDefault
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.errors import ConfigError, Fault
@@ -57,31 +57,38 @@ def like(name: str, values: Mapping[str, Any], words: Sequence[str], loader: Con
 
 def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
     """Set ``values`` in ``config``, but where they follow from the others anyway."""
-    found, following = [], []
-    for parent, key, value in _leaves(config, values, ""):
-        try:
-            if OmegaConf.is_interpolation(parent, key.rpartition(".")[2]):
-                following.append((parent, key, value))
-            else:
-                OmegaConf.update(config, key, value)
-        except OmegaConfBaseException as error:
-            problem = f"the run was made by another version: {str(error.msg or error).splitlines()[0]}"
-            found.append(Fault(key, "", problem))
+    leaves = list(_leaves(config, values, ""))
+    following = [leaf for leaf in leaves if _follows(*leaf[:2])]
+    waiting = [leaf for leaf in leaves if leaf not in following]
+    found: dict[str, Fault] = {}
+    while waiting:
+        for parent, key, value in waiting:
+            try:
+                if isinstance(value, Mapping):
+                    parent.merge_with({key.rpartition(".")[2]: dict(value)})  # a section that nothing had turned on
+                else:
+                    OmegaConf.update(config, key, value)
+            except OmegaConfBaseException as error:
+                problem = f"the run was made by another version: {str(error.msg or error).splitlines()[0]}"
+                found[key] = Fault(key, "", problem)
+        waiting = [leaf for leaf in following if leaf[1] not in found and not _is(*leaf)]
     if found:
-        raise ConfigError(found)
-    while differing := [(key, value) for parent, key, value in following if not _is(parent, key, value)]:
-        for key, value in differing:
-            OmegaConf.update(config, key, value)
+        raise ConfigError(list(found.values()))
 
 
 def _leaves(config: DictConfig, values: Mapping[str, Any], prefix: str) -> Iterator[tuple[DictConfig, str, Any]]:
     """Every value with its dotted key and the section it belongs in; a section that is off as a whole is one value."""
     for name, value in values.items():
-        inner = config._get_node(name)
+        inner = config._get_node(name, validate_access=False)
         if isinstance(value, Mapping) and isinstance(inner, DictConfig) and not inner._is_none():
             yield from _leaves(inner, value, f"{prefix}{name}.")
         else:
             yield config, f"{prefix}{name}", value
+
+
+def _follows(parent: DictConfig, key: str) -> bool:
+    node = parent._get_node(key.rpartition(".")[2], validate_access=False)
+    return isinstance(node, Node) and node._is_interpolation()
 
 
 def _is(parent: DictConfig, key: str, value: Any) -> bool:
