@@ -6,7 +6,7 @@ python scripts/runs.py list --since 7d tags=night              # columns: facts,
 python scripts/runs.py show RUN
 python scripts/runs.py diff RUN RUN                            # configuration, code, versions, machine, metrics
 python scripts/runs.py best data=mnist --by val/acc            # the test accuracy is shown of the chosen run alone
-python scripts/runs.py export runs.csv                         # or .json: every column
+python scripts/runs.py export --to runs.csv                    # or .json: every column
 python scripts/runs.py rm RUN RUN                              # asks first
 """
 
@@ -51,7 +51,7 @@ def main() -> None:
     choosing.add_argument("--by", default="val/acc", metavar="METRIC")
     choosing.set_defaults(do=show_best)
     exporting = commands.add_parser("export", parents=[several], help="every column of every run, as .csv or .json")
-    exporting.add_argument("file", type=Path)
+    exporting.add_argument("--to", type=Path, required=True, metavar="FILE", help="ends in .csv or .json")
     exporting.set_defaults(do=export)
     removing = commands.add_parser("rm", help="delete runs, each as a whole; asks first")
     removing.add_argument("runs", nargs="+", metavar="RUN")
@@ -122,19 +122,19 @@ def export(options: argparse.Namespace) -> None:
     """Every column of every run, in a file."""
     found = chosen(options)
     rows = [{name: one.value(name) for name in found.columns} for one in found.entries]
-    if options.file.suffix not in (".csv", ".json"):
-        raise RunError(f"cannot write {options.file}: its name must end in .csv or .json")
+    if options.to.suffix not in (".csv", ".json"):
+        raise RunError(f"cannot write {options.to}: its name must end in .csv or .json")
     try:
-        with replacing(options.file) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            if options.file.suffix == ".json":
+        with replacing(options.to) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            if options.to.suffix == ".json":
                 json.dump(rows, file, indent=2)
             else:
                 writer = csv.DictWriter(file, found.columns)
                 writer.writeheader()
                 writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     except OSError as error:
-        raise RunError(f"cannot write {options.file}: {error.strerror}") from None
-    print(f"{count(len(rows))} written to {options.file}")
+        raise RunError(f"cannot write {options.to}: {error.strerror}") from None
+    print(f"{count(len(rows))} written to {options.to}")
 
 
 def delete(options: argparse.Namespace) -> None:
