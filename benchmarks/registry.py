@@ -1,4 +1,6 @@
-"""How long it takes to list many runs: python benchmarks/registry.py RUN [10000]
+"""How long it takes to list many runs.
+
+python benchmarks/registry.py RUN [10000]
 
 Copies of a finished run's records are made in a temporary folder; each line is the time of a whole command.
 """

@@ -38,7 +38,7 @@ def layout(project: str, varying: list[str], group: str | None = None) -> Any:
     """The view, not saved yet: a ``wandb_workspaces.workspaces.Workspace``.
 
     Raises:
-        VitrineError: the project is not ENTITY/PROJECT, a key is no key of the configuration, or the package is missing.
+        VitrineError: the project is not ENTITY/PROJECT, a key is not in the configuration, or the package is missing.
     """
     try:
         from wandb_workspaces import workspaces

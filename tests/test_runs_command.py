@@ -186,10 +186,10 @@ def test_a_private_run_sends_no_machine_and_no_path(outputs, runs):
 
 
 @pytest.mark.parametrize("line", README_LINES)
-def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line):
+def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line, tmp_path):
     words = shlex.split(line)[1:]
     words = ["other" if word == "outputs/sweeps/NAME" else word.replace("outputs/runs/RUN", runs[0]) for word in words]
-    done = python(str(ROOT / words[0]), *words[1:], cwd=outputs)
+    done = python(str(ROOT / words[0]), *words[1:], cwd=outputs, env={"HOME": str(tmp_path), "WANDB_API_KEY": ""})
     if words[1] == "rm":
         assert done.stderr == "vitrine: nothing deleted: nobody is here to be asked; --yes deletes\n"
     elif words[0].endswith("wandb_workspace.py"):
@@ -199,6 +199,7 @@ def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line):
         assert done.stdout
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb_workspaces")
 def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
     pytest.importorskip("wandb_workspaces")
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
