@@ -106,7 +106,7 @@ def _run(name: str, one: Callable[[Any], float], several: Callable[[list[Point],
 
     def job(composed: DictConfig) -> float:
         try:
-            return one(finish(name, composed))
+            return one(finish(name, composed, HydraConfig.get().overrides.task))
         except Interrupted as error:
             _exit_with(error, INTERRUPTED, show_traceback)
         except VitrineError as error:

@@ -20,6 +20,7 @@ WITHOUT_EFFECT = (
     "name",
     "tags",
     "resume",
+    "like",
     "debug.traceback",
     "debug.profile",
     "data.storage",

@@ -3,13 +3,14 @@
 A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from omegaconf import MISSING
 
 from vitrine.config.limits import choice, faults, number
 from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
+from vitrine.secrecy import TOLD, secrets_in
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -19,6 +20,7 @@ ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 WANDB_MODES = ("online", "offline", "disabled")
+WANDB_CHECKPOINTS = ("none", "best", "all")
 MONITORS = ("val/acc", "val/loss")
 CHOSEN = (*MONITORS, "last")
 LOSSES = ("cross_entropy", "softmax_cross_entropy")
@@ -201,7 +203,19 @@ class CallbacksConfig:
 
 @dataclass
 class WandbConfig:
-    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY."""
+    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
+
+    Attributes:
+        project, entity: where runs go; ``entity`` is a user or a team, null the account's default.
+        mode: ``offline`` keeps everything in the run folder, for scripts/wandb_sync.py.
+        group: what runs belong together; null is the sweep.
+        name: null is what varies in a sweep, else the run folder's name.
+        tags: added to the run's own.
+        notes: a text about the run.
+        checkpoints: which are uploaded as artifacts, with their names as aliases.
+        private: send no code version, host name, requirements or paths.
+        timeout: seconds that training may wait for W&B at its end.
+    """
 
     project: str = "vitrine"
     entity: str | None = None
@@ -210,6 +224,9 @@ class WandbConfig:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
+    checkpoints: str = choice(WANDB_CHECKPOINTS, "none")
+    private: bool = False
+    timeout: float = number(60.0, gt=0, le=86_400)
 
 
 @dataclass
@@ -262,6 +279,8 @@ class TrainConfig:
         name: word in the run folder's name; null describes the run by what it trains.
         tags: words to find the run by.
         resume: run folder to go on with; null starts a new run.
+        like: run folder whose configuration a new run takes, but for what is typed. In that run's run.json, not in its
+            config.yaml.
     """
 
     model: ViTConfig = MISSING
@@ -279,6 +298,7 @@ class TrainConfig:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     resume: str | None = None
+    like: str | None = None
 
 
 @dataclass
@@ -306,6 +326,7 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
     found = vit_faults(config.model, "model.")
     found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
+    found += [Fault(key, "", TOLD) for key in secrets_in(asdict(config))]
     broken = {fault.key for fault in found}
     data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
 

@@ -9,12 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from vitrine.secrecy import hide
+
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
 
 
 def command() -> str:
-    """The command that started this process, as it can be typed again."""
-    return shlex.join(["python", *sys.orig_argv[1:]])
+    """The command that started this process, as it can be typed again; without any secret that is in it."""
+    return hide(shlex.join(["python", *sys.orig_argv[1:]]))
 
 
 def versions() -> dict[str, str]:
@@ -52,7 +54,9 @@ def code() -> tuple[dict[str, Any], str]:
     new = _git(source, "ls-files", "--others", "--exclude-standard", *places)
     if commit is None or difference is None or new is None:
         return {}, ""
-    return {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}, difference
+    return {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}, hide(
+        difference
+    )
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -112,6 +112,7 @@ def fit(
     began = time.time() if began is None else began
     if found := train_faults(config):
         raise ConfigError(found)
+    like, config = config.like, replace(config, like=None)
     with quiet_libraries():
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
@@ -120,7 +121,7 @@ def fit(
         record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
         run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
         with recorded(record):
-            _write_origin(run, data)
+            _write_origin(run, data, like)
             return carry_out(run, data, callbacks)
 
 
@@ -298,7 +299,7 @@ def _train(
     return checkpoints.best
 
 
-def _write_origin(run: Run, data: ImageData) -> None:
+def _write_origin(run: Run, data: ImageData, like: str | None) -> None:
     """Write all that is known before training: configuration, command, code, versions, machine, data."""
     code, difference = provenance.code()
     if difference:
@@ -320,6 +321,7 @@ def _write_origin(run: Run, data: ImageData) -> None:
         validation=data.held_out_hash,
         group=run.group,
         varies=run.varies,
+        like=like,
         tags=run.config.tags,
         pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
     )
