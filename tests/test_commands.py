@@ -235,7 +235,7 @@ def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
     built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)
     assert built.returncode == 0, built.stderr
     (archive,) = wheel.glob("*.whl")
-    code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.app.compose(['model=vit_nano']).model.dim)"
+    code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.compose(['model=vit_nano']).model.dim)"
     python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
     path = [str(tmp_path / "site"), *sys.path]
     done = python("-S", "-c", f"import sys; sys.path[:0] = {path!r}; {code}", cwd=tmp_path)

@@ -15,7 +15,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from vitrine.composition import Point, check_words, composing, conf, finish, launcher, points
-from vitrine.composition import compose as compose
 from vitrine.config import EvalConfig
 from vitrine.config.multirun import TrainCommand
 from vitrine.config.overrides import quote

@@ -168,8 +168,7 @@ def _like(composed: DictConfig, words: Sequence[str]) -> DictConfig:
         values = RunRecord.open(folder).config
     except RunError as error:
         raise ConfigError([Fault("like", folder, str(error))]) from None
-    with composing() as loader:
-        return like("train", values, words, loader)
+    return like("train", values, words, GlobalHydra.instance().config_loader())
 
 
 @contextmanager

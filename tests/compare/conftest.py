@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from running import ROOT
 
-from vitrine.app import compose
+from vitrine import compose
 from vitrine.config.plain import to_plain
 from vitrine.runs import RunRecord
 
