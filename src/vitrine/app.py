@@ -35,8 +35,6 @@ from vitrine.runs.record import RunRecord, check_writable
 
 SCHEMAS: dict[str, type] = {"train": TrainConfig, "eval": EvalConfig}
 
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
-
 
 def compose(overrides: Sequence[str] = ()) -> TrainConfig:
     """A checked configuration from overrides as they are typed after ``train.py``: ``compose(["model=vit_nano"])``.
@@ -61,17 +59,19 @@ def evaluate() -> None:
 
 def _train(config: TrainConfig, varies: str) -> float:
     from vitrine.training.fit import fit
-    from vitrine.training.measure import command_began
+    from vitrine.training.measure import command_began, run_began
     from vitrine.training.resume import resume
 
-    began = command_began()
+    began, time_from = run_began(), command_began()
     hydra_config = HydraConfig.get()
     if config.resume is not None:
-        result = resume(config.resume, config, list(hydra_config.overrides.task), began=began)
+        words = list(hydra_config.overrides.task)
+        result = resume(config.resume, config, words, began=began, time_from=time_from)
     elif hydra_config.mode is RunMode.MULTIRUN:
-        result = fit(config, parent=Path(hydra_config.sweep.dir), varies=varies, began=began)
+        place = Path(hydra_config.sweep.dir)
+        result = fit(config, parent=place, varies=varies, began=began, time_from=time_from)
     else:
-        result = fit(config, began=began)
+        result = fit(config, began=began, time_from=time_from)
     return result.metrics["val/acc"]
 
 
@@ -86,7 +86,7 @@ def _main(name: str, task: Callable[[Any, str], float]) -> None:
     try:
         _run(name, task)
     except KeyboardInterrupt:
-        _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback=False)
+        _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
 
 
 def _run(name: str, task: Callable[[Any, str], float]) -> None:
@@ -117,7 +117,7 @@ def _run(name: str, task: Callable[[Any, str], float]) -> None:
         try:
             return task(_finish(name, composed), what)
         except Interrupted as error:
-            _exit_with(error, INTERRUPTED, show_traceback)
+            _exit_with(error, error.exit_code, show_traceback)
         except VitrineError as error:
             if not args.multirun:
                 _exit_with(error, 2 if isinstance(error, ConfigError) else 1, show_traceback)

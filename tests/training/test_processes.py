@@ -73,7 +73,7 @@ import torch
 from vitrine import compose
 from vitrine.training import fit as fitting
 
-class Watching(fitting.StopOnSignal):  # the callback that every process has
+class Watching(fitting.CleanStop):  # the callback that every process has
     def on_validation_end(self, trainer, module):
         values = torch.cat([one.double().flatten() for layer in module.statistics for one in layer.buffers()])
         first, second = module.all_gather(values)
@@ -81,7 +81,7 @@ class Watching(fitting.StopOnSignal):  # the callback that every process has
         assert torch.equal(first, second)
         print("the same", flush=True)
 
-fitting.StopOnSignal = Watching
+fitting.CleanStop = Watching
 if __name__ == "__main__":
     words = {WORDS!r} + ["patch_embed=conv_stem", "accelerator=cpu_ddp", "paths.output_dir={tmp_path}"]
     fitting.fit(compose(words))
@@ -100,6 +100,16 @@ def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):
     records = [json.loads(path.read_text()) for path in tmp_path.glob("sweeps/*/*/run.json")]
     assert sorted(one["varies"] for one in records) == ["seed=0", "seed=1"]
     assert {one["status"] for one in records} == {"finished"}
+
+
+def test_processes_that_are_out_of_time_stop_together(tmp_path):
+    running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_time=1s")
+    _, err = running.communicate(timeout=200)
+    assert running.returncode == 75
+    run = only_run(tmp_path)
+    assert err == f"vitrine: interrupted, trainer.max_time is over; go on with: python train.py resume={run}\n"
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert (run / "checkpoints" / "last.ckpt").exists()
 
 
 @pytest.mark.parametrize(

@@ -42,16 +42,21 @@ def peak_memory() -> dict[str, int]:
     return peak
 
 
-_commands = count()
+_runs = count()
 
 
 def command_began() -> float:
-    """When what is being run began, as ``time.time()`` gives it.
+    """When this process began, as ``time.time()`` gives it; now, where the system doesn't say."""
+    return time.time() - _age()
 
-    For the first that asks in a process that is the process's start, where the system says when that was: to load
-    Python and its libraries is part of a command's time. For a multirun's later trials it is now.
+
+def run_began() -> float:
+    """When what is being run began.
+
+    For the first that asks in a process that is the process's start: to load Python and its libraries is part of a
+    command's time. For a multirun's later trials it is now.
     """
-    return time.time() - (_age() if next(_commands) == 0 else 0.0)
+    return command_began() if next(_runs) == 0 else time.time()
 
 
 def _age() -> float:
