@@ -1,6 +1,7 @@
 """Optimisers are what their configuration says, and the learning rate moves as it should."""
 
 import math
+from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -280,7 +281,7 @@ def test_muon_goes_on_from_a_checkpoint_and_both_parts_follow_the_schedule():
     twin.load_state_dict(model.state_dict())
     resumed = build_optimizer(config.optimizer, twin)
     later = build_schedule(config.schedule, resumed, steps=10)
-    resumed.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(deepcopy(optimizer.state_dict()))  # as from a file
     later.load_state_dict(schedule.state_dict())
     for step in range(2, 4):
         for one, its_optimizer, its_schedule in ((model, optimizer, schedule), (twin, resumed, later)):
