@@ -264,8 +264,12 @@ def _devices_that_are_missing(configs: Sequence[TrainConfig | EvalConfig]) -> li
     found = []
     for config in configs:
         if isinstance(config, TrainConfig) and config.trainer.accelerator == "gpu":
-            from vitrine.training.devices import choose
+            from vitrine.training.devices import choose, gpus
+            from vitrine.training.estimate import missing_gpu
 
+            if not gpus():
+                found.append(missing_gpu(config, _conf() / "experiment"))
+                continue
             try:
                 choose(config)
             except ConfigError as error:
