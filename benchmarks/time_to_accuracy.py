@@ -1,7 +1,7 @@
 """How long recipes take to an accuracy, from the command's start: docs/time_to_accuracy.md, with a table and a picture.
 
 python benchmarks/time_to_accuracy.py cifar10/cpu                        # runs the seeds that are missing, then writes
-python benchmarks/time_to_accuracy.py cifar10/best trainer.max_time=10m  # in slices: ends with code 75, the same goes on
+python benchmarks/time_to_accuracy.py cifar10/best trainer.max_time=10m  # in slices: ends with 75, the same goes on
 python benchmarks/time_to_accuracy.py --table                            # only writes
 """
 
@@ -29,10 +29,10 @@ validation images, which are held out of the training images and measured after 
 it counts. The test images choose nothing: each run tests them once, at its end, with the epoch that was best on the
 validation images.
 
-The time is what passes on the wall: Python and its libraries, reading the data, compiling, training, and validating each
-epoch. Start-up (until training is set up) and compiling stand apart as well; both are in the times before them. A run in
-slices has the start-up of each slice in its times. Means over seeds with a 95 % interval (Student's t); where not every
-seed gets there, of those that do.
+The time is what passes on the wall: Python and its libraries, reading the data, compiling, training, and validating
+each epoch. Start-up (until training is set up) and compiling stand apart as well; both are in the times before them. A
+run in slices has the start-up of each slice in its times. Means over seeds with a 95 % interval (Student's t); where
+not every seed gets there, of those that do.
 
 """
 
