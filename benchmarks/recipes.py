@@ -49,8 +49,8 @@ class Question:
 QUESTIONS = {
     "augment": Question(
         "Which augmentation of single images?",
-        "Crop for short trainings of small models, which do not learn by heart; TrivialAugment beside it for long ones, "
-        "where automatic augmentation was the largest of the published gains.",
+        "Crop for short trainings of small models, which do not learn by heart; TrivialAugment beside it for long "
+        "ones, where automatic augmentation was the largest of the published gains.",
         "augment.crop=0,4 augment.trivial=false,true",
     ),
     "mix": Question(
@@ -114,15 +114,15 @@ QUESTIONS = {
 HEAD = """# What was tried for CIFAR-10
 
 The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`; what they cost and reach stands at the head of
-their files and in [time_to_accuracy.md](time_to_accuracy.md). They began as the best plain ViTs that have been published
-with their ablations say: automatic augmentation, CutMix and small batches matter most, MixUp and the kind of positions
-least.
+their files and in [time_to_accuracy.md](time_to_accuracy.md). They began as the best plain ViTs that have been
+published with their ablations say: automatic augmentation, CutMix and small batches matter most, MixUp and the kind
+of positions least.
 
-Here is what was asked since: one question at a time, of a recipe in a part of its epochs, on validation images, with the
-expectation as it was written down before. Means over seeds with a 95 % interval (Student's t), the best first; the
-differences from it are paired by seed. One interval in twenty is expected not to hold the truth, and the best of many
-is a little better here than it would be again. `python benchmarks/recipes.py NAME` carries out a question's sweep and
-writes this page.
+Here is what was asked since: one question at a time, of a recipe in a part of its epochs, on validation images, with
+the expectation as it was written down before. Means over seeds with a 95 % interval (Student's t), the best first;
+the differences from it are paired by seed. One interval in twenty is expected not to hold the truth, and the best of
+many is a little better here than it would be again. `python benchmarks/recipes.py NAME` carries out a question's
+sweep and writes this page.
 """
 
 
