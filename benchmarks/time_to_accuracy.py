@@ -3,11 +3,13 @@
 python benchmarks/time_to_accuracy.py cifar10/cpu                        # runs the seeds that are missing, then writes
 python benchmarks/time_to_accuracy.py cifar10/best trainer.max_time=10m  # in slices: ends with 75, the same goes on
 python benchmarks/time_to_accuracy.py --table                            # only writes
+python benchmarks/time_to_accuracy.py --quick cifar10/best               # two steps, to see it work; writes nothing
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from running import ROOT, finished_runs, in_words, summary, train_seeds, write_heads
@@ -20,6 +22,8 @@ JSON = ROOT / "benchmarks" / "time_to_accuracy.json"
 PAGE = ROOT / "docs" / "time_to_accuracy.md"
 PICTURE = ROOT / "docs" / "images" / "time_to_accuracy.png"
 RECIPES = ("cifar10/cpu", "cifar10/fast", "cifar10/best", "cifar10/stem")
+WITHOUT_EFFECT = ("trainer.max_time", "trainer.compile", "accelerator")  # on what is reached
+QUICK = ["debug.limit_batches=2", "trainer.max_epochs=1", "accelerator=cpu"]
 THRESHOLDS = (0.80, 0.90, 0.93, 0.94, 0.95)
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377")
 HEAD = """# Time to accuracy
@@ -43,6 +47,7 @@ def main() -> None:
     """Run, collect, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--quick", action="store_true", help="small, to see that it works; writes nothing")
     parser.add_argument("--data-root", default="../shared/data", help="where CIFAR-10 lies")
     parser.add_argument("words", nargs="*", metavar="RECIPE|KEY=VALUE", help=f"of {', '.join(RECIPES)}; then overrides")
     options = parser.parse_args()
@@ -50,21 +55,29 @@ def main() -> None:
     overrides = [word for word in options.words if "=" in word]
     if unknown := sorted(set(recipes) - set(RECIPES)):
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(RECIPES)}")
+    if strange := [word for word in overrides if word.partition("=")[0] not in WITHOUT_EFFECT]:
+        parser.error(f"{strange[0]} would make it another recipe; what may be set: {', '.join(WITHOUT_EFFECT)}")
     if bool(recipes) == options.table:
         parser.error(f"name recipes to run ({', '.join(RECIPES)}), or --table")
+    if options.quick:
+        for recipe in recipes:
+            place = OUT / "quick" / recipe
+            train_seeds(place, [f"experiment={recipe}", f"data.root={options.data_root}", *QUICK, *overrides])
+            print(row(recipe, collect(recipe, place), 0))
+        return
     known = json.loads(JSON.read_text()) if JSON.exists() else {}
     for recipe in recipes:
         train_seeds(OUT / recipe, [f"experiment={recipe}", f"data.root={options.data_root}", *overrides])
-        known[recipe] = collect(recipe)
+        known[recipe] = collect(recipe, OUT / recipe)
         rows = [f'"{name}": {json.dumps(known[name])}' for name in RECIPES if name in known]
         JSON.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     write_page(known)
     write_heads(known.values())
 
 
-def collect(recipe: str) -> dict[str, Any]:
-    """What the finished runs of a recipe reached, and when."""
-    runs = finished_runs(OUT / recipe)
+def collect(recipe: str, folder: Path) -> dict[str, Any]:
+    """What the finished runs of a recipe under ``folder`` reached, and when."""
+    runs = finished_runs(folder)
     return summary(f"experiment={recipe}", runs) | {
         "val_images": runs[0]["images"]["val"],
         "start_up": [[one["seconds"] for one in run["start_ups"]] for run in runs],
@@ -137,6 +150,7 @@ def seconds(values: Sequence[float]) -> str:
 def draw(known: dict[str, Any]) -> None:
     """A line for each seed of each recipe."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -147,6 +161,9 @@ def draw(known: dict[str, Any]) -> None:
     for accuracy in THRESHOLDS:
         axes.axhline(accuracy, color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
     axes.set(xscale="log", xlabel="seconds since the command's start", ylabel="validation accuracy", ylim=(0.5, 1.0))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.legend(frameon=False, loc="lower right")
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, dpi=110)
