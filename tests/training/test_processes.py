@@ -66,8 +66,8 @@ def test_two_processes_train_what_one_process_trains(tmp_path, group):
     assert json.loads((only_run(tmp_path / "two") / "run.json").read_text())["processes"] == 2
 
 
-def test_all_processes_have_the_statistics_of_the_first(tmp_path):
-    """Those of batch normalisation; else each would validate a model of its own, and go on with another."""
+def test_all_processes_have_the_weights_and_statistics_of_the_first(tmp_path):
+    """Those of batch normalisation, too; else each would validate a model of its own, and go on with another."""
     code = f"""
 import torch
 from vitrine import compose
@@ -75,15 +75,17 @@ from vitrine.training import fit as fitting
 
 class Watching(fitting.CleanStop):  # the callback that every process has
     def on_validation_end(self, trainer, module):
-        values = torch.cat([one.double().flatten() for layer in module.statistics for one in layer.buffers()])
+        statistics = [one for layer in module.statistics for one in layer.buffers()]
+        assert sum(one.double().abs().sum() for one in statistics) > 1
+        values = torch.cat([one.detach().double().flatten() for one in (*statistics, *module.model.parameters())])
         first, second = module.all_gather(values)
-        assert values.abs().sum() > 1
         assert torch.equal(first, second)
         print("the same", flush=True)
 
 fitting.CleanStop = Watching
 if __name__ == "__main__":
-    words = {WORDS!r} + ["patch_embed=conv_stem", "accelerator=cpu_ddp", "paths.output_dir={tmp_path}"]
+    words = {WORDS!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
+    words += ["paths.output_dir={tmp_path}"]
     fitting.fit(compose(words))
 """
     script = tmp_path / "script.py"
