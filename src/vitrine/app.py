@@ -31,6 +31,7 @@ from vitrine.config.overrides import check_overrides, optional_section, quote
 from vitrine.config.vit import missing_weights
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, Interrupted, RunError, VitrineError
+from vitrine.runs.provenance import command_began
 from vitrine.runs.record import RunRecord, check_writable
 
 SCHEMAS: dict[str, type] = {"train": TrainConfig, "eval": EvalConfig}
@@ -59,7 +60,7 @@ def evaluate() -> None:
 
 def _train(config: TrainConfig, varies: str) -> float:
     from vitrine.training.fit import fit
-    from vitrine.training.measure import command_began, run_began
+    from vitrine.training.measure import run_began
     from vitrine.training.resume import resume
 
     began, time_from = run_began(), command_began()

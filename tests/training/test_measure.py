@@ -94,7 +94,8 @@ def test_a_matrix_product_is_timed():
 def test_a_command_begins_with_its_process_and_so_does_its_first_run_but_not_the_next():
     code = (
         "import time; began = time.time(); time.sleep(0.5)\n"
-        "from vitrine.training.measure import command_began, run_began\n"
+        "from vitrine.runs.provenance import command_began\n"
+        "from vitrine.training.measure import run_began\n"
         "first, second = run_began(), run_began()\n"
         "print(first - began, time.time() - second, command_began() - first)"
     )

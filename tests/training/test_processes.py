@@ -109,7 +109,7 @@ def test_processes_that_are_out_of_time_stop_together(tmp_path):
     _, err = running.communicate(timeout=200)
     assert running.returncode == 75
     run = only_run(tmp_path)
-    assert err == f"vitrine: interrupted, trainer.max_time is over; go on with: python train.py resume={run}\n"
+    assert err == f"vitrine: trainer.max_time is over; go on with: python train.py resume={run}\n"
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert (run / "checkpoints" / "last.ckpt").exists()
 

@@ -137,7 +137,7 @@ def recorded(record: RunRecord) -> Iterator[None]:
     except (Interrupted, KeyboardInterrupt, SystemExit) as stop:
         kind = type(stop) if isinstance(stop, Interrupted) else Interrupted  # Lightning makes a SystemExit of Ctrl-C
         record.end("interrupted", reason=kind.reason)
-        raise kind(f"interrupted, {kind.reason}; go on with: python train.py resume={record.path}") from None
+        raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
     except BaseException as error:
         record.end("failed", f"{type(error).__name__}: {error}")
         raise
