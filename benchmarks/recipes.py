@@ -24,6 +24,7 @@ OUT = ROOT / "outputs" / "recipes"
 JSON = ROOT / "benchmarks" / "recipes.json"
 PAGE = ROOT / "docs" / "recipes.md"
 SEEDS = "seed=0,1,2"
+WITHOUT_EFFECT = ("hydra/launcher", "launcher.", "trainer.max_time", "trainer.compile", "accelerator")  # on the outcome
 # What a question is asked of: the recipe, in a part of its epochs.
 SCALES = {
     "cpu": "experiment=cifar10/cpu trainer.max_epochs=9",
@@ -140,6 +141,9 @@ def main() -> None:
     asked = [word for word in options.words if "=" not in word]
     if unknown := sorted(set(asked) - set(names)):
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(names)}")
+    overrides = [word for word in options.words if "=" in word]
+    if strange := [word for word in overrides if not word.startswith(WITHOUT_EFFECT)]:
+        parser.error(f"{strange[0]} would make it another question; what may be set: {', '.join(WITHOUT_EFFECT)}")
     if options.list:
         print("\n".join(f"{name:<16} python train.py {' '.join(command(name))}" for name in names))
         return
@@ -147,7 +151,6 @@ def main() -> None:
         parser.error("name a question, or --table, or --list")
     known = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in asked:
-        overrides = [word for word in options.words if "=" in word]
         place = f"paths.output_dir={(OUT / name).relative_to(ROOT)}"
         words = [*command(name), f"data.root={options.data_root}", place, *overrides]
         done = subprocess.run([sys.executable, "train.py", *words], cwd=ROOT)
