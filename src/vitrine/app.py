@@ -268,9 +268,8 @@ def _devices_that_are_missing(configs: Sequence[TrainConfig | EvalConfig]) -> li
             from vitrine.training.devices import choose, gpus
             from vitrine.training.estimate import missing_gpu
 
-            if not gpus():
-                found.append(missing_gpu(config, _conf() / "experiment"))
-                continue
+            if not gpus():  # said once, not for each trial of a multirun
+                return [*found, missing_gpu(config, _conf() / "experiment")]
             try:
                 choose(config)
             except ConfigError as error:

@@ -14,7 +14,7 @@ from vitrine.training.devices import choose
 from vitrine.training.measure import flops_per_image, matmul_peak
 
 # Of a matrix product's floating-point operations per second, what a training step of a ViT is taken to reach on a CPU:
-# narrow models reach a quarter, wide ones a half (benchmarks/step.py).
+# between the fifth that narrow models reach and the half of wide ones (mfu_measured in run.json).
 SHARE = 0.4
 
 TRAIN_IMAGES = {"digits": 1437, "mnist": 60_000, "fashion_mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
