@@ -262,7 +262,7 @@ def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]
 
 def _devices_that_are_missing(configs: Sequence[TrainConfig | EvalConfig]) -> list[Fault]:
     """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
-    found = []
+    found: list[Fault] = []
     for config in configs:
         if isinstance(config, TrainConfig) and config.trainer.accelerator == "gpu":
             from vitrine.training.devices import choose, gpus
