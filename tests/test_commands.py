@@ -186,6 +186,12 @@ def test_a_gpu_that_is_not_there_is_refused(train, tmp_path):
     assert "accelerator=cpu" in done.stderr
     assert files(tmp_path) == []
 
+    recipe = train("experiment=cifar10/best", "data.root=nowhere")
+    assert recipe.returncode == 2
+    assert re.search(r"this CPU would take about \d+ (hours|days) \(\S+ operations, at 40%", recipe.stderr)
+    assert "did you mean experiment=cifar10/cpu, or accelerator=cpu?" in recipe.stderr
+    assert files(tmp_path) == []
+
 
 @pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["modle=vit_tiny"]])
 def test_what_needs_no_training_imports_no_torch(tmp_path, words):

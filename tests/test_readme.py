@@ -47,7 +47,7 @@ def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, request):
         shared_data = request.getfixturevalue("shared_data")
         words = [word for word in words if not word.startswith("data.root=")]
         words += [f"data.root={shared_data}", *SHORT]
-        if "data=cifar10" in words:
+        if any("cifar10" in word for word in words):
             pytest.skip("decoding CIFAR-10's 60,000 pictures takes half a minute; tests/data covers the source")
     elif "hydra/launcher=slurm" in words:
         pytest.skip("needs a cluster; tests/sweeps/test_cluster.py runs one")

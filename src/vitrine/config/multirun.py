@@ -26,6 +26,7 @@ WITHOUT_EFFECT = (
     "data.storage",
     "data.workers",
     "trainer.log_every_n_steps",
+    "trainer.max_time",
 )
 
 

@@ -14,10 +14,11 @@
         attention.png     a few images, and where the model looks
         checkpoints/      best.ckpt, last.ckpt
 
-``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted``. Every file but
-metrics.csv is replaced whole (:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows
-by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is killed cannot say so:
-its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there any more.
+``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted`` (with
+``reason``). Every file but metrics.csv is replaced whole (:mod:`vitrine.atomic`), so a crash leaves the old or the new
+one; metrics.csv grows by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is
+killed cannot say so: its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there
+any more.
 """
 
 import csv
@@ -162,11 +163,12 @@ class RunRecord:
         """Mark the run as running, in this process, and clear away what a killed one had half written."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
-        self.update(status="running", error=None, host=socket.gethostname(), pid=os.getpid(), process=_process_start())
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "process": _process_start()}
+        self.update(status="running", error=None, reason=None, **process)
 
-    def end(self, status: str, error: str | None = None) -> None:
-        """Mark the run as ``finished``, ``failed`` or ``interrupted``."""
-        self.update(status=status, error=error and hide(error), ended=now())
+    def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
+        """Mark the run as ``finished``, ``failed`` (by ``error``) or ``interrupted`` (for ``reason``)."""
+        self.update(status=status, error=error and hide(error), reason=reason, ended=now())
 
     def write_config(self, values: Mapping[str, Any]) -> None:
         """Write config.yaml; ``values`` are plain."""
