@@ -10,9 +10,7 @@ import argparse
 import json
 import shutil
 
-from running import ROOT, SEEDS, finished_runs, take, train_seeds
-
-from vitrine.compare.statistics import Interval
+from running import ROOT, SEEDS, finished_runs, in_words, summary, take, train_seeds, write_heads
 
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
@@ -40,35 +38,16 @@ def main() -> None:
     for name in names:
         root = [] if name == "vit_tiny" else [f"data.root={options.data_root}"]
         train_seeds(OUT / name, [*COMMANDS[name].split(), *root])
-        known["runs"][name] = collect(name)
+        known["runs"][name] = summary(COMMANDS[name], finished_runs(OUT / name))
     if not options.names and not options.table:
         known["start_up"] = start_up()
     known["runs"] = {name: known["runs"][name] for name in COMMANDS if name in known["runs"]}
     JSON.write_text(json.dumps(known, indent=2) + "\n")
     write_table(known)
-    write_heads(known["runs"])
+    write_heads(known["runs"].values())
     if runs := finished_runs(OUT / "vit_tiny"):
         for picture in ("curves.png", "confusion.png", "attention.png"):
             shutil.copy(runs[0]["folder"] / picture, ROOT / "docs" / "images" / picture)
-
-
-def collect(name: str) -> dict[str, object]:
-    """Test accuracy, time and memory over the seeds of one command."""
-    runs = finished_runs(OUT / name)
-    accuracy = Interval.of([run["test/acc"] for run in runs])
-    return {
-        "command": f"python train.py {COMMANDS[name]}",
-        "test/acc": [run["test/acc"] for run in runs],
-        "mean": accuracy.mean,
-        "half_interval": accuracy.half,
-        "seconds": [round(run["seconds"], 1) for run in runs],
-        "memory": max(run["memory"] for run in runs),
-        "precision": runs[0]["precision"],
-        "device": runs[0]["device"],
-        "commit": runs[0]["code"].get("commit"),
-        "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
-        "torch": runs[0]["versions"]["torch"],
-    }
 
 
 def start_up() -> dict[str, float]:
@@ -96,26 +75,6 @@ def write_table(results: dict) -> None:
     after = rest.split("<!-- /first_runs -->\n")[1]
     marks = ("<!-- first_runs: written by benchmarks/first_runs.py -->", "<!-- /first_runs -->\n")
     readme.write_text(before + "\n".join([marks[0], *lines, marks[1]]) + after)
-
-
-def in_words(one: dict) -> tuple[str, str]:
-    """Test accuracy and time of one command."""
-    seconds = f"{min(one['seconds']):.0f} to {max(one['seconds']):.0f} s"
-    return f"{one['mean']:.4f} ± {one['half_interval']:.4f}", seconds
-
-
-def write_heads(runs: dict) -> None:
-    """Say in each recipe what it costs and reaches, in the line that begins with "Measured:"."""
-    for one in runs.values():
-        _, _, recipe = one["command"].partition("experiment=")
-        path = ROOT / "conf" / "experiment" / f"{recipe}.yaml"
-        if not recipe or "# Measured:" not in path.read_text():
-            continue
-        accuracy, seconds = in_words(one)
-        cost = f"{seconds} start to end, {one['memory'] / 1e9:.1f} GB; {one['machine']}, {one['device']}"
-        said = f"# Measured: test accuracy {accuracy} (3 seeds), {cost}."
-        lines = path.read_text().splitlines()
-        path.write_text("\n".join(said if line.startswith("# Measured:") else line for line in lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from vitrine.compare.statistics import Interval
+from vitrine.errors import OutOfTime
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
@@ -33,22 +36,78 @@ def take(*words: str) -> Took:
 
 
 def train_seeds(folder: Path, words: Sequence[str]) -> None:
-    """``python train.py WORDS`` for each seed, under ``folder``; seeds that are there already are left."""
+    """``python train.py WORDS`` for each seed, under ``folder``.
+
+    Seeds that are there already are left; one that was stopped goes on. Where ``trainer.max_time`` stops one, this
+    process ends with the same exit code, and the same again goes on.
+    """
     for seed in SEEDS:
         place = folder / f"seed-{seed}"
-        if not finished_runs(place):
-            print(f"{time.strftime('%H:%M:%S')} {' '.join(words)} seed={seed}", flush=True)
-            took = take("train.py", *words, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}")
-            if took.code:
-                raise SystemExit(f"ended with code {took.code}; the run folder under {place} says why")
-            (place / "took.json").write_text(json.dumps(asdict(took)))
+        if finished_runs(place):
+            continue
+        asked = [*words, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
+        if begun := sorted(place.glob("runs/*/run.json")):
+            asked = [f"resume={begun[-1].parent.relative_to(ROOT)}"]
+            asked += [word for word in words if word.startswith("trainer.max_time=")]
+        print(f"{time.strftime('%H:%M:%S')} {' '.join(asked)}", flush=True)
+        took = take("train.py", *asked)
+        note = place / "took.json"
+        before = Took(**json.loads(note.read_text())) if note.exists() else Took(0.0, 0, 0)
+        if place.exists():  # a mistake leaves nothing
+            whole = Took(before.seconds + took.seconds, max(before.memory, took.memory), took.code)
+            note.write_text(json.dumps(asdict(whole)))
+        if took.code == OutOfTime.exit_code:
+            print("out of time; the same command goes on")
+            raise SystemExit(took.code)
+        if took.code:
+            raise SystemExit(f"ended with code {took.code}; python train.py {' '.join(asked)} says why")
 
 
 def finished_runs(folder: Path) -> list[dict[str, Any]]:
     """run.json, metrics.json, and what the command took, of each finished run under ``folder``, by seed."""
     found = []
     for path in sorted(folder.glob("**/took.json")):
-        (record,) = path.parent.glob("runs/*/run.json")
-        facts, metrics = json.loads(record.read_text()), json.loads((record.parent / "metrics.json").read_text())
-        found.append({**json.loads(path.read_text()), **facts, **metrics, "folder": record.parent})
+        took = json.loads(path.read_text())
+        if took["code"] == 0:
+            (record,) = path.parent.glob("runs/*/run.json")
+            facts, metrics = json.loads(record.read_text()), json.loads((record.parent / "metrics.json").read_text())
+            found.append({**took, **facts, **metrics, "folder": record.parent})
     return found
+
+
+def summary(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Test accuracy, time and memory of one command over its seeds, and where that was measured."""
+    accuracy = Interval.of([run["test/acc"] for run in runs])
+    return {
+        "command": f"python train.py {command}",
+        "test/acc": [run["test/acc"] for run in runs],
+        "mean": accuracy.mean,
+        "half_interval": accuracy.half,
+        "seconds": [round(run["seconds"], 1) for run in runs],
+        "memory": max(run["memory"] for run in runs),
+        "precision": runs[0]["precision"],
+        "device": runs[0]["device"],
+        "commit": runs[0]["code"].get("commit"),
+        "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
+        "torch": runs[0]["versions"]["torch"],
+    }
+
+
+def in_words(one: dict[str, Any]) -> tuple[str, str]:
+    """Test accuracy and time of one command."""
+    seconds = f"{min(one['seconds']):.0f} to {max(one['seconds']):.0f} s"
+    return f"{one['mean']:.4f} ± {one['half_interval']:.4f}", seconds
+
+
+def write_heads(summaries: Iterable[dict[str, Any]]) -> None:
+    """Say in each recipe what it costs and reaches, in the line that begins with "Measured:"."""
+    for one in summaries:
+        _, _, recipe = one["command"].partition("experiment=")
+        path = ROOT / "conf" / "experiment" / f"{recipe}.yaml"
+        if not recipe or "# Measured:" not in path.read_text():
+            continue
+        accuracy, seconds = in_words(one)
+        cost = f"{seconds} start to end, {one['memory'] / 1e9:.1f} GB; {one['machine']}, {one['device']}"
+        said = f"# Measured: test accuracy {accuracy} ({len(one['test/acc'])} seeds), {cost}."
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(said if line.startswith("# Measured:") else line for line in lines) + "\n")

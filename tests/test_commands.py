@@ -186,6 +186,12 @@ def test_a_gpu_that_is_not_there_is_refused(train, tmp_path):
     assert "accelerator=cpu" in done.stderr
     assert files(tmp_path) == []
 
+    recipe = train("experiment=cifar10/best", "data.root=nowhere")
+    assert recipe.returncode == 2
+    assert re.search(r"this CPU would take about \d+ (hours|days) \(\S+ operations, at 40%", recipe.stderr)
+    assert "did you mean experiment=cifar10/cpu, or accelerator=cpu?" in recipe.stderr
+    assert files(tmp_path) == []
+
 
 @pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["modle=vit_tiny"]])
 def test_what_needs_no_training_imports_no_torch(tmp_path, words):
@@ -235,7 +241,7 @@ def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
     built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)
     assert built.returncode == 0, built.stderr
     (archive,) = wheel.glob("*.whl")
-    code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.app.compose(['model=vit_nano']).model.dim)"
+    code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.compose(['model=vit_nano']).model.dim)"
     python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
     path = [str(tmp_path / "site"), *sys.path]
     done = python("-S", "-c", f"import sys; sys.path[:0] = {path!r}; {code}", cwd=tmp_path)

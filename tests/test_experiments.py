@@ -1,10 +1,12 @@
 """The recipes under conf/experiment: each composes, and each tutorial's network is that of the tutorial."""
 
+import numpy as np
 import pytest
 import torch
 from running import ROOT, make_pictures
 
 from vitrine import compose, fit
+from vitrine.data.packed import pack
 from vitrine.models import VisionTransformer
 
 EXPERIMENTS = sorted(
@@ -28,7 +30,7 @@ def pictures(tmp_path):
 def composed(experiment, tmp_path, *words):
     if "vit_base" in experiment:
         words = (f"data.root={tmp_path / 'DIR'}", *words)
-    return compose([f"experiment={experiment}", f"paths.output_dir={tmp_path}", *words])
+    return compose([f"experiment={experiment}", f"paths.output_dir={tmp_path}", "accelerator=cpu", *words])
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -55,6 +57,22 @@ def test_the_papers_vit_base_has_the_papers_parameters_at_1000_classes(tmp_path,
     for name, value in model.to("meta").intermediates(images, "patches", "embedded", "logits").items():
         shapes[name] = tuple(value.shape)
     assert shapes == {"patches": (2, 196, 768), "embedded": (2, 197, 768), "logits": (2, 1000)}
+
+
+@pytest.mark.parametrize(("name", "accelerator"), [("cpu", "auto"), ("fast", "gpu"), ("best", "gpu"), ("stem", "gpu")])
+def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerator, tmp_path):
+    """From random images of its size, packed; real ones are too many to decode for each of these."""
+    text = (ROOT / "conf/experiment/cifar10" / f"{name}.yaml").read_text()
+    assert ("override /accelerator: gpu" in text) == (accelerator == "gpu")
+    random = np.random.default_rng(0)
+    splits = {
+        split: (random.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8), np.arange(count) % 10)
+        for split, count in (("train", 300), ("test", 40))
+    }
+    pack(tmp_path / "cifar10-packed", "cifar10", [str(one) for one in range(10)], splits, part_size=10**6)
+    small = ("debug.limit_batches=2", "trainer.max_epochs=1", "data.batch_size=16", f"data.root={tmp_path}")
+    result = fit(composed(f"cifar10/{name}", tmp_path, *small))
+    assert 0 <= result.metrics["test/acc"] <= 1
 
 
 @pytest.mark.parametrize("name", ["comsci_mnist", "pulfer_mnist", "notebook_mnist32"])

@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrine.app import compose as compose
+    from vitrine.composition import compose as compose
     from vitrine.training.fit import fit as fit
     from vitrine.training.load import load_run as load_run
     from vitrine.training.resume import resume as resume
 
 _HOMES = {
-    "compose": "vitrine.app",
+    "compose": "vitrine.composition",
     "fit": "vitrine.training.fit",
     "load_run": "vitrine.training.load",
     "resume": "vitrine.training.resume",

@@ -15,14 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from vitrine.composition import Point, check_words, composing, conf, finish, launcher, points
-from vitrine.composition import compose as compose
 from vitrine.config import EvalConfig
 from vitrine.config.multirun import TrainCommand
 from vitrine.config.overrides import quote
 from vitrine.errors import ConfigError, Interrupted, RunError, VitrineError
+from vitrine.runs.provenance import command_began
 from vitrine.training.launched import enter
-
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 def train() -> None:
@@ -37,14 +35,15 @@ def evaluate() -> None:
 
 def _train(command: TrainCommand) -> float:
     from vitrine.training.fit import fit
-    from vitrine.training.measure import command_began
+    from vitrine.training.measure import run_began
     from vitrine.training.resume import resume
 
-    began = command_began()
+    began, time_from = run_began(), command_began()
     if command.resume is not None:
-        result = resume(command.resume, command.run, list(HydraConfig.get().overrides.task), began=began)
+        words = list(HydraConfig.get().overrides.task)
+        result = resume(command.resume, command.run, words, began=began, time_from=time_from)
     else:
-        result = fit(command.run, began=began)
+        result = fit(command.run, began=began, time_from=time_from)
     return result.metrics["val/acc"]
 
 
@@ -80,7 +79,7 @@ def _main(name: str, one: Callable[[Any], float], several: Callable[[list[Point]
     except RunError as error:
         _exit_with(error, 1, show_traceback=False)
     except KeyboardInterrupt:
-        _exit_with(Interrupted("interrupted"), INTERRUPTED, show_traceback=False)
+        _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
 
 
 def _run(name: str, one: Callable[[Any], float], several: Callable[[list[Point], list[str]], int]) -> None:
@@ -100,15 +99,15 @@ def _run(name: str, one: Callable[[Any], float], several: Callable[[list[Point],
             if args.multirun:
                 sys.exit(1 if several(asked, args.overrides) else 0)
     except Interrupted as error:
-        _exit_with(error, INTERRUPTED, show_traceback)
+        _exit_with(error, error.exit_code, show_traceback)
     except VitrineError as error:
         _exit_with(error, 2, show_traceback)
 
     def job(composed: DictConfig) -> float:
         try:
-            return one(finish(name, composed))
+            return one(finish(name, composed, HydraConfig.get().overrides.task))
         except Interrupted as error:
-            _exit_with(error, INTERRUPTED, show_traceback)
+            _exit_with(error, error.exit_code, show_traceback)
         except VitrineError as error:
             _exit_with(error, 2 if isinstance(error, ConfigError) else 1, show_traceback)
         except Exception:

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
+from vitrine.config.like import like
 from vitrine.config.limits import faults
 from vitrine.config.multirun import LAUNCHERS, TrainCommand
 from vitrine.config.overrides import check_overrides, optional_section, quote
@@ -131,9 +132,14 @@ def check_words(name: str, arguments: list[str]) -> None:
         raise ConfigError(found)
 
 
-def finish(name: str, composed: DictConfig) -> Any:
-    """The typed configuration: what only the data's folder can say filled in, and everything checked."""
+def finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
+    """The typed configuration: what only a run's or the data's folder can say filled in, and everything checked.
+
+    ``words`` are the overrides that ``composed`` was made of.
+    """
     found = []
+    if name == "train" and composed.like is not None:
+        composed = _like(composed, words)
     if name == "eval":
         if OmegaConf.is_missing(composed, "run"):
             raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
@@ -150,6 +156,19 @@ def finish(name: str, composed: DictConfig) -> Any:
     if found:
         raise ConfigError(found)
     return config
+
+
+def _like(composed: DictConfig, words: Sequence[str]) -> DictConfig:
+    """The configuration of the run that ``like`` names, with ``words`` applied to it."""
+    folder = composed.like
+    if composed.resume is not None:
+        problem = "makes a new run, and resume goes on with an old one; type one of them"
+        raise ConfigError([Fault("like", folder, problem)])
+    try:
+        values = RunRecord.open(folder).config
+    except RunError as error:
+        raise ConfigError([Fault("like", folder, str(error))]) from None
+    return like("train", values, words, GlobalHydra.instance().config_loader())
 
 
 @contextmanager
@@ -218,7 +237,7 @@ class _Composer:
             off = [word for word, section in inside.items() if OmegaConf.select(without, section) is None]
             found += [_section_is_off(word, inside[word]) for word in off]
             words = [word for word in words if word not in off]
-        return finish(self.name, self.composed(words))
+        return finish(self.name, self.composed(words), words)
 
     def _parse(self, word: str) -> Override:
         if word not in self.parsed:
@@ -343,9 +362,12 @@ def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]
 
 def _devices_that_are_missing(configs: Sequence[TrainConfig]) -> list[Fault]:
     """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
-    from vitrine.training.devices import choose
+    from vitrine.training.devices import choose, gpus
+    from vitrine.training.estimate import missing_gpu
 
-    found = []
+    found: list[Fault] = []
+    if configs and not gpus():  # said once, not for each trial of a multirun
+        return [missing_gpu(configs[0], conf() / "experiment")]
     for config in configs:
         try:
             choose(config)

@@ -20,6 +20,16 @@ class RunError(VitrineError):
 class Interrupted(Exception):
     """Training was asked to stop, and has stopped after a whole step, its checkpoint written."""
 
+    exit_code = 130  # what a shell reports for a program that Ctrl-C ended
+    reason = "interrupted"
+
+
+class OutOfTime(Interrupted):
+    """Stopped like that because ``trainer.max_time`` is nearly over."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same again will get further
+    reason = "trainer.max_time is over"
+
 
 @dataclass(frozen=True)
 class Fault:

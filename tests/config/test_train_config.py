@@ -59,7 +59,7 @@ def change(default):
         ({"data__val_fraction": 1.0}, Fault("data.val_fraction", "1.0", "must be > 0 and < 1")),
         (
             {"optimizer__momentum": 0.9},
-            Fault("optimizer.momentum", "0.9", "belongs to sgd, not to optimizer=adamw"),
+            Fault("optimizer.momentum", "0.9", "belongs to sgd and muon, not to optimizer=adamw"),
         ),
         ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is needed by optimizer=adamw")),
         (
@@ -73,7 +73,7 @@ def change(default):
         ),
         (
             {"optimizer__name": "sgd", "optimizer__momentum": 0.9},
-            Fault("optimizer.betas", "[0.9, 0.999]", "belongs to adamw and adam, not to optimizer=sgd"),
+            Fault("optimizer.betas", "[0.9, 0.999]", "belongs to adamw, adam and muon, not to optimizer=sgd"),
         ),
         (
             {"optimizer__name": "adam", "optimizer__betas": None},

@@ -1,6 +1,7 @@
 """Optimisers are what their configuration says, and the learning rate moves as it should."""
 
 import math
+from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -10,7 +11,14 @@ from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.config.schema import OptimizerConfig, ScheduleConfig
 from vitrine.models import VisionTransformer
-from vitrine.training.optim import build_optimizer, build_schedule, ema_step, learning_rate_factor, parameter_groups
+from vitrine.training.optim import (
+    MuonAndAdamW,
+    build_optimizer,
+    build_schedule,
+    ema_step,
+    learning_rate_factor,
+    parameter_groups,
+)
 
 SMALL = ["model=vit_nano", "depth=1"]
 
@@ -142,7 +150,7 @@ def test_where_all_parameters_decay_none_is_spared():
     assert {id(one) for one in group["params"]} == {id(one) for one in model.parameters()}
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon"])
 def test_without_a_gradient_matrices_shrink_and_biases_stay(name):
     config = composed(*SMALL, f"optimizer={name}", "optimizer.weight_decay=0.1", "optimizer.lr=0.5")
     model = VisionTransformer(config.model)
@@ -184,7 +192,7 @@ def test_each_optimizer_has_its_settings_and_takes_a_step(name, kind, settings):
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon"])
 def test_the_fused_step_is_the_plain_one(name):
     config = composed(*SMALL, f"optimizer={name}", "optimizer.weight_decay=0.1")
     torch.manual_seed(0)
@@ -200,6 +208,111 @@ def test_the_fused_step_is_the_plain_one(name):
         optimizer.step()
         reference.step()
     torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()))
+
+
+MUON = ["optimizer=muon", "optimizer.lr=0.02", "optimizer.adamw_lr=0.01", "optimizer.weight_decay=0.1"]
+
+
+def with_gradients(model: VisionTransformer, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    for one in model.parameters():
+        one.grad = torch.randn(one.shape, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["pool=cls", "position=relative", "attention=local"], ["optimizer.decay_all=true"]],
+    ids=["plain", "tables", "decay-all"],
+)
+def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(words):
+    config = composed(*SMALL, *MUON, *words)
+    torch.manual_seed(0)
+    model, twin = VisionTransformer(config.model), VisionTransformer(config.model)
+    twin.load_state_dict(model.state_dict())
+    matrices = {f"blocks.0.{name}.weight" for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    decaying = {"patch_embed.proj.weight", "head.weight"}
+    named = dict(twin.named_parameters())
+    if "optimizer.decay_all=true" in words:
+        decaying = set(named) - matrices
+    references = [
+        torch.optim.Muon(
+            [named[name] for name in matrices], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW([named[name] for name in decaying], lr=0.01, weight_decay=0.1),
+    ]
+    if others := set(named) - matrices - decaying:
+        references.append(torch.optim.AdamW([named[name] for name in others], lr=0.01, weight_decay=0.0))
+    optimizer = build_optimizer(config.optimizer, model)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    for step in range(3):
+        with_gradients(model, step)
+        with_gradients(twin, step)
+        optimizer.step()
+        for reference in references:
+            reference.step()
+    assert not any(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+    torch.testing.assert_close(dict(model.named_parameters()), named)
+
+
+def test_muon_moves_a_matrix_as_far_as_adamw_in_every_direction():
+    """arXiv:2502.16982, section 2.2: the update's root mean square is 0.2 times the learning rate."""
+    config = composed(*SMALL, *MUON, "optimizer.weight_decay=0")
+    model = VisionTransformer(config.model)
+    before = model.blocks[0].mlp.fc1.weight.detach().clone()
+    optimizer = build_optimizer(config.optimizer, model)
+    with_gradients(model, 0)
+    optimizer.step()
+    update = model.blocks[0].mlp.fc1.weight.detach() - before
+    assert update.square().mean().sqrt().item() == pytest.approx(0.2 * 0.02, rel=0.15)
+    strengths = torch.linalg.svdvals(update)
+    assert strengths.max() < 2 * strengths.min(), "a gradient's own are further apart"
+
+
+def test_muon_goes_on_from_a_checkpoint_and_both_parts_follow_the_schedule():
+    config = composed(*SMALL, *MUON)
+    torch.manual_seed(0)
+    model, twin = VisionTransformer(config.model), VisionTransformer(config.model)
+    optimizer = build_optimizer(config.optimizer, model)
+    schedule = build_schedule(config.schedule, optimizer, steps=10)
+    for step in range(2):
+        with_gradients(model, step)
+        optimizer.step()
+        schedule.step()
+    twin.load_state_dict(model.state_dict())
+    resumed = build_optimizer(config.optimizer, twin)
+    later = build_schedule(config.schedule, resumed, steps=10)
+    resumed.load_state_dict(deepcopy(optimizer.state_dict()))  # as from a file
+    later.load_state_dict(schedule.state_dict())
+    for step in range(2, 4):
+        for one, its_optimizer, its_schedule in ((model, optimizer, schedule), (twin, resumed, later)):
+            with_gradients(one, step)
+            its_optimizer.step()
+            its_schedule.step()
+    torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()), rtol=0, atol=0)
+    assert isinstance(resumed, MuonAndAdamW)
+    factor = cosine(4, steps=10)
+    assert resumed.muon.param_groups[0]["lr"] == pytest.approx(0.02 * factor)
+    assert [group["lr"] for group in resumed.adamw.param_groups] == pytest.approx([0.01 * factor] * 2)
+
+
+def test_muon_clips_gradients_before_its_step():
+    """Lightning does so in the closure that a step is given."""
+    config = composed(*SMALL, *MUON)
+    model = VisionTransformer(config.model)
+    optimizer = build_optimizer(config.optimizer, model)
+    with_gradients(model, 0)
+    calls = []
+
+    def closure():
+        calls.append(torch.is_grad_enabled())
+        for one in model.parameters():
+            one.grad.zero_()
+        return 3.0
+
+    before = model.blocks[0].mlp.fc1.bias.detach().clone()
+    assert optimizer.step(closure) == 3.0
+    assert calls == [True]
+    assert torch.equal(model.blocks[0].mlp.fc1.bias, before)
 
 
 def test_counts_are_not_averaged():

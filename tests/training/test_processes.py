@@ -66,24 +66,26 @@ def test_two_processes_train_what_one_process_trains(tmp_path, group):
     assert json.loads((only_run(tmp_path / "two") / "run.json").read_text())["processes"] == 2
 
 
-def test_all_processes_have_the_statistics_of_the_first(tmp_path):
-    """Those of batch normalisation; else each would validate a model of its own, and go on with another."""
+def test_all_processes_have_the_weights_and_statistics_of_the_first(tmp_path):
+    """Those of batch normalisation, too; else each would validate a model of its own, and go on with another."""
     code = f"""
 import torch
 from vitrine import compose
 from vitrine.training import fit as fitting
 
-class Watching(fitting.StopOnSignal):  # the callback that every process has
+class Watching(fitting.CleanStop):  # the callback that every process has
     def on_validation_end(self, trainer, module):
-        values = torch.cat([one.double().flatten() for layer in module.statistics for one in layer.buffers()])
+        statistics = [one for layer in module.statistics for one in layer.buffers()]
+        assert sum(one.double().abs().sum() for one in statistics) > 1
+        values = torch.cat([one.detach().double().flatten() for one in (*statistics, *module.model.parameters())])
         first, second = module.all_gather(values)
-        assert values.abs().sum() > 1
         assert torch.equal(first, second)
         print("the same", flush=True)
 
-fitting.StopOnSignal = Watching
+fitting.CleanStop = Watching
 if __name__ == "__main__":
-    words = {WORDS!r} + ["patch_embed=conv_stem", "accelerator=cpu_ddp", "paths.output_dir={tmp_path}"]
+    words = {WORDS!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
+    words += ["paths.output_dir={tmp_path}"]
     fitting.fit(compose(words))
 """
     script = tmp_path / "script.py"
@@ -100,6 +102,16 @@ def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):
     records = [json.loads(path.read_text()) for path in tmp_path.glob("sweeps/*/*/run.json")]
     assert sorted(one["varies"] for one in records) == ["seed=0", "seed=1"]
     assert {one["status"] for one in records} == {"finished"}
+
+
+def test_processes_that_are_out_of_time_stop_together(tmp_path):
+    running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_time=1s")
+    _, err = running.communicate(timeout=200)
+    assert running.returncode == 75
+    run = only_run(tmp_path)
+    assert err == f"vitrine: trainer.max_time is over; go on with: python train.py resume={run}\n"
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert (run / "checkpoints" / "last.ckpt").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from lightning.pytorch.callbacks import Callback
 from running import ROOT, make_pictures, only_run
 
 from vitrine import compose, fit, resume
-from vitrine.errors import ConfigError, Interrupted, RunError
+from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
+from vitrine.training.stopping import TimeLimit
 
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
 WORDS = [
@@ -95,6 +96,41 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, 
     assert result.run_dir == record.path
     assert_same(record, whole)
     assert len(record.facts["resumed"]) == 1
+
+
+def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(whole, tmp_path):
+    words = [*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
+    with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; go on with: python train\.py resume="):
+        fit(compose(words), time_from=time.time() - 3600)
+    record = RunRecord(only_run(tmp_path))
+    assert (record.facts["status"], record.facts["reason"]) == ("interrupted", "trainer.max_time is over")
+    assert torch.load(record.last, weights_only=True)["global_step"] == 1, "each session gets a step further"
+
+    with pytest.raises(OutOfTime):
+        resume(record.path, time_from=time.time() - 3600)
+    assert torch.load(record.last, weights_only=True)["global_step"] == 2
+
+    longer = ["trainer.max_time=2h"]
+    resume(record.path, compose(longer), longer)
+
+    assert_same(record, whole)
+    assert record.facts["reason"] is None
+    assert record.config["trainer"]["max_time"] == "2h"
+    assert [one["step"] for one in record.facts["start_ups"]] == [0, 1, 2]
+
+
+def test_a_run_without_time_for_its_test_is_tested_when_it_goes_on(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(TimeLimit, "over", lambda self, *, trained=False: trained)
+        with pytest.raises(OutOfTime):
+            fit(compose([*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]))
+    record = RunRecord(only_run(tmp_path))
+    assert torch.load(record.last, weights_only=True)["global_step"] == 44
+    assert record.metrics == {}
+
+    resume(record.path)
+
+    assert_same(record, whole)
 
 
 def test_streamed_pictures_go_on_in_the_middle_of_an_epoch_also_from_memory(tmp_path):

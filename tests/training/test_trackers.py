@@ -2,10 +2,10 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from running import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 from vitrine import compose
 from vitrine.config.plain import to_plain
 from vitrine.errors import Interrupted
 from vitrine.runs import RunRecord
-from vitrine.training.trackers import RunLogger, TensorBoardTracker, WandbTracker, invite
+from vitrine.training.trackers import RunLogger, TensorBoardTracker, invite
+from vitrine.training.wandb_tracker import WandbTracker
 
 OFFLINE = ["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline", "tags=[ours]", "logger.wandb.tags=[theirs]"]
 
-GUESTS_ON_A_LONELY_MACHINE = """
+LONELY = """
 import json, os, sys
 from pathlib import Path
 
@@ -37,17 +40,29 @@ def variables():
     return {name: value for name, value in os.environ.items() if name.startswith("WANDB")}
 
 before = variables()
-record = RunRecord.create(Path(sys.argv[1]), "word")
-record.update(id=record.name)
-alone = invite(compose(["model=vit_nano"]), record, None, "")
-RunLogger(record, 0, alone).log_metrics({"epoch": 1, "lr": 0.1}, 1)
+folder = Path(sys.argv[1])
+
+def run(words):
+    record = RunRecord.create(folder, "word")
+    record.update(id=record.name)
+    guests = invite(compose(["model=vit_nano", *words]), record, None, "")
+    with RunLogger(record, 0, guests) as logger:
+        logger.log_metrics({"epoch": 1, "lr": 0.1}, 1)
+    return record
+
+record = run([])
 said = {
-    "alone": len(alone),
     "imported": [name for name in ("wandb", "tensorboard", "torch.utils.tensorboard") if name in sys.modules],
-    "same variables": variables() == before,
     "files": sorted(path.name for path in record.path.iterdir()),
 }
-said["unreachable"] = len(invite(compose(["model=vit_nano", "logger=wandb"]), record, None, ""))
+disabled = run(["logger=wandb", "logger.wandb.mode=disabled"])
+said["disabled"] = sorted(path.name for path in disabled.path.iterdir())
+lonely = run(["logger=wandb"])
+said["sessions"] = len(lonely.facts["wandb_kept"])
+said["pushed"] = lonely.facts["wandb_pushed"]
+import wandb
+wandb.teardown()
+said["same variables"] = variables() == before
 print(json.dumps(said))
 """
 
@@ -101,7 +116,7 @@ def end(
 
 def new_record(folder: Path) -> RunRecord:
     record = RunRecord.create(folder, "word")
-    record.update(id=record.name)
+    record.update(id=record.name, classes=["zero", "one"], code={"commit": "abc"})
     return record
 
 
@@ -117,36 +132,43 @@ class Sent:
     config: dict[str, Any]
     history: list[dict[str, Any]]
     summary: dict[str, Any]
-    exit_code: int | None
+    exit_code: int
+    artifacts: list[Any]
+
+
+LOGITS = np.array([[2, 0, 0], [0, 1, 0], [0, 0, 3]], dtype=np.float32)  # a class more than the data has
+LABELS = np.array([0, 0, 1])
+TABLES = ("predictions", "confusion_matrix_table")
+ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
 
 
 @pytest.fixture(scope="module")
-def two_runs(tmp_path_factory, picture) -> list[Sent]:
-    """Two runs one after the other in one process: the first finishes, the second fails."""
-    sent = []
-    for number, error in enumerate([None, ValueError("no")]):
-        config = compose([*OFFLINE, f"seed={number}"])
+def runs(tmp_path_factory, picture) -> dict[str, Sent]:
+    """Runs one after the other in one process, by how each of them ends."""
+    sent = {}
+    for number, (status, error) in enumerate(ENDS.items()):
+        config = compose([*OFFLINE, "logger.wandb.checkpoints=all", f"seed={number}"])
         record = new_record(tmp_path_factory.mktemp("run"))
+        np.savez(record.path / "predictions.npz", logits=LOGITS, labels=LABELS)
+        record.best.write_bytes(b"the best weights")
+        record.last.write_bytes(b"the last weights")
         tracker = WandbTracker(config.logger.wandb, config, record, group="a-sweep", varies=f"seed={number}")
+        assert record.facts["wandb_id"], "before anything is logged"
         logger = RunLogger(record, 0, [tracker])
         for step in (10, 20):
             logger.log_metrics({"epoch": 1, "train/loss": 2.5 / step + number}, step)
         logger.log_metrics({"epoch": 1, "val/acc": 0.25}, 20)
-        end(logger, {"test/acc": 0.5 + number / 8}, {"curves": picture}, error)
+        end(logger, {"test/acc": 0.5 + number / 8, "val/acc": 0.75}, {"curves": picture}, error)
         assert logger.guests == [tracker]
-        sent.append(read_back(record))
+        sent[status] = read_back(record)
     return sent
 
 
 def read_back(record: RunRecord) -> Sent:
-    deadline = time.monotonic() + 20
-    (log,) = record.path.glob("wandb/offline-run-*/*.wandb")
-    while True:  # the client's own process may still be writing
-        records = transactions(log)
-        exits = [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"]
-        if exits or time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
+    (name,) = record.facts["wandb_kept"]
+    (log,) = (record.path / "wandb" / name).glob("*.wandb")
+    records = transactions(log)
+    exits = [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"]
     (run, *_) = [one.run for one in records if one.WhichOneof("record_type") == "run"]
     summary: dict[str, Any] = {}
     history = []
@@ -154,8 +176,10 @@ def read_back(record: RunRecord) -> Sent:
         if one.WhichOneof("record_type") == "summary":
             summary |= values(one.summary.update)
         if one.WhichOneof("record_type") == "history":
-            history.append(values(one.history.item))
-    return Sent(record, run, values(run.config.update), history, summary, exits[0] if exits else None)
+            history.append(values(one.history.item) | {"step": one.history.step.num})
+    artifacts = [one.artifact for one in records if one.WhichOneof("record_type") == "artifact"]
+    artifacts += [one.request.log_artifact.artifact for one in records if one.request.HasField("log_artifact")]
+    return Sent(record, run, values(run.config.update), history, summary, exits[0], artifacts)
 
 
 def transactions(path: Path) -> list[Any]:
@@ -185,83 +209,116 @@ def values(items: Any) -> dict[str, Any]:
     return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
 
 
-def test_wandb_has_the_history(two_runs):
-    for number, sent in enumerate(two_runs):
-        rows = [{name: row[name] for name in row if not name.startswith("_")} for row in sent.history]
-        assert rows[:3] == [
-            {"epoch": 1, "train/loss": 0.25 + number, "step": 10},
-            {"epoch": 1, "train/loss": 0.125 + number, "step": 20},
-            {"epoch": 1, "val/acc": 0.25, "step": 20},
+def test_wandb_has_the_history_by_optimiser_step(runs):
+    for number, sent in enumerate(runs.values()):
+        rows = [
+            {name: row[name] for name in ("step", "epoch", "train/loss", "val/acc") if name in row}
+            for row in sent.history
+        ]
+        assert rows[:2] == [
+            {"step": 10, "epoch": 1, "train/loss": 0.25 + number},
+            {"step": 20, "epoch": 1, "train/loss": 0.125 + number, "val/acc": 0.25},
         ]
 
 
-def test_wandb_has_the_final_metrics_and_the_pictures(two_runs, picture):
-    for number, sent in enumerate(two_runs):
-        assert sent.summary["test/acc"] == 0.5 + number / 8
+def test_wandb_has_the_final_metrics_and_the_pictures(runs, picture):
+    for number, (status, sent) in enumerate(runs.items()):
+        told = {name: sent.summary.get(name) for name in ("test/acc", "val/acc", "status", "commit")}
+        assert told == {"test/acc": 0.5 + number / 8, "val/acc": 0.75, "status": status, "commit": "abc"}
         (drawn,) = [row for row in sent.history if "curves/path" in row]
         assert (drawn["curves/_type"], drawn["curves/width"], drawn["curves/height"]) == ("image-file", 9, 6)
         (copy,) = sent.record.path.glob(f"wandb/offline-run-*/files/{drawn['curves/path']}")
         assert np.array_equal(Image.open(copy), Image.open(picture))
 
 
-def test_wandb_has_the_whole_configuration(two_runs):
-    for number, sent in enumerate(two_runs):
-        expected = json.loads(json.dumps(to_plain(compose([*OFFLINE, f"seed={number}"]))))
+def test_wandb_has_the_test_predictions_and_their_confusion_matrix(runs):
+    for sent in runs.values():
+        files = {
+            name: list(sent.record.path.glob(f"wandb/offline-run-*/files/media/table/{name}_*")) for name in TABLES
+        }
+        tables = {name: json.loads(path.read_text()) for name, (path,) in files.items()}
+        rows = [dict(zip(tables["predictions"]["columns"], row, strict=True)) for row in tables["predictions"]["data"]]
+        assert [(row["true"], row["predicted"], row["right"]) for row in rows] == [
+            ("zero", "zero", True),
+            ("zero", "one", False),
+            ("one", "no. 2", False),
+        ]
+        assert rows[0]["confidence"] == pytest.approx(np.exp(2) / (np.exp(2) + 2))
+        counted = [row for row in tables["confusion_matrix_table"]["data"] if row[2]]
+        assert counted == [["zero", "zero", 1], ["zero", "one", 1], ["one", "no. 2", 1]]
+
+
+def test_wandb_has_the_checkpoints_that_are_asked_for(runs):
+    for sent in runs.values():
+        models = [one for one in sent.artifacts if one.type == "model"]
+        assert [sorted(one.aliases) for one in models] == [["last", "latest"], ["best", "latest"]]
+        assert {one.name for one in models} == {f"checkpoint-{sent.run.run_id}"}
+        assert [Path(one.manifest.contents[0].local_path).name for one in models] == ["last.ckpt", "best.ckpt"]
+
+
+def test_wandb_has_the_whole_configuration(runs):
+    for number, sent in enumerate(runs.values()):
+        words = [*OFFLINE, "logger.wandb.checkpoints=all", f"seed={number}"]
+        expected = json.loads(json.dumps(to_plain(compose(words))))
         assert {name: value for name, value in sent.config.items() if name != "_wandb"} == expected
 
 
-def test_wandb_has_the_names_that_a_run_is_found_by(two_runs):
-    for number, sent in enumerate(two_runs):
+def test_wandb_has_the_names_that_a_run_is_found_by(runs):
+    for number, sent in enumerate(runs.values()):
         run = sent.run
-        assert (run.project, run.run_group, run.display_name, run.job_type) == (
-            "vitrine",
-            "a-sweep",
-            f"seed={number}",
-            "train",
-        )
+        named = (run.project, run.run_group, run.display_name, run.job_type)
+        assert named == ("vitrine", "a-sweep", f"seed={number}", "train")
         assert sorted(run.tags) == ["ours", "theirs"]
         assert run.run_id == sent.record.facts["wandb_id"]
+    assert len({sent.run.run_id for sent in runs.values()}) == len(runs)
 
 
-def test_wandb_runs_of_one_process_are_two(two_runs):
-    first, second = two_runs
-    assert first.run.run_id != second.run.run_id
+def test_wandb_knows_what_became_of_each_run(runs):
+    assert {status: sent.exit_code for status, sent in runs.items()} == {"finished": 0, "failed": 1, "interrupted": 255}
 
 
-def test_wandb_knows_which_run_failed(two_runs):
-    assert [sent.exit_code for sent in two_runs] == [0, 1]
+def test_what_ran_offline_is_whole_and_not_pushed(runs):
+    for sent in runs.values():
+        facts = sent.record.facts
+        assert (facts["wandb_open"], facts["wandb_pushed"], len(facts["wandb_kept"])) == (False, None, 1)
 
 
-def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(two_runs):
-    record = two_runs[0].record
-    config = compose([*OFFLINE, "logger.wandb.group=mine", "logger.wandb.name=own", "logger.wandb.project=other"])
-    before = set(record.path.glob("wandb/offline-run-*/*.wandb"))
+def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(runs, tmp_path):
+    record = RunRecord(Path(shutil.copytree(runs["interrupted"].record.path, tmp_path / "run", symlinks=True)))
+    words = ["logger.wandb.group=mine", "logger.wandb.name=own", "logger.wandb.project=other", "logger.wandb.notes=why"]
+    config = compose([*OFFLINE, *words])
     tracker = WandbTracker(config.logger.wandb, config, record, group="a-sweep", varies="seed=0")
-    try:
-        assert tracker.run.id == two_runs[0].run.run_id == record.facts["wandb_id"]
-        assert (tracker.run.group, tracker.run.name, tracker.run.project) == ("mine", "own", "other")
-    finally:
-        tracker.finish("interrupted", {}, {})
-    assert {path.name for path in record.path.glob("wandb/offline-run-*/*.wandb")} == {path.name for path in before}
+    tracker.log({"epoch": 2, "train/loss": 0.5}, 30)
+    tracker.finish("finished", {}, {})
+    first, second = record.facts["wandb_kept"]
+    assert first == runs["interrupted"].record.facts["wandb_kept"][0]
+    (log,) = (record.path / "wandb" / second).glob("*.wandb")
+    (run, *_) = [one.run for one in transactions(log) if one.WhichOneof("record_type") == "run"]
+    assert run.run_id == runs["interrupted"].run.run_id
+    assert (run.run_group, run.display_name, run.project, run.notes) == ("mine", "own", "other", "why")
 
 
-def test_a_run_that_was_never_ended_on_wandb_is_not_taken_for_the_next_one(tmp_path):
-    config = compose(OFFLINE)
-    records = [new_record(tmp_path), new_record(tmp_path)]
-    trackers = [WandbTracker(config.logger.wandb, config, record, None, "") for record in records]
-    try:
-        assert [tracker.run.id for tracker in trackers] == [record.facts["wandb_id"] for record in records]
-        assert [tracker.run.name for tracker in trackers] == [record.name for record in records]
-    finally:
-        for tracker in trackers:
-            tracker.finish("failed", {}, {})
+def test_a_private_run_sends_nothing_of_the_machine_or_the_code(tmp_path):
+    config = compose([*OFFLINE, "logger.wandb.private=true", f"paths.output_dir={tmp_path}/my-secret-place"])
+    record = new_record(tmp_path)
+    WandbTracker(config.logger.wandb, config, record, None, "").finish("finished", {"val/acc": 0.5}, {})
+    sent = read_back(record)
+    assert sent.run.host == "private"
+    assert "paths" not in sent.config
+    assert "root" not in sent.config["data"]
+    assert sent.summary.get("commit") is None
+    (session,) = record.path.glob("wandb/offline-run-*")
+    assert [path.name for path in (session / "files").rglob("*")] == [], "no requirements, metadata or patch"
+    (log,) = session.glob("*.wandb")
+    for secret in ("my-secret-place", str(ROOT), sys.executable, "pytest"):
+        assert secret.encode() not in log.read_bytes(), secret
 
 
-def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_stays_away(tmp_path):
+def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_goes_on_offline(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     done = subprocess.run(
-        [sys.executable, "-c", GUESTS_ON_A_LONELY_MACHINE, str(tmp_path / "runs")],
-        env={**kept, "HOME": str(tmp_path), "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_TAGS": "untouched"},
+        [sys.executable, "-c", LONELY, str(tmp_path / "runs")],
+        env={**kept, "HOME": str(tmp_path), "WANDB_TAGS": "untouched"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -269,22 +326,23 @@ def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
-        "alone": 0,
         "imported": [],
-        "same variables": True,
         "files": ["checkpoints", "metrics.csv", "run.json"],
-        "unreachable": 0,
+        "disabled": ["checkpoints", "metrics.csv", "run.json"],
+        "sessions": 1,
+        "pushed": None,
+        "same variables": True,
     }
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("vitrine:")]
-    assert "wandb could not start" in line
-    assert "logger.wandb.mode=offline" in line
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("vitrine: wandb goes on offline: nobody is logged in; `wandb login`")
+    assert "scripts/wandb_sync.py" in line
 
 
 # --- TensorBoard -------------------------------------------------------------------------------------------------
 
 
-def test_tensorboard_has_scalars_and_pictures(record, picture):
-    (tracker,) = invite(compose(["model=vit_nano", "logger=tensorboard"]), record, None, "")
+def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
+    (tracker,) = invite(compose(["model=vit_nano", "logger=tensorboard", "tags=[a,b]"]), record, None, "")
     assert isinstance(tracker, TensorBoardTracker)
     logger = RunLogger(record, 0, [tracker])
     for step in (10, 20):
@@ -300,6 +358,17 @@ def test_tensorboard_has_scalars_and_pictures(record, picture):
     decoded = record.path / "decoded.png"
     decoded.write_bytes(image.encoded_image_string)
     assert np.array_equal(Image.open(decoded), Image.open(picture))
+
+    found = events.summary_metadata
+    started = metadata.parse_session_start_info_plugin_data(found[metadata.SESSION_START_INFO_TAG].plugin_data.content)
+    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.hparams.items()}
+    assert (values["model.depth"], values["optimizer.lr"], values["tags"]) == (
+        tracker.config.model.depth,
+        tracker.config.optimizer.lr,
+        "['a', 'b']",
+    )
+    asked = metadata.parse_experiment_plugin_data(found[metadata.EXPERIMENT_TAG].plugin_data.content)
+    assert [one.name.tag for one in asked.metric_infos] == ["final/test/acc"], "a column beside the hyperparameters"
 
 
 def test_tensorboard_that_cannot_write_stays_away(record, capsys):

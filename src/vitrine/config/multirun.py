@@ -20,11 +20,13 @@ WITHOUT_EFFECT = (
     "name",
     "tags",
     "resume",
+    "like",
     "debug.traceback",
     "debug.profile",
     "data.storage",
     "data.workers",
     "trainer.log_every_n_steps",
+    "trainer.max_time",
 )
 
 

@@ -20,11 +20,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.errors import Fault, nearest
+from vitrine.secrecy import TOLD, hide, holds_secret, names_secret
 
 _HYDRA = ("hydra", "hydra/")
 PATHS = (
     "run",
     "resume",
+    "like",
     "model.pretrained",
     "data_root",
     "data.root",
@@ -44,8 +46,13 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
     """
     parser = OverridesParser.create(config_loader=loader)
     groups = set(_groups(loader))
+    known = groups | set(keys(schema))
     sound, faults = [], []
     for argument in arguments:
+        name, _, value = argument.partition("=")
+        if holds_secret(argument) or (names_secret(name) and value and name.lstrip("+~") not in known):
+            faults.append(Fault(hide(name), "", TOLD))
+            continue
         try:
             override = parser.parse_override(argument)
         except HydraException as error:

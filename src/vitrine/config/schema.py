@@ -3,22 +3,25 @@
 A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from omegaconf import MISSING
 
+from vitrine.config.duration import duration_seconds
 from vitrine.config.limits import choice, faults, number
 from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import Fault
+from vitrine.secrecy import TOLD, secrets_in
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
 STORAGES = ("auto", "device", "memory", "disk")
-OPTIMIZERS = ("adamw", "adam", "sgd")
+OPTIMIZERS = ("adamw", "adam", "sgd", "muon")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 WANDB_MODES = ("online", "offline", "disabled")
+WANDB_CHECKPOINTS = ("none", "best", "all")
 MONITORS = ("val/acc", "val/loss")
 CHOSEN = (*MONITORS, "last")
 LOSSES = ("cross_entropy", "softmax_cross_entropy")
@@ -116,7 +119,8 @@ class OptimizerConfig:
     """An optimiser and what it is set to.
 
     Weight decay acts on matrices only, not on biases, norms or tables; or, with ``decay_all``, on every parameter.
-    ``betas`` belongs to adamw and adam, ``momentum`` to sgd; the other is null.
+    ``betas`` belongs to adamw and adam, ``momentum`` to sgd; the other is null. muon has both: its momentum and ``lr``
+    act on the blocks' matrices, its ``betas`` and ``adamw_lr`` on everything else, which AdamW trains.
     """
 
     name: str = choice(OPTIMIZERS, MISSING)
@@ -125,6 +129,7 @@ class OptimizerConfig:
     decay_all: bool = False
     betas: list[float] | None = number(None, ge=0, lt=1)
     momentum: float | None = number(None, ge=0, lt=1)
+    adamw_lr: float | None = number(None, gt=0, le=100)
 
 
 @dataclass
@@ -144,6 +149,7 @@ class TrainerConfig:
 
     Attributes:
         max_epochs: passes over the training images.
+        max_time: the run is stopped, to be gone on with, before its command has taken so long: ``10m``, ``00:10:00``.
         accelerator: where to compute; ``auto`` takes a GPU if there is one.
         devices: processes, one per GPU, or so many on the CPU; null takes every GPU there is.
         precision: ``auto`` is bfloat16 where that is faster (training/devices.py), else float32. ``tf32`` is float32
@@ -158,6 +164,7 @@ class TrainerConfig:
     """
 
     max_epochs: int = number(MISSING, ge=1, le=1_000_000)
+    max_time: str | None = None
     accelerator: str = choice(ACCELERATORS, "auto")
     devices: int | None = number(1, ge=1, le=1024)
     precision: str = choice(PRECISIONS, "auto")
@@ -201,7 +208,19 @@ class CallbacksConfig:
 
 @dataclass
 class WandbConfig:
-    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY."""
+    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
+
+    Attributes:
+        project, entity: where runs go; ``entity`` is a user or a team, null the account's default.
+        mode: ``offline`` keeps everything in the run folder, for scripts/wandb_sync.py.
+        group: what runs belong together; null is the sweep.
+        name: null is what varies in a sweep, else the run folder's name.
+        tags: added to the run's own.
+        notes: a text about the run.
+        checkpoints: which are uploaded as artifacts, with their names as aliases.
+        private: send no code version, host name, requirements or paths.
+        timeout: seconds that training may wait for W&B at its end.
+    """
 
     project: str = "vitrine"
     entity: str | None = None
@@ -210,6 +229,9 @@ class WandbConfig:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
+    checkpoints: str = choice(WANDB_CHECKPOINTS, "none")
+    private: bool = False
+    timeout: float = number(60.0, gt=0, le=86_400)
 
 
 @dataclass
@@ -262,6 +284,8 @@ class TrainConfig:
         name: word in the run folder's name; null describes the run by what it trains.
         tags: words to find the run by.
         resume: run folder to go on with; null starts a new run.
+        like: run folder whose configuration a new run takes, but for what is typed. In that run's run.json, not in its
+            config.yaml.
     """
 
     model: ViTConfig = MISSING
@@ -279,6 +303,7 @@ class TrainConfig:
     name: str | None = None
     tags: list[str] = field(default_factory=list)
     resume: str | None = None
+    like: str | None = None
 
 
 @dataclass
@@ -306,6 +331,7 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
     found = vit_faults(config.model, "model.")
     found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
+    found += [Fault(key, "", TOLD) for key in secrets_in(asdict(config))]
     broken = {fault.key for fault in found}
     data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
 
@@ -316,7 +342,18 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     if data.storage == "disk" and data.name != "imagefolder":
         problem = f"streams pictures: data=imagefolder; data={data.name} is read into memory as a whole"
         found.append(Fault("data.storage", "disk", problem))
-    for key, used, by in (("betas", ("adamw", "adam"), "adamw and adam"), ("momentum", ("sgd",), "sgd")):
+    if config.trainer.max_time is not None:
+        try:
+            duration_seconds(config.trainer.max_time)
+        except ValueError as error:
+            given = config.trainer.max_time
+            near = f"trainer.max_time={given}s, or trainer.max_time={given}m" if given.isdigit() else ""
+            found.append(Fault("trainer.max_time", given, str(error), near))
+    for key, used, by in (
+        ("betas", ("adamw", "adam", "muon"), "adamw, adam and muon"),
+        ("momentum", ("sgd", "muon"), "sgd and muon"),
+        ("adamw_lr", ("muon",), "muon"),
+    ):
         value = getattr(optimizer, key)
         if optimizer.name in used and value is None:
             found.append(Fault(f"optimizer.{key}", "null", f"is needed by optimizer={optimizer.name}"))

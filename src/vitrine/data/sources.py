@@ -22,6 +22,7 @@ from torch import Tensor
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.folder import ImageFolder
+from vitrine.data.packed import folder_of, read_packed
 from vitrine.data.pictures import MODES, Decoder, Pictures
 from vitrine.errors import DataError, first_line
 
@@ -83,7 +84,7 @@ class Images:
 
 
 def load(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> Images:
-    """Read the data set that ``config`` names, downloading it where it is not there yet.
+    """Read the data set that ``config`` names, packed or as its source has it, downloading it where it is neither.
 
     Images of another size than ``config.image_size`` are resized to it, bilinear with antialiasing. Pictures are
     decoded, and kept in the cache, unless they would take more than ``memory`` bytes: then they stay on disk.
@@ -91,7 +92,8 @@ def load(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> Image
     Raises:
         DataError: it is missing and cannot be downloaded, damaged, or of other channels than ``config`` says.
     """
-    images = SOURCES[config.name](config)
+    folder = folder_of(config.root, config.name)
+    images = _packed(folder, config.name) if folder.is_dir() else SOURCES[config.name](config)
     if images.nbytes <= memory:
         val, test = (split and _decoded(split, cache_dir) for split in (images.val, images.test))
         images = Images(images.classes, _decoded(images.train, cache_dir), val, test)
@@ -102,6 +104,12 @@ def load(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> Image
     size = config.image_size
     val, test = (split and _resized(split, size) for split in (images.val, images.test))
     return Images(images.classes, _resized(images.train, size), val, test)
+
+
+def _packed(folder: Path, name: str) -> Images:
+    classes, arrays = read_packed(folder, name)
+    splits = {split: Split(*map(torch.from_numpy, pair)) for split, pair in arrays.items()}
+    return Images(classes, splits["train"], splits.get("val"), splits.get("test"))
 
 
 def _decoded(split: Split, cache_dir: Path) -> Split:

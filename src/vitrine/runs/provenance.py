@@ -1,20 +1,32 @@
-"""Where a run's numbers come from: code, versions and machine."""
+"""Where a run's numbers come from: command, code, versions and machine."""
 
 import os
 import platform
 import shlex
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from vitrine.secrecy import hide
 
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
 
 
 def command() -> str:
-    """The command that started this process, as it can be typed again."""
-    return shlex.join(["python", *sys.orig_argv[1:]])
+    """The command that started this process, as it can be typed again; without any secret that is in it."""
+    return hide(shlex.join(["python", *sys.orig_argv[1:]]))
+
+
+def command_began() -> float:
+    """When this process began, as ``time.time()`` gives it; now, where the system doesn't say, as only Linux does."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, AttributeError):
+        return time.time()
 
 
 def versions() -> dict[str, str]:
@@ -52,7 +64,9 @@ def code() -> tuple[dict[str, Any], str]:
     new = _git(source, "ls-files", "--others", "--exclude-standard", *places)
     if commit is None or difference is None or new is None:
         return {}, ""
-    return {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}, difference
+    return {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}, hide(
+        difference
+    )
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -29,7 +29,7 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], data: str) -> str:
         data: the data source.
     """
     parts = [word.partition("=") for word in words]
-    fixed = sorted(f"{key}={value}" for key, _, value in parts if not has_no_effect(key, data))
+    fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or not has_no_effect(key, data))
     chosen = {key: value for key, _, value in parts}
     choices = [chosen[key] for key in ("experiment", "model", "data", "sweep") if key in chosen]
     told = "_".join([*choices, "-".join(sorted(key.rpartition(".")[2] for key in keys))])

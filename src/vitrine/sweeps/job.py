@@ -13,7 +13,7 @@ import submitit
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine.errors import Interrupted
-from vitrine.sweeps.process import INTERRUPTED, print_to
+from vitrine.sweeps.process import print_to
 from vitrine.sweeps.trial import Busy, Outcome, Trial, carry_out, died
 
 WARNING_SECONDS = 90  # before its time is over a job is asked to stop: enough to finish a step and save
@@ -48,7 +48,7 @@ class Job:
             if late and _saved(self.trial) == before:
                 return died(self.trial, f"launcher.time={self.minutes} is too short: it came to no step in that time")
             _queue_again(late)
-            sys.exit(INTERRUPTED)
+            sys.exit(Interrupted.exit_code)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from vitrine.composition import Point
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted
+from vitrine.runs.provenance import command_began
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
 from vitrine.sweeps.queue import Queue
@@ -30,10 +31,10 @@ def run(points: Sequence[Point], launcher: str) -> int:
         queue = Queue(sweep.trials, board.begins, board.ended)
         try:
             carry_out_all(queue)
-        except Interrupted:
+        except Interrupted as stop:
             board.outcomes = sweep.outcomes()
             sweep.write(board.outcomes)
-            raise Interrupted("interrupted; the same command goes on with what is left") from None
+            raise type(stop)(f"{stop.reason}; the same command goes on with what is left") from None
     show_end(sweep, board.outcomes)
     return sum(came.status == "failed" for came in board.outcomes)
 
@@ -63,6 +64,6 @@ def _one_after_the_other(queue: Queue) -> None:
             time.sleep(0.2)
             continue
         try:
-            queue.tell(trial, carry_out(trial))
+            queue.tell(trial, carry_out(trial, time_from=command_began()))
         except Busy:
             queue.put_back(trial)

@@ -19,11 +19,12 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import FrameType
 
 from vitrine.config.multirun import LauncherConfig
-from vitrine.errors import ConfigError, Fault, Interrupted
+from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
+from vitrine.runs.provenance import command_began
 from vitrine.sweeps.queue import Queue
 from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
 
-BUSY, INTERRUPTED = 75, 130  # exit codes of a process that found another at its trial, or was asked to stop
+BUSY = 76  # exit code of a process that found another at its trial
 POLL_SECONDS = 0.5
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without one of them there is no need to ask PyTorch
 
@@ -43,12 +44,14 @@ def carry_out_all(queue: Queue, free: list[Place]) -> None:
         Interrupted: Ctrl-C or SIGTERM; the processes have saved what they were at.
     """
     context = _context()
+    time_from = command_began()
+    late = False
     running: dict[ForkServerProcess, tuple[Trial, Place]] = {}
     with _asked_to_stop(running) as asked:
-        while running or not (queue.done or asked):
-            while free and not asked and (trial := queue.ask()) is not None:
+        while running or not (queue.done or asked or late):
+            while free and not (asked or late) and (trial := queue.ask()) is not None:
                 place = free.pop()
-                process = context.Process(target=_one, args=(trial, place, time.time()))
+                process = context.Process(target=_one, args=(trial, place, time.time(), time_from))
                 process.start()
                 running[process] = (trial, place)
             ended = wait([process.sentinel for process in running], POLL_SECONDS) if running else []
@@ -58,9 +61,10 @@ def carry_out_all(queue: Queue, free: list[Place]) -> None:
                 process.join()
                 trial, place = running.pop(process)
                 free.append(place)
+                late |= process.exitcode == OutOfTime.exit_code
                 _collect(queue, trial, process.exitcode or 0, bool(asked))
-    if asked:
-        raise Interrupted("interrupted")
+    if asked or late:
+        raise OutOfTime if late else Interrupted
 
 
 def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
@@ -98,14 +102,14 @@ def _collect(queue: Queue, trial: Trial, code: int, asked: bool) -> None:
         name = signal.Signals(-code).name
         hint = "; out of memory?" if name == "SIGKILL" else ""
         queue.tell(trial, died(trial, f"its process was killed by {name}{hint}"))
-    elif code in (0, INTERRUPTED) or asked:
+    elif code in (0, Interrupted.exit_code, OutOfTime.exit_code) or asked:
         queue.tell(trial, outcome(trial.folder))
     else:
         log = trial.log
         queue.tell(trial, died(trial, f"its process ended with code {code}; {log} may say why"))
 
 
-def _one(trial: Trial, place: Place, began: float) -> None:
+def _one(trial: Trial, place: Place, began: float, time_from: float) -> None:
     """The life of one process."""
     os.setsid()  # Ctrl-C reaches it by its parent alone
     print_to(trial)
@@ -117,11 +121,13 @@ def _one(trial: Trial, place: Place, began: float) -> None:
 
     torch.set_num_threads(place.threads)
     try:
-        carry_out(trial, began)
+        carry_out(trial, began, time_from)
     except Busy:
         sys.exit(BUSY)
-    except (Interrupted, KeyboardInterrupt):
-        sys.exit(INTERRUPTED)
+    except Interrupted as stop:
+        sys.exit(stop.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(Interrupted.exit_code)
 
 
 def print_to(trial: Trial) -> None:

@@ -19,7 +19,16 @@ from vitrine.errors import Interrupted, RunError, VitrineError
 from vitrine.runs import RunRecord
 
 # May be other than when an interrupted trial was begun: it goes on with the new value.
-GOES_ON_WITH = ("accelerator", "data.root", "data.storage", "data.workers", "paths.cache_dir", "logger", "debug")
+GOES_ON_WITH = (
+    "accelerator",
+    "trainer.max_time",
+    "data.root",
+    "data.storage",
+    "data.workers",
+    "paths.cache_dir",
+    "logger",
+    "debug",
+)
 
 
 @dataclass(frozen=True)
@@ -84,12 +93,13 @@ def outcome(folder: Path) -> Outcome:
     return Outcome(status, metrics, facts.get("error") or "", metrics.get("train_seconds", 0.0))
 
 
-def carry_out(trial: Trial, began: float | None = None) -> Outcome:
+def carry_out(trial: Trial, began: float | None = None, time_from: float | None = None) -> Outcome:
     """Do what is left of ``trial``, and say what it has come to.
 
     Args:
         trial: what to do.
         began: when the process began to do it, as ``time.time()`` gives it.
+        time_from: from when trainer.max_time counts, if not from then.
 
     Raises:
         Busy: another process is at it.
@@ -100,7 +110,7 @@ def carry_out(trial: Trial, began: float | None = None) -> Outcome:
         if known.status == "finished":
             return known
         try:
-            _train(trial, known, began)
+            _train(trial, known, began, time_from)
         except Interrupted:
             raise
         except VitrineError as error:
@@ -146,7 +156,7 @@ def died(trial: Trial, reason: str) -> Outcome:
     return outcome(trial.folder)
 
 
-def _train(trial: Trial, known: Outcome, began: float | None) -> None:
+def _train(trial: Trial, known: Outcome, began: float | None, time_from: float | None) -> None:
     from vitrine.training.checkpoints import read_checkpoint
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
@@ -159,10 +169,17 @@ def _train(trial: Trial, known: Outcome, began: float | None) -> None:
             print(f"vitrine: {trial.told} starts over: {error}", file=sys.stderr)
         else:
             record.end("interrupted")  # also where it says that it is running: that process would hold the lock
-            resume(trial.folder, trial.config, [f"{key}=" for key in GOES_ON_WITH], began=began)
+            resume(trial.folder, trial.config, [f"{key}=" for key in GOES_ON_WITH], began=began, time_from=time_from)
             return
     shutil.rmtree(trial.folder, ignore_errors=True)
-    fit(trial.config, folder=trial.folder, group=trial.folder.parent.name, varies=trial.told, began=began)
+    fit(
+        trial.config,
+        folder=trial.folder,
+        group=trial.folder.parent.name,
+        varies=trial.told,
+        began=began,
+        time_from=time_from,
+    )
 
 
 def _note_failure(trial: Trial, error: str) -> None:

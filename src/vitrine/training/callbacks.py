@@ -1,12 +1,7 @@
-"""What happens around training: progress for a person, speed for the record, and a clean stop when one is asked for."""
+"""What happens around training: progress for a person, and rows for the record."""
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,85 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitrine.errors import Interrupted
-from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.classifier import Classifier
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def signals_given_back() -> Iterator[None]:
-    """Whoever handled signals before handles them again afterwards: StopOnSignal and Lightning leave theirs behind."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-class StopOnSignal(Callback):
-    """On Ctrl-C or SIGTERM: finish the step, save, and raise :class:`Interrupted`. A second Ctrl-C stops at once.
-
-    In several processes all stop after the same step, within about a second of one of them being asked to: they agree
-    on it every so many steps. To be used inside :func:`signals_given_back`.
-    """
-
-    AGREE_SECONDS = 1.0
-
-    def __init__(self, checkpoints: Checkpoints) -> None:
-        self.checkpoints = checkpoints
-        self.asked = False
-        self._presses = 0  # of Ctrl-C
-        self._every = 1  # steps between two agreements, in several processes
-        self._epoch = (0.0, 0)  # when it began, and the step
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Listen, where signals can be listened to: in the main thread.
-
-        Only now, to take the place of Lightning's own handler, which talks to the other processes while it handles a
-        signal: whatever they are in the middle of then never ends.
-        """
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._ask)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""
-        due = self.asked if trainer.world_size == 1 else trainer.global_step % self._every == 0
-        if due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._agreed(trainer):
-            self.checkpoints.save(trainer)
-            raise Interrupted
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Look at the clock."""
-        self._epoch = (time.monotonic(), trainer.global_step)
-
-    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Find, from the epoch's pace in the first process, how many steps take a second."""
-        begin, before = self._epoch
-        if trainer.world_size > 1 and begin and trainer.global_step > before:
-            pace = (trainer.global_step - before) / (time.monotonic() - begin)
-            self._every = max(1, int(trainer.strategy.broadcast(pace) * self.AGREE_SECONDS))
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Stop if that was asked for; the epoch has been saved."""
-        if self._agreed(trainer):
-            raise Interrupted
-
-    def _agreed(self, trainer: pl.Trainer) -> bool:
-        if trainer.world_size == 1:
-            return self.asked
-        return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            self._presses += 1
-            if self._presses > 1:
-                raise Interrupted
-        self.asked = True
 
 
 class TrainingLog(Callback):

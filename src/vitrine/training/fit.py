@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from vitrine.atomic import write_text
 from vitrine.config import TrainConfig, train_faults
+from vitrine.config.duration import duration_seconds
 from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
 from vitrine.data.plan import mix
@@ -26,7 +27,7 @@ from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
-from vitrine.training.callbacks import ProgressBar, StopOnSignal, TrainingLog, signals_given_back
+from vitrine.training.callbacks import ProgressBar, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
 from vitrine.training.compilation import Compilation, Compiled
@@ -39,6 +40,7 @@ from vitrine.training.measure import datasheet_peak, flops_per_image, forget_pea
 from vitrine.training.optim import ema_step
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.speed import Machine, Speed
+from vitrine.training.stopping import CleanStop, TimeLimit, signals_given_back
 from vitrine.training.trackers import RunLogger, invite
 
 
@@ -66,6 +68,7 @@ class Run:
         hardware: what it computes on.
         began: when its command began, as ``time.time()`` gives it.
         storage: where its images lie.
+        stop_by: when its command must have ended, likewise; ``None`` leaves it the time it takes.
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
         pretrained: weights to start from, if it doesn't start from its own checkpoint.
@@ -76,6 +79,7 @@ class Run:
     hardware: Hardware
     began: float
     storage: Storage
+    stop_by: float | None = None
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
@@ -89,6 +93,7 @@ def fit(
     varies: str = "",
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
+    time_from: float | None = None,
 ) -> Result:
     """Train, choose the best epoch on validation, test it once, and leave a run folder.
 
@@ -101,27 +106,36 @@ def fit(
         varies: what distinguishes the run among those of its group.
         callbacks: Lightning callbacks beside the configured ones; in one process only.
         began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
+        time_from: when ``trainer.max_time`` began, likewise; else as ``began``. A multirun's trials share one time.
 
     Raises:
         ConfigError: ``config`` can't work; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
         RunError: the run folder can't be written, or the weights to start from can't be read.
-        Interrupted: a signal asked to stop; the run can be gone on with.
+        Interrupted: a signal asked to stop, or, as ``OutOfTime``, the clock did; the run can be gone on with.
     """
     enter()
     began = time.time() if began is None else began
     if found := train_faults(config):
         raise ConfigError(found)
+    like, config = config.like, replace(config, like=None)
     with quiet_libraries():
         hardware = choose(config)
         pretrained = Pretrained.prepare(config.model)
         data = ImageData(config, hardware.accelerator, hardware.per_node)
         runs = Path(config.paths.output_dir) / "runs"
         record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
-        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
+        end = stop_by(config, began if time_from is None else time_from)
+        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained)
         with recorded(record):
-            _write_origin(run, data)
+            _write_origin(run, data, like)
             return carry_out(run, data, callbacks)
+
+
+def stop_by(config: TrainConfig, since: float) -> float | None:
+    """When a run whose time began at ``since`` must have ended."""
+    limit = config.trainer.max_time
+    return None if limit is None else since + duration_seconds(limit)
 
 
 @contextmanager
@@ -130,9 +144,10 @@ def recorded(record: RunRecord) -> Iterator[None]:
     record.start()
     try:
         yield
-    except (Interrupted, KeyboardInterrupt, SystemExit):  # Lightning turns a KeyboardInterrupt into a SystemExit
-        record.end("interrupted")
-        raise Interrupted(f"interrupted; go on with: python train.py resume={record.path}") from None
+    except (Interrupted, KeyboardInterrupt, SystemExit) as stop:
+        kind = type(stop) if isinstance(stop, Interrupted) else Interrupted  # Lightning makes a SystemExit of Ctrl-C
+        record.end("interrupted", reason=kind.reason)
+        raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
     except BaseException as error:
         record.end("failed", f"{type(error).__name__}: {error}")
         raise
@@ -192,10 +207,13 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
         speed = Speed(flops, _machine(run.hardware))
         forget_peak_memory()  # of measuring the machine
         compiled: list[Compiled] = []
+        starting = time.time() - run.began  # what metrics.csv's seconds leave out
 
         def tell(what: Compiled) -> None:
             compiled.append(what)
-            record.update(compiled=what.what)  # as which it goes on, if it is stopped
+            start = {"step": done, "seconds": round(starting, 2), "compiling": round(what.seconds, 2)}
+            starts = [*record.facts.get("start_ups", []), start]
+            record.update(compiled=what.what, start_ups=starts)  # as which it goes on, if it is stopped
             show_compiled(console, what)
 
         best = _train(run, data, module, [speed, progress, *callbacks], tell, logger)
@@ -255,6 +273,7 @@ def _train(
     """
     config, hardware = run.config, run.hardware
     checkpoints = Checkpoints(run.record, config.callbacks.monitor)
+    stop = CleanStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
     averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
     asked = config.trainer.compile
     if asked == "auto":  # a run that goes on is compiled as it was
@@ -280,7 +299,7 @@ def _train(
         profiler="simple" if config.debug.profile else Unprofiled(),
         logger=logger or False,
         # Compiling takes long: signals are listened to before.
-        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints), Compilation(asked, trials, tell)],
+        callbacks=[*callbacks, *watchers, checkpoints, stop, Compilation(asked, trials, tell)],
         # Which processes there are is known: Lightning would go by whatever Slurm has set around it.
         plugins=[AtomicCheckpointIO(), TorchElasticEnvironment() if hardware.devices > 1 else LightningEnvironment()],
         default_root_dir=run.record.path,
@@ -298,7 +317,7 @@ def _train(
     return checkpoints.best
 
 
-def _write_origin(run: Run, data: ImageData) -> None:
+def _write_origin(run: Run, data: ImageData, like: str | None) -> None:
     """Write all that is known before training: configuration, command, code, versions, machine, data."""
     code, difference = provenance.code()
     if difference:
@@ -320,6 +339,7 @@ def _write_origin(run: Run, data: ImageData) -> None:
         validation=data.held_out_hash,
         group=run.group,
         varies=run.varies,
+        like=like,
         tags=run.config.tags,
         pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
     )

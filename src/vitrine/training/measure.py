@@ -1,19 +1,18 @@
 """What a model and a training cost, and what this machine could do."""
 
-import os
 import re
 import resource
 import sys
 import time
 from functools import cache
 from itertools import count
-from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import ViTConfig
 from vitrine.models import VisionTransformer
+from vitrine.runs.provenance import command_began
 from vitrine.training.devices import DTYPES
 
 
@@ -42,25 +41,16 @@ def peak_memory() -> dict[str, int]:
     return peak
 
 
-_commands = count()
+_runs = count()
 
 
-def command_began() -> float:
+def run_began() -> float:
     """When what is being run began, as ``time.time()`` gives it.
 
-    For the first that asks in a process that is the process's start, where the system says when that was: to load
-    Python and its libraries is part of a command's time. For a multirun's later trials it is now.
+    For the first that asks in a process that is the process's start: to load Python and its libraries is part of a
+    command's time. For a multirun's later trials it is now.
     """
-    return time.time() - (_age() if next(_commands) == 0 else 0.0)
-
-
-def _age() -> float:
-    """Seconds since this process was started; 0 where the system doesn't say, as only Linux does."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):
-        return 0.0
+    return command_began() if next(_runs) == 0 else time.time()
 
 
 # Floating-point operations per second of a whole card by its datasheet, in units of 1e12: with bfloat16 (float16 on

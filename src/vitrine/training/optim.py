@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +22,13 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 def build_optimizer(config: OptimizerConfig, model: VisionTransformer, *, fused: bool = True) -> Optimizer:
     """The optimiser over all parameters of ``model``, as one kernel if ``fused``."""
+    if config.name == "muon":
+        return MuonAndAdamW(config, model, fused=fused)
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
     return OPTIMIZERS[config.name](parameter_groups(model, config), lr=config.lr, fused=fused, **own)
 
 
-def parameter_groups(model: VisionTransformer, config: OptimizerConfig) -> list[dict[str, object]]:
+def parameter_groups(model: VisionTransformer, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Parameters that decay, and those that don't: unless all do, biases, norms, and what the model names."""
     if config.decay_all:
         return [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
@@ -37,6 +40,58 @@ def parameter_groups(model: VisionTransformer, config: OptimizerConfig) -> list[
         {"params": groups[True], "weight_decay": config.weight_decay},
         {"params": groups[False], "weight_decay": 0.0},
     ]
+
+
+class MuonAndAdamW(Optimizer):
+    """PyTorch's Muon for the matrices inside the blocks and its AdamW for all else, as one optimiser.
+
+    Lightning counts the steps of each optimiser that it is given. These two share the groups and the state of this
+    one, so that schedules and checkpoints see a single optimiser. The first group is Muon's.
+    """
+
+    def __init__(self, config: OptimizerConfig, model: VisionTransformer, *, fused: bool) -> None:
+        assert config.momentum is not None  # the configuration was checked
+        assert config.betas is not None
+        assert config.adamw_lr is not None
+        spared = model.no_weight_decay()
+        matrices = [
+            parameter
+            for name, parameter in model.named_parameters()
+            if name.startswith("blocks.") and parameter.ndim == 2 and name not in spared
+        ]
+        self.muon = torch.optim.Muon(
+            matrices,
+            lr=config.lr,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        taken = set(map(id, matrices))
+        groups = parameter_groups(model, config)
+        for group in groups:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in taken]
+        first, second = config.betas
+        self.adamw = torch.optim.AdamW(groups, lr=config.adamw_lr, betas=(first, second), fused=fused)
+        super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of each; ``closure`` comes before, once, as gradients are clipped in it."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self.muon.step()
+        self.adamw.step()
+        return loss
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint's groups and state."""
+        super().__setstate__(state)
+        self._share()
+
+    def _share(self) -> None:
+        self.muon.param_groups, self.adamw.param_groups = self.param_groups[:1], self.param_groups[1:]
+        self.muon.state = self.adamw.state = self.state
 
 
 def ema_step(average: Tensor, current: Tensor, count: Tensor, *, decay: float) -> Tensor:

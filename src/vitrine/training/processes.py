@@ -16,11 +16,11 @@ from types import FrameType
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
-from vitrine.errors import Interrupted, RunError, VitrineError
+from vitrine.errors import Interrupted, OutOfTime, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.training.devices import Hardware
 
-TOLD, INTERRUPTED = 3, 130  # exit codes of a process that has written its error, or was asked to stop
+TOLD = 3  # exit code of a process that has written its error
 GRACE_SECONDS = 15.0  # for the other processes to end by themselves once one has ended
 
 
@@ -28,7 +28,7 @@ def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) 
     """Do ``work(rank)`` in as many processes as ``hardware`` says, and wait for them.
 
     Raises:
-        Interrupted: they were asked to stop.
+        Interrupted: they were asked to stop; as ``OutOfTime``, by the clock.
         RunError: one of them failed or was killed; the others are stopped then.
     """
     sys.stdout.flush()
@@ -40,7 +40,9 @@ def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) 
             while not context.join(grace_period=GRACE_SECONDS):
                 pass
         except ProcessExitedException as error:
-            if passing.asked or error.exit_code == INTERRUPTED:
+            if error.exit_code == OutOfTime.exit_code:
+                raise OutOfTime from None
+            if passing.asked or error.exit_code == Interrupted.exit_code:
                 raise Interrupted from None
             if error.exit_code == TOLD:
                 raise RunError(record.facts["error"]) from None
@@ -69,8 +71,8 @@ def _one(rank: int, work: Callable[[int], None], record: RunRecord, hardware: Ha
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
     try:
         work(rank)
-    except (Interrupted, KeyboardInterrupt):
-        sys.exit(INTERRUPTED)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        sys.exit(stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code)
     except VitrineError as error:
         record.update(error=str(error))
         sys.exit(TOLD)

@@ -18,13 +18,14 @@ from vitrine.runs.record import now
 from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoint
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
-from vitrine.training.fit import Result, Run, carry_out, recorded
+from vitrine.training.fit import Result, Run, carry_out, recorded, stop_by
 from vitrine.training.launched import enter
 from vitrine.training.pretrained import Pretrained
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.
 CHANGEABLE = {
     "trainer.max_epochs": ("trainer.max_epochs",),
+    "trainer.max_time": ("trainer.max_time",),
     "trainer.devices": ("trainer.devices",),
     "trainer.compile": ("trainer.compile",),
     "accelerator": ("trainer.accelerator", "trainer.devices"),
@@ -43,6 +44,7 @@ def resume(
     overrides: list[str] | None = None,
     *,
     began: float | None = None,
+    time_from: float | None = None,
 ) -> Result:
     """Go on with the run in ``folder`` as it was configured, from its last checkpoint.
 
@@ -51,6 +53,7 @@ def resume(
         given: a configuration to take changed values from.
         overrides: which values those are, as typed; each must be one of ``CHANGEABLE``.
         began: as in :func:`fit`.
+        time_from: as in :func:`fit`.
 
     Raises:
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
@@ -84,7 +87,8 @@ def resume(
         pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
         hardware = choose(config)
         data = ImageData(config, hardware.accelerator, hardware.per_node)
-        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
+        end = stop_by(config, began if time_from is None else time_from)
+        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained)
         if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")
         times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]

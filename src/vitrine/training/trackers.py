@@ -4,11 +4,9 @@ A guest that fails is told nothing more, and training goes on: everything is in 
 imported before it is asked for.
 """
 
-import os
-import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -16,9 +14,10 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vitrine.config.plain import to_plain
-from vitrine.config.schema import TensorBoardConfig, TrainConfig, WandbConfig
+from vitrine.config.schema import TensorBoardConfig, TrainConfig
 from vitrine.errors import Interrupted
 from vitrine.runs import MetricsFile, RunRecord
+from vitrine.runs.registry import flat
 
 
 class Tracker(Protocol):
@@ -33,66 +32,15 @@ class Tracker(Protocol):
         """Take the final metrics and pictures, and end: ``status`` is that of run.json."""
 
 
-class WandbTracker:
-    """One Weights & Biases run. Its id is kept in run.json, so that a run that goes on is the same run there.
-
-    Args:
-        settings: project, mode and so on.
-        config: everything the run is made with.
-        record: the run.
-        group: runs that belong together, unless the settings name one.
-        varies: what distinguishes this run in its group.
-    """
-
-    name = "wandb"
-
-    def __init__(
-        self, settings: WandbConfig, config: TrainConfig, record: RunRecord, group: str | None, varies: str
-    ) -> None:
-        import wandb
-
-        identity = record.facts.get("wandb_id") or secrets.token_hex(4)
-        record.update(wandb_id=identity)
-        self.run = wandb.init(
-            id=identity,
-            resume="allow",
-            reinit="create_new",
-            dir=str(record.path),
-            project=settings.project,
-            entity=settings.entity,
-            mode=settings.mode,  # type: ignore[arg-type]
-            group=settings.group or group,
-            name=settings.name or varies or record.name,
-            tags=[*config.tags, *settings.tags] or None,
-            notes=settings.notes,
-            job_type="train",
-            config=to_plain(config),
-            settings=wandb.Settings(console="off", silent=True, init_timeout=60, quiet=True),
-        )
-        self.run.define_metric("*", step_metric="step")
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Send metrics; the step is a metric like others, so a run that goes on may repeat steps."""
-        self.run.log({**metrics, "step": step})
-
-    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Set the summary, add the pictures, and end the run: as failed where ``status`` says so."""
-        import wandb
-
-        self.run.summary.update(dict(metrics))
-        for name, path in pictures.items():
-            self.run.log({name: wandb.Image(str(path))})
-        self.run.finish(exit_code=0 if status == "finished" else 1)
-
-
 class TensorBoardTracker:
-    """TensorBoard event files in the run folder."""
+    """TensorBoard event files in the run folder: scalars, pictures, and the configuration with what it reached."""
 
     name = "tensorboard"
 
-    def __init__(self, settings: TensorBoardConfig, record: RunRecord) -> None:
+    def __init__(self, settings: TensorBoardConfig, config: TrainConfig, record: RunRecord) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self.config = config
         self.writer = SummaryWriter(str(record.path / "tensorboard"), flush_secs=settings.flush_secs)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -101,15 +49,24 @@ class TensorBoardTracker:
             self.writer.add_scalar(name, value, step)
 
     def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Add the final metrics and the pictures, and close the files."""
+        """Add the final metrics, the pictures, and the configuration for the HPARAMS page, and close the files."""
         import numpy as np
         from PIL import Image
+        from torch.utils.tensorboard.summary import hparams
 
-        for name, value in metrics.items():
-            self.writer.add_scalar(f"final/{name}", value)
+        final = {f"final/{name}": value for name, value in metrics.items()}
+        for name, value in final.items():
+            self.writer.add_scalar(name, value)
         for name, path in pictures.items():
             self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), dataformats="HWC")
+        values = {name: _as_hparam(value) for name, value in flat(to_plain(self.config)).items()}
+        for summary in hparams(values, final):  # add_hparams would open a second folder for it
+            self.writer._get_file_writer().add_summary(summary)
         self.writer.close()
+
+
+def _as_hparam(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 class RunLogger(Logger):
@@ -188,20 +145,25 @@ class RunLogger(Logger):
 
 
 def invite(config: TrainConfig, record: RunRecord, group: str | None, varies: str) -> list[Tracker]:
-    """The guests that ``config`` asks for. One that can't be reached stays away, with a line that says so."""
-    guests: list[Tracker] = []
-    if config.logger.wandb is not None:
-        os.environ.setdefault("WANDB_SILENT", "true")
+    """The guests that ``config`` asks for. One that can't come stays away, with a line that says so."""
+    asked: dict[str, Callable[[], Tracker]] = {}
+    wandb, tensorboard = config.logger.wandb, config.logger.tensorboard
+    if wandb is not None and wandb.mode != "disabled":
+
+        def come() -> Tracker:
+            from vitrine.training.wandb_tracker import WandbTracker
+
+            return WandbTracker(wandb, config, record, group, varies)
+
+        asked["wandb"] = come
+    if tensorboard is not None:
+        asked["tensorboard"] = lambda: TensorBoardTracker(tensorboard, config, record)
+    guests = []
+    for name, come in asked.items():
         try:
-            guests.append(WandbTracker(config.logger.wandb, config, record, group, varies))
+            guests.append(come())
         except Exception as error:
-            hint = "logger.wandb.mode=offline keeps the run for `wandb sync`; `wandb login` logs in"
-            print(f"vitrine: wandb could not start: {_in_one_line(error)} ({hint})", file=sys.stderr)
-    if config.logger.tensorboard is not None:
-        try:
-            guests.append(TensorBoardTracker(config.logger.tensorboard, record))
-        except Exception as error:
-            print(f"vitrine: tensorboard could not start: {_in_one_line(error)}", file=sys.stderr)
+            print(f"vitrine: {name} could not start: {_in_one_line(error)}", file=sys.stderr)
     return guests
 
 

@@ -1,0 +1,233 @@
+"""What was tried for the CIFAR-10 recipes: what was asked, what was expected, and what came out, in docs/recipes.md.
+
+python benchmarks/recipes.py cpu/augment                # carries out the sweep of a question, then writes the page
+python benchmarks/recipes.py fast/muon hydra/launcher=process launcher.workers=4 trainer.max_time=10m
+python benchmarks/recipes.py --table                    # only writes
+python benchmarks/recipes.py --list                     # the command of each question
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from running import ROOT
+from timing import table
+
+from vitrine.compare.statistics import Interval
+from vitrine.runs import RunRecord
+
+OUT = ROOT / "outputs" / "recipes"
+JSON = ROOT / "benchmarks" / "recipes.json"
+PAGE = ROOT / "docs" / "recipes.md"
+SEEDS = "seed=0,1,2"
+WITHOUT_EFFECT = ("hydra/launcher", "launcher.", "trainer.max_time", "trainer.compile", "accelerator")  # on the outcome
+# What a question is asked of: the recipe, in a part of its epochs.
+SCALES = {
+    "cpu": "experiment=cifar10/cpu trainer.max_epochs=9",
+    "fast": "experiment=cifar10/fast trainer.max_epochs=30",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing to find out.
+
+    Attributes:
+        asks: in a sentence.
+        expected: what was expected before anything was run, and why.
+        sweep: values with commas, as they are typed; every combination is run with each seed.
+    """
+
+    asks: str
+    expected: str
+    sweep: str
+
+
+QUESTIONS = {
+    "augment": Question(
+        "Which augmentation of single images?",
+        "Crop for short trainings of small models, which do not learn by heart; TrivialAugment beside it for long "
+        "ones, where automatic augmentation was the largest of the published gains.",
+        "augment.crop=0,4 augment.trivial=false,true",
+    ),
+    "mix": Question(
+        "MixUp, CutMix, both, or none?",
+        "CutMix gains in long trainings, MixUp beside it nothing, as published; both cost accuracy in short ones.",
+        "augment.mixup=0.0,0.8 augment.cutmix=0.0,1.0",
+    ),
+    "smoothing": Question(
+        "Label smoothing?",
+        "A little, where labels are not mixed; little beside CutMix, which smooths them too.",
+        "loss.label_smoothing=0.0,0.1",
+    ),
+    "depth": Question(
+        "Stochastic depth?",
+        "Costs accuracy where the model is small and the training short, gains where it is long.",
+        "model.drop_path=0.0,0.1,0.2",
+    ),
+    "ema": Question(
+        "An average over the weights?",
+        "Nothing at the end of a cosine schedule, which averages by itself, but fewer epochs to the same accuracy.",
+        "callbacks=[default],[default,ema]",
+    ),
+    "rate": Question(
+        "AdamW's learning rate?",
+        "The default, 0.2 over the width, is near the best.",
+        "optimizer.lr=5e-4,1e-3,2e-3,4e-3",
+    ),
+    "muon": Question(
+        "Muon in AdamW's place, at which learning rate?",
+        "It learns faster in the first epochs, and its best rate is AdamW's or twice that, its updates being as large.",
+        "optimizer=muon optimizer.adamw_lr=1e-3 optimizer.lr=5e-4,1e-3,2e-3,4e-3",
+    ),
+    "schedule": Question(
+        "Which schedule, how long a warm-up?",
+        "Cosine far above constant; the warm-up matters little from a twentieth on.",
+        "schedule=cosine,constant schedule.warmup=0.05,0.1,0.2",
+    ),
+    "positions": Question(
+        "Which positions?",
+        "What acts between two tokens (relative, rope, rope_mixed, alibi2d) above tables, and conv, which brings "
+        "locality, above all in short trainings; learned a little above fixed in long ones, as published.",
+        "position=none,learned,learned2d,sincos1d,sincos2d,relative,rope,rope_mixed,alibi2d,conv",
+    ),
+    "pool": Question(
+        "Class token, mean or attention before the head?",
+        "No difference that three seeds can show.",
+        "pool=cls,mean,map",
+    ),
+    "shape": Question(
+        "Width against depth, at what cost?",
+        "At equal cost, wide and shallow in short trainings; depth pays in long ones.",
+        "model.heads=4 model.dim=96,128,192 model.depth=4,6,9",
+    ),
+    "batch": Question(
+        "How many images in a batch?",
+        "Small batches gain, as published, for they make more steps of as many epochs; a GPU does larger ones faster.",
+        "data.batch_size=64,128,256,512",
+    ),
+}
+
+HEAD = """# What was tried for CIFAR-10
+
+The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`; what they cost and reach stands at the head of
+their files and in [time_to_accuracy.md](time_to_accuracy.md). They began as the best plain ViTs that have been
+published with their ablations say: automatic augmentation, CutMix and small batches matter most, MixUp and the kind
+of positions least.
+
+Here is what was asked since: one question at a time, of a recipe in a part of its epochs, on validation images, with
+the expectation as it was written down before. Means over seeds with a 95 % interval (Student's t), the best first;
+the differences from it are paired by seed. One interval in twenty is expected not to hold the truth, and the best of
+many is a little better here than it would be again. `python benchmarks/recipes.py NAME` carries out a question's
+sweep and writes this page.
+"""
+
+
+def main() -> None:
+    """Carry out, collect, write."""
+    names = [f"{scale}/{question}" for scale in SCALES for question in QUESTIONS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--data-root", default="../shared/data", help="where CIFAR-10 lies")
+    parser.add_argument(
+        "words", nargs="*", metavar="NAME|KEY=VALUE", help="SCALE/QUESTION, as --list has them; overrides"
+    )
+    options = parser.parse_args()
+    asked = [word for word in options.words if "=" not in word]
+    if unknown := sorted(set(asked) - set(names)):
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(names)}")
+    overrides = [word for word in options.words if "=" in word]
+    if strange := [word for word in overrides if not word.startswith(WITHOUT_EFFECT)]:
+        parser.error(f"{strange[0]} would make it another question; what may be set: {', '.join(WITHOUT_EFFECT)}")
+    if options.list:
+        print("\n".join(f"{name:<16} python train.py {' '.join(command(name))}" for name in names))
+        return
+    if bool(asked) == options.table:
+        parser.error("name a question, or --table, or --list")
+    known = json.loads(JSON.read_text()) if JSON.exists() else {}
+    for name in asked:
+        place = f"paths.output_dir={(OUT / name).relative_to(ROOT)}"
+        words = [*command(name), f"data.root={options.data_root}", place, *overrides]
+        done = subprocess.run([sys.executable, "train.py", *words], cwd=ROOT)
+        if found := collect(name):
+            known[name] = found
+            JSON.write_text(json.dumps({one: known[one] for one in names if one in known}, indent=1) + "\n")
+        if done.returncode:
+            raise SystemExit(done.returncode)
+    write_page(known)
+
+
+def command(name: str) -> list[str]:
+    """What follows ``python train.py`` for a question at a scale."""
+    scale, _, question = name.partition("/")
+    return ["-m", *SCALES[scale].split(), *QUESTIONS[question].sweep.split(), SEEDS]
+
+
+def collect(name: str) -> dict[str, Any]:
+    """Validation accuracy and training time of the finished runs, by what varies and by seed."""
+    records = [RunRecord(path.parent) for path in sorted((OUT / name).glob("sweeps/**/metrics.json"))]
+    records = [record for record in records if record.status == "finished"]
+    if not records:
+        return {}
+    first = records[0].facts
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    for record in records:
+        words, _, seed = record.facts["varies"].rpartition("seed=")
+        one = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
+        rows.setdefault(words.rstrip(","), {})[seed] = one
+    machine = f"{first['machine']['processor']}, {first['machine']['cores']} cores"
+    where = machine if first["device"].startswith("CPU") else first["device"]
+    return {
+        "command": " ".join(command(name)),
+        "on": f"{where}, torch {first['versions']['torch']}",
+        "commit": first["code"].get("commit"),
+        "rows": rows,
+    }
+
+
+def write_page(known: Mapping[str, Any]) -> None:
+    """Write docs/recipes.md."""
+    parts = [HEAD]
+    for question, one in QUESTIONS.items():
+        parts.append(f"\n## {one.asks}\n\nExpected: {one.expected}\n")
+        measured = [f"{scale}/{question}" for scale in SCALES if f"{scale}/{question}" in known]
+        missing = [f"`{scale}/{question}`" for scale in SCALES if f"{scale}/{question}" not in known]
+        parts += [section(known[name]) for name in measured]
+        if missing:
+            parts.append(f"\nNot yet measured: {', '.join(missing)}.\n")
+    PAGE.write_text("".join(parts))
+
+
+def section(found: Mapping[str, Any]) -> str:
+    """The outcome of a question at a scale."""
+    rows = found["rows"]
+    means = {words: Interval.of([one["val/acc"] for one in seeds.values()]) for words, seeds in rows.items()}
+    order = sorted(rows, key=lambda words: -means[words].mean)
+    lines = []
+    for words in order:
+        seconds = Interval.of([one["seconds"] for one in rows[words].values()]).mean
+        lines.append(
+            [f"`{words}`", f"{means[words]} ({means[words].count})", behind(rows[order[0]], rows[words]), seconds]
+        )
+    columns = ("what", "validation accuracy (seeds)", "behind the best", "seconds of training")
+    head = f"\n`python train.py {found['command']}`, on {found['on']}:\n\n"
+    return head + "\n".join(table(columns, lines)) + "\n"
+
+
+def behind(best: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str, float]]) -> str:
+    """Mean difference over the seeds that both have."""
+    shared: Sequence[str] = sorted(best.keys() & other.keys())
+    return (
+        ""
+        if best is other or not shared
+        else str(Interval.of([best[s]["val/acc"] - other[s]["val/acc"] for s in shared]))
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What keeps a comparison from being one, and what weakens it."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from vitrine.compare.metric import Metric
+from vitrine.compare.rows import Table
+from vitrine.compare.runs import Run
+from vitrine.errors import RunError
+
+FEW_SEEDS = 3
+
+
+def refuse_other_images(runs: Sequence[Run], metric: Metric) -> None:
+    """Raise RunError where the metric was not measured on the same images in all runs."""
+    stage = metric.name.partition("/")[0]
+    if stage == "val":
+        groups = _groups(runs, lambda run: run.facts.get("validation"))
+        problem = "were validated on different images"
+    elif stage == "test":
+        groups = max((_groups(runs, of) for of in (_set, lambda run: run.labels or None)), key=len)
+        problem = "were tested on different test sets"
+    else:
+        return
+    if len(groups) < 2:
+        return
+    listed = "; ".join(
+        f"{_set(members[0])}: {members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}"
+        for members in list(groups.values())[:4]
+    )
+    raise RunError(f"these runs {problem}, so their {metric.title} cannot be compared; give runs of one: {listed}")
+
+
+def caveats(
+    table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Sequence[tuple[str, str]], by: str | None = None
+) -> list[str]:
+    """One sentence for each thing that a reader has to know before believing the table."""
+    runs = [run for row in table.rows for run in row.runs.values()]
+    told = []
+    few = [row.label for row in table.rows if len(row.runs) < FEW_SEEDS]
+    if few:
+        which = "every row" if len(few) == len(table.rows) else _listed(few)
+        kind = "runs" if by else "seeds"
+        told.append(f"fewer than {FEW_SEEDS} {kind}, which say little of a mean: {which}")
+    checks: list[tuple[str, Callable[[Run], Hashable]]] = [
+        ("were trained on different data", _training_data),
+        ("were chosen on different validation images", lambda run: run.facts.get("validation")),
+        ("trained for different numbers of epochs", lambda run: run.facts.get("epochs")),
+        ("were made by different versions of the code", _code),
+        ("were made with different versions of torch", lambda run: _inside(run, "versions", "torch")),
+    ]
+    for problem, of in checks:
+        if len(groups := _groups(runs, of)) > 1:
+            told.append(f"runs {problem}: {_shares(groups)}")
+    for what, of in (("device", _device), ("machine", lambda run: _inside(run, "machine", "processor"))):
+        if any(run.images_per_second for run in runs) and len(groups := _groups(runs, of)) > 1:
+            told.append(f"images/s and times were measured on more than one {what}: {_shares(groups)}")
+            break
+    if any(_inside(run, "code", "changed") for run in runs):
+        count = sum(bool(_inside(run, "code", "changed")) for run in runs)
+        told.append(f"{count} of {len(runs)} runs were made by code that was not committed; their code.diff says what")
+    for key, values in table.along.items():
+        told.append(f"along with {' and '.join(table.columns)} changes {key}: {_listed(values)}")
+    if table.repeated:
+        names = _listed([run.name for run in table.repeated])
+        told.append(f"the same configuration and seed ran again later; left out: {names}")
+    if unfinished:
+        names = _listed([f"{run.name} ({run.status})" for run in unfinished])
+        are = "runs are" if len(unfinished) > 1 else "run is"
+        told.append(f"{len(unfinished)} {are} not finished and not counted: {names}")
+    if damaged:
+        records = "records are" if len(damaged) > 1 else "record is"
+        told.append(f"{len(damaged)} {records} damaged and not counted: {_listed([why for _, why in damaged])}")
+    return told
+
+
+def _set(run: Run) -> str | None:
+    """Which test images, as far as run.json says it."""
+    images = run.facts.get("images")
+    count = images.get("test") if isinstance(images, dict) else None
+    name = run.config.get("data.name")
+    return f"{name}, {count:,} images" if isinstance(count, int) else str(name) if name else None
+
+
+def _training_data(run: Run) -> Hashable:
+    images = run.facts.get("images")
+    name, root = run.config.get("data.name"), run.config.get("data.root")
+    counts = f", {images.get('train'):,} images" if isinstance(images, dict) and images.get("train") else ""
+    return f"{name}{f' in {root}' if name == 'imagefolder' else ''}{counts}"
+
+
+def _code(run: Run) -> Hashable:
+    commit = _inside(run, "code", "commit")
+    return str(commit)[:7] if commit else None
+
+
+def _device(run: Run) -> Hashable:
+    return run.facts.get("device")
+
+
+def _inside(run: Run, section: str, key: str) -> Any:
+    values = run.facts.get(section)
+    return values.get(key) if isinstance(values, dict) else None
+
+
+def _groups(runs: Sequence[Run], of: Callable[[Run], Hashable]) -> dict[Hashable, list[Run]]:
+    """Runs by what ``of`` says of them; those it says nothing of belong nowhere."""
+    groups: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        if (value := of(run)) is not None:
+            groups.setdefault(value, []).append(run)
+    return groups
+
+
+def _shares(groups: dict[Hashable, list[Run]]) -> str:
+    return _listed([f"{value} ({_runs(len(members))})" for value, members in groups.items()])
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
+
+
+def _listed(names: Sequence[Any]) -> str:
+    shown = ", ".join(map(str, names[:4]))
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

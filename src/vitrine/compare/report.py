@@ -1,0 +1,228 @@
+"""The report: everything there is to see in a comparison, as one page that opens without a network."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrine.atomic import write_text
+from vitrine.compare import figures, pictures
+from vitrine.compare.compared import Compared
+from vitrine.compare.figures import Looks, Plot, cut
+from vitrine.compare.pictures import Gallery
+from vitrine.compare.predictions import Judged, calibration, confusion, per_class
+from vitrine.compare.rows import Row
+from vitrine.compare.tables import cells, headings
+from vitrine.errors import RunError
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_CLASSES = 100  # of a confusion matrix
+VERDICTS = {"better": "▲", "worse": "▼", "open": "○"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        key: its anchor.
+        title: heading.
+        words: what is to be seen.
+        plots: one, or several of which the reader chooses one by a menu, or, ``side_by_side``, several together.
+        gallery: pictures.
+    """
+
+    key: str
+    title: str
+    words: str = ""
+    plots: list[Plot] = field(default_factory=list)
+    gallery: Gallery | None = None
+    side_by_side: bool = False
+
+
+def write_report(compared: Compared, path: Path, sources: Sequence[str]) -> None:
+    """Write the page to ``path``, whole or not at all. ``sources`` are the paths as they were given.
+
+    Raises:
+        RunError: it cannot be written there.
+    """
+    if not path.absolute().parent.is_dir():
+        raise RunError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+    try:
+        write_text(path, render(compared, sources))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+
+
+def render(compared: Compared, sources: Sequence[str]) -> str:
+    """The page as HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
+    looks = Looks(compared)
+    parts = sections(compared, looks)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html.j2").render(
+        title=f"{compared.metric.title.capitalize()}, {_count(len(compared.table.rows), 'configuration')}",
+        sources=sources,
+        made=datetime.now().strftime("%-d %B %Y, %H:%M"),
+        compared=compared,
+        verdicts=VERDICTS,
+        legend=[(*looks.of(row), cut(row.brief)) for row in looks.coloured],
+        glyphs=dict(zip(figures.SYMBOLS, "●■◆▲✚★▼⬟", strict=True)),
+        others=len(looks.others),
+        headings=headings(compared),
+        table=[(cells(compared, one), one.row is compared.findings.baseline) for one in compared.summaries],
+        sections=parts,
+        commands=_commands(compared),
+        plots=_embedded(_by_key(parts)),
+        css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+    )
+
+
+def sections(compared: Compared, looks: Looks) -> list[Section]:
+    """What the page shows after its table; a part that there is nothing for is left out."""
+    found = [Section("means", "Every configuration", plots=[figures.means(compared, looks)])]
+    if plots := figures.curves(compared, looks):
+        found.append(Section("curves", "Learning curves", plots=plots))
+    if plots := figures.against_cost(compared, looks):
+        found.append(Section("cost", "What it costs", plots=plots))
+    if plots := figures.effects(compared):
+        words = "The mean of each choice over all that the others chose, with its 95 % interval."
+        found.append(Section("effects", "What each choice does", words, plots, side_by_side=True))
+    if plot := figures.parallel(compared, looks):
+        found.append(Section("parallel", plot.title, plots=[plot]))
+    judged = _comparable(compared)
+    if judged:
+        found += on_test_images(compared, looks, judged)
+    return found
+
+
+def on_test_images(compared: Compared, looks: Looks, judged: dict[str, Judged]) -> list[Section]:
+    """What stored predictions show, and the models themselves."""
+    by_row = [
+        (row, [judged[run.name] for run in row.runs.values()])
+        for row in looks.coloured
+        if all(run.name in judged for run in row.runs.values())
+    ]
+    found = []
+    if by_row:
+        plot = figures.reliability([(row, calibration(some)) for row, some in by_row], looks)
+        found.append(Section("reliability", plot.title, plots=[plot]))
+        names = pictures.class_names(compared.runs[0])
+        if len(names) <= MOST_CLASSES:
+            found.append(Section("classes", "Class by class", plots=[_classes(by_row, names)]))
+            plots = [_confusion(row, some, names) for row, some in by_row]
+            found.append(Section("confusion", "What is taken for what", plots=plots))
+    for key, title, gallery in (
+        ("hard", "The hardest images", pictures.hard_images(compared, judged)),
+        ("attention", "Where models look", pictures.attention(compared, judged)),
+        ("positions", "How alike positions are", pictures.positions(compared)),
+    ):
+        found.append(Section(key, title, gallery.words, gallery=gallery))
+    return found
+
+
+def _classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str]) -> Plot:
+    """Share of each class's images that are right: rows by classes."""
+    shares = np.array([per_class(some, len(names)).mean(axis=0) for _, some in by_row])
+    rows, short_names = [figures.short(row.brief) for row, _ in by_row], _distinct(names)
+    texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in shares]
+    over_rows = np.nanmean(shares, axis=0) if not np.isnan(shares).all() else np.zeros(len(names))
+    worst = int(np.nanargmin(over_rows))
+    words = f"Share of each class's test images that are right, in %. Hardest is {names[worst]}: "
+    words += f"{100 * over_rows[worst]:.1f} % on average."
+    numbers = [["configuration", *names]]
+    numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
+    axes = ("class", "configuration")
+    return figures.heatmap("classes", "Class by class", words, shares, texts, short_names, rows, axes, numbers=numbers)
+
+
+def _confusion(row: Row, some: Sequence[Judged], names: list[str]) -> Plot:
+    """True class by predicted class, of all runs of a row."""
+    counts = confusion(some, len(names))
+    of_class = counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(of_class, 1)
+    wrong = shares.copy()
+    np.fill_diagonal(wrong, np.nan)  # what is right would outshine every mistake
+    texts = [[str(count) if count else "" for count in line] for line in counts.tolist()]
+    label = cut(row.brief)
+    words = f"{label} has every test image right."
+    if np.nansum(wrong) > 0:
+        true, taken = np.unravel_index(int(np.nanargmax(wrong)), wrong.shape)
+        share = f"{counts[true, taken]} of {int(of_class[true, 0])}"
+        words = f"Most often {label} takes {names[true]} for {names[taken]}: {share}. "
+        words += f"Counts are over {_count(len(some), 'run')}; only mistakes are coloured, by their share of the class."
+    numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
+    numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
+    axes, short_names = ("predicted class", "true class"), _distinct(names)
+    diagonal = [texts[place][place] for place in range(len(names))]
+    for place in range(len(names)):
+        texts[place][place] = ""
+    plot = figures.heatmap(
+        "confusion", "What is taken for what", words, wrong, texts, short_names, short_names, axes, label, numbers
+    )
+    if len(names) <= 12:
+        plot.layout["annotations"] = [
+            {"x": name, "y": name, "text": text, "showarrow": False}
+            for name, text in zip(short_names, diagonal, strict=True)
+        ]
+    return plot
+
+
+def _comparable(compared: Compared) -> dict[str, Judged]:
+    """Predictions of the same test images; none where runs have different ones."""
+    labels = {run.labels for run in compared.runs if run.labels}
+    counted = {run.name for run in compared.runs}
+    return {name: one for name, one in compared.judged.items() if name in counted} if len(labels) == 1 else {}
+
+
+def _commands(compared: Compared) -> dict[str, list[tuple[str, str]]]:
+    """Each command with the runs it made: the row's label, and the run with what it reached."""
+    made: dict[str, list[tuple[str, str]]] = {}
+    metric = compared.metric
+    for row in compared.full.rows:
+        for run in row.runs.values():
+            told = f"{run.name}, {metric.title} {metric.value(run.metrics[metric.name])}"
+            made.setdefault(str(run.facts.get("command") or "not recorded"), []).append((row.label, told))
+    return made
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Class names that fit beside a plot, still all different."""
+    short_names = [figures.short(name, 14) for name in names]
+    return [name if short_names.count(name) == 1 else f"{place} {name}" for place, name in enumerate(short_names)]
+
+
+def _by_key(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
+    """Each plot's traces and layout by its name in the page."""
+    return {
+        f"{part.key}-{place}": {"traces": plot.traces, "layout": plot.layout}
+        for part in parts
+        for place, plot in enumerate(part.plots)
+    }
+
+
+def _embedded(plots: dict[str, Any]) -> str:
+    """As JSON that can stand inside a script element."""
+    text = json.dumps(plots, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy as Python's."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(type(value).__name__)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"

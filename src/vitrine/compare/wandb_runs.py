@@ -1,0 +1,63 @@
+"""Runs as Weights & Biases' servers have them, by wandb.Api."""
+
+from typing import Any
+
+from vitrine.compare.runs import Found, Run, flat
+from vitrine.errors import RunError, first_line
+
+STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # all others ended before their time
+LOGIN = "W&B asks for a login: `wandb login`, or set WANDB_API_KEY; run folders are compared without one"
+
+
+def fetch(project: str, group: str | None) -> Found:
+    """The training runs of ``ENTITY/PROJECT``, or of one group in it.
+
+    Raises:
+        RunError: there is no login, no such project, no run in it, or W&B can't be reached.
+    """
+    if project.count("/") != 1 or not all(project.split("/")):
+        raise RunError(f"wandb:{project} must be wandb:ENTITY/PROJECT")
+    filters = {"jobType": "train"} | ({"group": group} if group else {})
+    try:
+        runs = [read(run) for run in _api().runs(project, filters=filters, lazy=False)]
+    except RunError:
+        raise
+    except Exception as error:  # the client raises whatever the network and the server lead to
+        raise RunError(f"cannot read {project} from W&B: {first_line(error)}") from None
+    if not runs:
+        raise RunError(f"W&B has no training run in {project}{f' of the group {group}' if group else ''}")
+    return Found(sorted(runs, key=lambda run: (run.started, run.name)), [])
+
+
+def read(run: Any) -> Run:
+    """A ``wandb.apis.public.Run`` as a run to be compared; its predictions stay where they are."""
+    config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+    summary = {key: value for key, value in run.summary_metrics.items() if not key.startswith("_")}
+    metrics = {key: float(value) for key, value in summary.items() if _is_number(value)}
+    history = [_numbers(row) for row in run.scan_history()]
+    facts = {"started": run.created_at, "command": "", "code": {"commit": run.commit}}
+    name = f"{run.entity}/{run.project}/{run.id}"
+    status = STATES.get(run.state, "interrupted")
+    return Run(name, status, flat(config), {}, facts, metrics if status == "finished" else {}, history)
+
+
+def _api() -> Any:
+    import wandb
+    from wandb.errors import AuthenticationError, UsageError
+
+    try:
+        return wandb.Api(timeout=30)
+    except AuthenticationError as error:  # also where W&B can't be reached
+        raise RunError(f"W&B lets nobody in: {first_line(error)}") from None
+    except UsageError:
+        raise RunError(LOGIN) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    """A row of metrics.csv from one of W&B's: time since the start is theirs."""
+    kept = {key: float(value) for key, value in row.items() if _is_number(value) and not key.startswith("_")}
+    return kept | ({"seconds": float(row["_runtime"])} if _is_number(row.get("_runtime")) else {})

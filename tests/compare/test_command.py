@@ -1,0 +1,87 @@
+"""scripts/compare.py as it is typed: what it prints, and what it says to what cannot be compared."""
+
+import runpy
+import sys
+
+import pytest
+from running import ROOT, python
+
+SCRIPT = str(ROOT / "scripts" / "compare.py")
+
+
+@pytest.fixture
+def compare(tmp_path, monkeypatch, capsys):
+    """Runs scripts/compare.py in the folder of the runs, in this process: exit code, what it printed, what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [SCRIPT, *words])
+        try:
+            runpy.run_path(SCRIPT, run_name="__main__")
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
+    done = python(SCRIPT, "sweep", "--baseline", "none", "--target", "0.8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "position  n  test accuracy (%)" in done.stdout
+    assert "- highest mean test accuracy of 3 configurations: rope, 96.07 ± 2.50 % over 3 runs" in done.stdout
+    assert "- learned and none: no difference can be told from 3 seeds; about " in done.stdout
+    assert "s to 80 %" in done.stdout
+    modules = "vitrine.compare.compared, vitrine.compare.report, vitrine.compare.wandb_runs"
+    code = f"import sys, {modules}; print({{'torch', 'wandb'}} & set(sys.modules))"
+    assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
+
+
+def test_markdown_and_latex_print_the_table_alone(compare, sweep):
+    code, printed, said = compare("sweep", "--markdown", "--latex", "--by", "position")
+    assert (code, said) == (0, "")
+    assert printed.startswith("| position | n |")
+    assert "\\begin{tabular}" in printed
+    assert "highest" not in printed
+
+
+def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run):
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "unfinished", status="failed")
+    write_run(tmp_path / "unfinished", seed=1, status="interrupted")
+    write_run(tmp_path / "one", metrics={"val/acc": 0.9})
+    write_run(tmp_path / "one", seed=1, metrics={"odd": 0.9})
+    mistakes = {
+        "sweeep": "sweeep is no folder",
+        "empty": "there is no run in empty: no run.json in it or below it",
+        "unfinished": "no run is finished, so there is nothing to compare: 1 failed, 1 interrupted",
+        "one": "these runs have no common metric (",
+        "one --metric val/acc": "1 of 2 runs have no val/acc",
+        "sweep --metric test/accc": "no run has the metric test/accc; there are best_epoch, ",
+        "sweep --by colour": "do not differ in colour; they differ in position",
+        "sweep --baseline rops": "no row is called rops; rows: learned; rope; none; did you mean rope?",
+        "sweep --group a": "--group is for wandb:ENTITY/PROJECT",
+        "wandb:project": "wandb:project must be wandb:ENTITY/PROJECT",
+        "wandb:someone/project sweep": "not both",
+    }
+    for words, message in mistakes.items():
+        code, printed, said = compare(*words.split())
+        assert (code, printed) == (2, ""), words
+        assert said.startswith("vitrine: "), words
+        assert said.count("\n") == 1, words
+        assert message in said
+    for words, message in {"97": "--target 97 is no accuracy", "0": "--target 0 is no accuracy"}.items():
+        assert message in compare("sweep", "--target", words)[2]
+    assert "--difference 0 must be above 0" in compare("sweep", "--difference", "0")[2]
+    code, _, said = compare("sweep", "--html", "no/where.html")
+    assert (code, said) == (2, f"vitrine: cannot write no/where.html: there is no folder {tmp_path / 'no'}\n")
+
+
+def test_wandb_without_a_login_says_so(tmp_path):
+    home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "netrc")}
+    done = python(SCRIPT, "wandb:someone/project", "--group", "sweep", cwd=tmp_path, env=home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("vitrine: W&B asks for a login: `wandb login`")
+    assert "Traceback" not in done.stderr

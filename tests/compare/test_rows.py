@@ -1,0 +1,135 @@
+"""Runs become rows and columns: what differs and was asked for is shown, what only follows is said, the rest is not."""
+
+import pytest
+
+from vitrine.compare.compared import compare
+from vitrine.compare.rows import tabulate
+from vitrine.compare.runs import find, typed
+from vitrine.errors import RunError
+
+
+def table_of(folder):
+    return tabulate(find([folder]).runs)
+
+
+def test_a_sweep_has_a_row_for_each_scheme_and_seeds_are_repetitions(sweep):
+    table = table_of(sweep)
+    assert table.columns == ["position"]
+    assert [row.label for row in table.rows] == ["learned", "rope", "none"]
+    assert [sorted(row.runs) for row in table.rows] == [[0, 1, 2]] * 3
+    assert table.along == {}
+    assert table.rows[1].measured("test/acc") == {0: 0.95, 1: 0.962, 2: 0.97}
+
+
+def test_what_cannot_change_a_result_makes_no_row(tmp_path, write_run):
+    others = (
+        "paths.output_dir=elsewhere",
+        "name=word",
+        "tags=[a]",
+        "trainer.log_every_n_steps=5",
+        "data.storage=memory",
+    )
+    write_run(tmp_path, seed=0)
+    write_run(tmp_path, *others, "logger=tensorboard", "data.root=elsewhere", seed=1)
+    table = table_of(tmp_path)
+    assert table.columns == []
+    assert [sorted(row.runs) for row in table.rows] == [[0, 1]]
+    write_run(tmp_path, "model.drop_path=0.2", seed=0)
+    assert table_of(tmp_path).columns == ["model.drop_path"]
+
+
+def test_a_word_that_sets_several_keys_is_one_column_and_says_what_changes_along(tmp_path, write_run):
+    for model in ("vit_nano", "vit_tiny"):
+        for seed in (0, 1):
+            write_run(tmp_path, f"model={model}", seed=seed, sweep="model=vit_nano,vit_tiny seed=0,1")
+    table = table_of(tmp_path)
+    assert table.columns == ["model"]
+    assert [row.label for row in table.rows] == ["vit_nano", "vit_tiny"]
+    assert table.along["optimizer.lr"] == ["0.003125", "0.00104167"]
+    assert {"model.dim", "model.depth"} <= set(table.along)
+
+
+def test_without_words_every_differing_key_is_a_column(tmp_path, write_run):
+    for model in ("vit_nano", "vit_tiny"):
+        write_run(tmp_path, f"model={model}", facts={"command": "python -c ...", "varies": ""})
+    table = table_of(tmp_path)
+    assert {"model.dim", "model.depth", "optimizer.lr"} <= set(table.columns)
+    assert table.along == {}
+
+
+def test_a_value_that_only_one_command_names_is_known_from_the_configuration_of_the_other(tmp_path, write_run):
+    write_run(tmp_path)
+    write_run(tmp_path, "position=rope", "patch=4")
+    table = table_of(tmp_path)
+    assert sorted(table.columns) == ["patch", "position"]
+    assert [row.values["position"] for row in table.rows] == ["sincos2d", "rope"]
+    assert [row.values["patch"] for row in table.rows] == ["2", "4"]
+    assert table.rows[1].brief == " · ".join(table.rows[1].values.values())
+
+
+def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run):
+    write_run(tmp_path)
+    write_run(tmp_path, "callbacks=[default,ema]")
+    assert table_of(tmp_path).columns == ["callbacks.ema.decay"]
+
+
+def test_a_key_that_older_runs_do_not_have_makes_no_row(tmp_path, write_run):
+    write_run(tmp_path, seed=0)
+    older = write_run(tmp_path, seed=1)
+    lines = (older / "config.yaml").read_text().splitlines()
+    (older / "config.yaml").write_text("\n".join(line for line in lines if "norm_eps" not in line))
+    assert len(table_of(tmp_path).rows) == 1
+
+
+def test_the_same_configuration_and_seed_again_counts_once_and_is_told(tmp_path, write_run):
+    first = write_run(tmp_path, seed=0, acc=0.5)
+    write_run(tmp_path, seed=0, acc=0.75)
+    write_run(tmp_path, seed=1, acc=0.75)
+    found = compare(find([tmp_path]))
+    assert found.summaries[0].values == [0.75, 0.75]
+    assert any(str(first) in words and "ran again later" in words for words in found.caveats)
+
+
+def test_a_main_effect_pairs_what_else_was_chosen_and_the_seed(tmp_path, write_run):
+    command = "position=learned,rope patch=2,4 seed=0,1"
+    for scheme, gain in (("learned", 0.0), ("rope", 0.02)):
+        for patch, loss in ((2, 0.0), (4, 0.3)):
+            for seed in (0, 1):
+                acc = 0.9 + gain - loss + 0.01 * seed + 0.001 * (seed == patch / 4)
+                write_run(tmp_path, f"position={scheme}", f"patch={patch}", seed=seed, acc=acc, sweep=command)
+    table = table_of(tmp_path)
+    assert table.columns == ["position", "patch"]
+    assert table.rows[0].label == "position=learned, patch=2"
+    effect = table.by("position")
+    assert [row.label for row in effect.rows] == ["learned", "rope"]
+    assert set(effect.rows[0].runs) == {("2", 0), ("2", 1), ("4", 0), ("4", 1)}
+    (comparison,) = compare(find([tmp_path]), by="position").findings.comparisons
+    assert comparison.difference.paired
+    assert comparison.difference.counts == (4, 4)
+    assert comparison.difference.mean == pytest.approx(0.02)
+    assert "4 pairs of runs" in comparison.words[0]
+    assert [row.label for row in table.by("patch").rows] == ["patch=2", "patch=4"]
+
+
+@pytest.mark.parametrize("name", ["rope", "position=rope", "position = rope"])
+def test_a_row_is_found_by_its_label_its_value_or_both(sweep, name):
+    assert table_of(sweep).row(name.replace(" ", "")).label == "rope"
+
+
+def test_unknown_rows_and_columns_name_what_there_is(sweep):
+    table = table_of(sweep)
+    with pytest.raises(RunError, match=r"no row is called rop; rows: learned; rope; none; did you mean rope\?"):
+        table.row("rop")
+    with pytest.raises(RunError, match=r"do not differ in positon; they differ in position; did you mean position\?"):
+        table.column("positon")
+    with pytest.raises(RunError, match="seed is what runs are repeated with"):
+        table.column("seed")
+    assert table.column("model.position") == "position"
+
+
+def test_words_of_a_trial_stand_for_those_of_its_sweep():
+    words = typed(
+        "python train.py -m model=vit_nano 'callbacks=[default,ema]' seed=0,1", "callbacks=[default,ema],seed=1"
+    )
+    assert words == {"model": "vit_nano", "callbacks": "[default,ema]", "seed": "1"}
+    assert typed("python 'unbalanced", "") == {}

@@ -1,0 +1,188 @@
+"""Statistics against worked examples, and against what they promise in two thousand simulated sweeps."""
+
+import gc
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitrine.compare.statistics import LEVEL, Interval, difference, holm, mcnemar, over_images, seeds_needed
+
+# Student's own data (Biometrika 6, 1908): hours of sleep that ten patients gained by two drugs; `sleep` in R, whose
+# help page gives both tests.
+FIRST = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
+SECOND = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
+
+
+def with_moments(mean: float, deviation: float, count: int) -> np.ndarray:
+    """A sample of exactly this mean and standard deviation."""
+    values = np.random.default_rng(0).normal(size=count)
+    return mean + deviation * (values - values.mean()) / values.std(ddof=1)
+
+
+def by_patient(values, first=0):
+    return dict(enumerate(values, first))
+
+
+def test_the_interval_of_a_mean_is_that_of_nists_example():
+    # NIST/SEMATECH e-Handbook, 1.3.5.2: 195 heat flow measurements.
+    interval = Interval.of(with_moments(9.261460, 0.02278881, 195))
+    assert interval.mean - interval.half == pytest.approx(9.258242, abs=1e-6)
+    assert interval.mean + interval.half == pytest.approx(9.264679, abs=1e-6)
+
+
+def test_one_value_has_no_interval():
+    assert math.isnan(Interval.of([0.9]).half)
+
+
+def test_students_sleep_in_pairs():
+    found = difference(by_patient(FIRST), by_patient(SECOND))
+    assert found.paired
+    assert found.counts == (10, 10)
+    assert found.mean == pytest.approx(-1.58)
+    assert found.p == pytest.approx(0.002833, abs=1e-6)
+    assert (found.low, found.high) == pytest.approx((-2.4598858, -0.7001142), abs=1e-6)
+    assert found.spread == pytest.approx(1.229995, abs=1e-6)
+
+
+def test_students_sleep_as_two_groups_by_welch():
+    found = difference(by_patient(FIRST), by_patient(SECOND, first=100))
+    assert not found.paired
+    assert found.p == pytest.approx(0.07939, abs=1e-5)
+    assert (found.low, found.high) == pytest.approx((-3.3654832, 0.2054832), abs=1e-6)
+
+
+def test_pairs_are_those_that_both_sides_have():
+    found = difference({0: 0.9, 1: 0.8, 2: 0.85}, {0: 0.7, 1: 0.5, 2: 0.65, 3: 0.1})
+    assert found.paired
+    assert found.counts == (3, 3)
+    assert found.mean == pytest.approx(np.mean([0.2, 0.3, 0.2]))
+    partly = difference({0: 0.9, 1: 0.8, 2: 0.85}, {1: 0.5, 2: 0.65, 3: 0.1})
+    assert not partly.paired
+    assert partly.counts == (3, 3)
+
+
+def test_effect_size_is_that_of_borensteins_example():
+    # Borenstein et al., Introduction to Meta-Analysis (2009), chapter 4: g = 0.5924.
+    one, other = with_moments(103, 5.5, 50), with_moments(100, 4.5, 50)
+    assert difference(by_patient(one), by_patient(other, first=100)).effect == pytest.approx(0.5924, abs=1e-4)
+
+
+def test_one_value_on_a_side_can_be_subtracted_but_not_tested():
+    found = difference({0: 0.9}, {0: 0.8, 1: 0.7})
+    assert found.mean == pytest.approx(0.15)
+    assert math.isnan(found.p)
+    assert math.isnan(found.low)
+
+
+def test_equal_runs_do_not_differ_and_what_never_varies_does():
+    same = difference({0: 0.9, 1: 0.8}, {0: 0.9, 1: 0.8})
+    assert (same.mean, same.p) == (0, 1)
+    shifted = difference({0: 0.75, 1: 0.5}, {0: 0.5, 1: 0.25})
+    assert (shifted.low, shifted.high, shifted.p) == (0.25, 0.25, 0)
+
+
+def test_holms_correction():
+    # R's p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm").
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    with_gap = holm([0.01, math.nan, 0.03])
+    assert with_gap[0::2] == pytest.approx([0.02, 0.03])
+    assert math.isnan(with_gap[1])
+    assert holm([]) == []
+
+
+def test_mcnemars_exact_test():
+    # Approval of a prime minister, asked twice (Agresti, Categorical Data Analysis, 10.1): 150 and 86 changed sides.
+    one = np.repeat([True, True, False, False], [794, 150, 86, 570])
+    other = np.repeat([True, False, True, False], [794, 150, 86, 570])
+    only, other_only, p = mcnemar(one, other)
+    assert (only, other_only) == (150, 86)
+    assert p == pytest.approx(stats.binomtest(86, 236).pvalue)
+    assert p == pytest.approx(3.716e-05, rel=1e-3)
+    assert mcnemar(one, one)[2] == 1
+
+
+def test_seeds_for_a_difference_are_cohens():
+    # Cohen, Statistical Power Analysis (1988), table 2.4.1: 64 a group for d = 0.5 at 80 %; 34 pairs (G*Power).
+    assert seeds_needed(0.5, 1.0, paired=False) == 64
+    assert seeds_needed(0.5, 1.0, paired=True) == 34
+    assert seeds_needed(0.5, 1.0, paired=True, comparisons=5) > 34
+    assert seeds_needed(5.0, 1.0, paired=True) == 3
+    assert seeds_needed(500.0, 1.0, paired=True) == 2, "also where the power of many seeds can't be computed"
+    assert seeds_needed(1e-4, 1.0, paired=True) is None
+
+
+def test_the_bootstrap_over_images_agrees_with_the_normal_interval():
+    values = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 4000, p=[0.1, 0.75, 0.15])
+    low, high = over_images(values)
+    half = 1.96 * values.std() / math.sqrt(len(values))
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
+    assert over_images(np.zeros(10)) == (0, 0)
+
+
+# --- two thousand sweeps -------------------------------------------------------------------------------------------
+
+SWEEPS = 2000
+
+
+def three_errors(share: float) -> float:
+    """Three standard errors of a share of the sweeps."""
+    return 3 * math.sqrt(share * (1 - share) / SWEEPS)
+
+
+@pytest.fixture(autouse=True)
+def frozen():
+    """Objects made before are left out of the garbage collection that statsmodels asks for at each correction."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def simulated(generator: np.random.Generator, means, seeds, shared: float = 0.0, spread=None) -> list[dict[int, float]]:
+    """A sweep whose runs scatter around ``means``, by seed; ``shared`` is what a seed does to all rows alike."""
+    common = dict(zip(seeds[0], generator.normal(0, shared, len(seeds[0])), strict=True))
+    rows = []
+    for number, mean in enumerate(means):
+        deviation = 0.01 if spread is None else spread[number]
+        own = seeds[number % len(seeds)]
+        rows.append({seed: mean + common.get(seed, 0.0) + generator.normal(0, deviation) for seed in own})
+    return rows
+
+
+def called_different(rows: list[dict[int, float]]) -> bool:
+    """Whether any row is told apart from the first."""
+    return min(holm([difference(row, rows[0]).p for row in rows[1:]])) < LEVEL
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shared", "spread"),
+    [
+        pytest.param([range(5)], 0.02, None, id="paired, seeds matter"),
+        pytest.param([range(8), range(10, 18)], 0.0, (0.02, 0.01), id="as two groups of unequal spread"),
+    ],
+)
+def test_equal_configurations_are_called_different_in_one_sweep_of_twenty(seeds, shared, spread):
+    generator = np.random.default_rng(1)
+    wrong = sum(called_different(simulated(generator, [0.9, 0.9], seeds, shared, spread)) for _ in range(SWEEPS))
+    assert wrong / SWEEPS == pytest.approx(0.05, abs=three_errors(0.05))
+
+
+def test_of_several_equal_configurations_one_is_called_different_in_at_most_one_sweep_of_twenty():
+    generator = np.random.default_rng(2)
+    wrong = sum(called_different(simulated(generator, [0.9] * 4, [range(5)], 0.02)) for _ in range(SWEEPS)) / SWEEPS
+    assert 0.02 < wrong < 0.05 + three_errors(0.05), "Holm's correction is for the sweep as a whole"
+
+
+@pytest.mark.parametrize("seeds", [[range(5)], [range(5), range(10, 15)]], ids=["paired", "as two groups"])
+def test_intervals_of_means_and_differences_hold_the_truth_in_nineteen_sweeps_of_twenty(seeds):
+    generator = np.random.default_rng(3)
+    means = differences = 0
+    for _ in range(SWEEPS):
+        one, other = simulated(generator, [0.92, 0.9], seeds)
+        interval = Interval.of(list(one.values()))
+        means += abs(interval.mean - 0.92) <= interval.half
+        found = difference(one, other)
+        differences += found.low <= 0.02 <= found.high
+    assert means / SWEEPS == pytest.approx(0.95, abs=three_errors(0.05))
+    assert differences / SWEEPS == pytest.approx(0.95, abs=three_errors(0.05))

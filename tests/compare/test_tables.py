@@ -1,0 +1,71 @@
+"""The table in the terminal's, Markdown's and LaTeX's form says the same."""
+
+import io
+import re
+
+from rich.console import Console
+
+from vitrine.compare.compared import compare
+from vitrine.compare.runs import find
+from vitrine.compare.tables import cells, headings, latex, markdown, terminal
+
+
+def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(sweep):
+    found = compare(find([sweep]), target=0.8)
+    titles = [one.title for one in headings(found)]
+    assert titles == [
+        "position",
+        "n",
+        "test accuracy (%)",
+        "best",
+        "worst",
+        "difference (points)",
+        "p (Holm)",
+        "g",
+        "parameters",
+        "FLOPs",
+        "images/s",
+        "s to 80 %",
+    ]
+    rope, learned, none = (cells(found, one) for one in found.summaries)
+    assert rope[:6] == ["rope", "3", "96.07 ± 2.50", "97.00", "95.00", "+5.07 [+4.78, +5.35]"]
+    assert float(rope[6].removeprefix("< ")) <= 0.001
+    assert rope[8:] == ["202 k", "13 M", "1.01 k", "6.0"]
+    assert none[5] == "-0.13 [-2.06, +1.80]"  # t(0.975, 2) = 4.303, times 0.777 / sqrt(3)
+    assert learned[5:8] == ["baseline", "", ""]
+
+
+def test_a_single_configuration_has_no_baseline(tmp_path, write_run):
+    write_run(tmp_path)
+    found = compare(find([tmp_path]))
+    assert [one.title for one in headings(found)][:5] == ["configuration", "n", "test accuracy (%)", "best", "worst"]
+    assert cells(found, found.summaries[0])[2] == "90.00"
+
+
+def test_markdown_has_a_line_for_each_row_and_keeps_bars_out_of_cells(sweep):
+    found = compare(find([sweep]))
+    lines = markdown(found).splitlines()
+    assert len(lines) == 2 + 3
+    assert {line.count("|") for line in lines} == {12}
+    assert lines[1].startswith("| --- | --: |")
+    assert "| rope | 3 | 96.07 ± 2.50 |" in lines[2]
+
+
+def test_latex_is_a_tabular_with_special_letters_escaped(tmp_path, write_run):
+    for scheme in ("rope_mixed", "learned"):
+        write_run(tmp_path, f"position={scheme}", seed=0, acc=0.9)
+        write_run(tmp_path, f"position={scheme}", seed=1, acc=0.91)
+    text = latex(compare(find([tmp_path])))
+    assert text.startswith("\\begin{tabular}{lrrrrrrrrrr}\n\\toprule")
+    assert "rope\\_mixed & 2 & 90.50 $\\pm$ 6.35 & 91.00 & 90.00 &" in text
+    assert "test accuracy (\\%)" in text
+    assert not re.search(r"(?<!\\)[%_]", text)
+
+
+def test_the_terminal_shows_every_cell(sweep):
+    found = compare(find([sweep]))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal(found))
+    shown = console.export_text()
+    for summary in found.summaries:
+        assert all(cell in shown for cell in cells(found, summary))

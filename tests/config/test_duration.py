@@ -1,0 +1,37 @@
+import pytest
+
+from vitrine import compose
+from vitrine.config.duration import duration_seconds
+from vitrine.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10m", 600),
+        ("600s", 600),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("1d2h3m4s", 93_784),
+        ("90m", 5400),
+        ("00:10:00", 600),
+        ("26:00:00", 93_600),
+        ("01:02:03:04", 93_784),
+    ],
+)
+def test_a_length_of_time_is_read_and_can_be_typed(text, seconds):
+    assert duration_seconds(text) == seconds
+    assert compose([f"trainer.max_time={text}"]).trainer.max_time == text
+
+
+@pytest.mark.parametrize(
+    "text", ["600", "10:00", "ten", "10 m", "1.5h", "m", "30m1h", "00:61:00", "-10m", "0s", "00:00:00"]
+)
+def test_what_is_no_length_of_time_is_refused(text):
+    with pytest.raises(ConfigError, match=rf"trainer\.max_time={text}\n.*: 10m, 600s, 1h30m, 2d, HH:MM:SS or DD"):
+        compose([f"trainer.max_time={text}"])
+
+
+def test_a_bare_number_may_have_been_seconds_or_minutes():
+    with pytest.raises(ConfigError, match=r"did you mean trainer\.max_time=10s, or trainer\.max_time=10m\?"):
+        compose(["trainer.max_time=10"])

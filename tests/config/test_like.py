@@ -1,0 +1,133 @@
+"""like=RUN: an earlier run's configuration, with what is typed changed in it and all else as it was."""
+
+import pytest
+import yaml
+
+from vitrine import compose
+from vitrine.config.plain import to_plain
+from vitrine.errors import ConfigError
+from vitrine.runs import RunRecord
+from vitrine.runs.registry import flat
+
+RECIPE = ["data=mnist", "model=vit_nano", "position=rope", "optimizer=sgd", "optimizer.lr=0.25", "trainer.max_epochs=7"]
+RECIPE += ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=3", "augment.mixup=0.5", "tags=[a]"]
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return to_plain(compose(RECIPE))
+
+
+@pytest.fixture
+def run(tmp_path, recipe):
+    """The folder of a run that was made with many things other than they are by themselves."""
+    record = RunRecord.create(tmp_path, "word")
+    record.update(status="finished")
+    record.write_config(recipe)
+    return record
+
+
+def changes(run, *words):
+    """What differs from the run, as {key: new value}, and the configuration."""
+    before, after = flat(run.config), flat(to_plain(compose([f"like={run.path}", *words])))
+    assert after.pop("like") == str(run.path)
+    return {key: value for key, value in after.items() if before.get(key, "nothing") != value}
+
+
+def test_nothing_typed_changes_nothing(run):
+    assert changes(run) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (["seed=3"], {"seed": 3}),
+        (["seed=0", "data=mnist"], {}),
+        (["trainer.max_epochs=50"], {"trainer.max_epochs": 50}),
+        (["position=learned"], {"model.position": "learned"}),
+        (["patch=7"], {"model.patch_size": 7}),
+        (["data.image_size=32"], {"data.image_size": 32, "model.image_size": 32}),
+        (["callbacks=default"], {"callbacks.early_stopping": None}),
+        (["tags=[]", "augment.mixup=0"], {"tags": [], "augment.mixup": 0}),
+    ],
+)
+def test_what_is_typed_changes_and_what_follows_from_it(run, words, changed):
+    assert changes(run, *words) == changed
+
+
+def test_a_group_takes_its_file_as_hydra_would(run):
+    assert changes(run, "optimizer=adamw") == {
+        "optimizer.name": "adamw",
+        "optimizer.lr": compose(["data=mnist", "model=vit_nano"]).optimizer.lr,
+        "optimizer.weight_decay": 0.05,
+        "optimizer.betas": [0.9, 0.999],
+        "optimizer.momentum": None,
+    }
+    changed = changes(run, "data=cifar10", "patch=4")
+    plain = flat(to_plain(compose(["data=cifar10"])))
+    assert {key: value for key, value in changed.items() if key.startswith("data.")} == {
+        key: plain[key] for key in ("name", "image_size", "in_channels", "epochs", "mean", "std", "flip")
+        for key in [f"data.{key}"]
+    }  # fmt: skip
+    assert (changed["model.image_size"], changed["model.in_channels"]) == (32, 3), (
+        "the model is made for the new images"
+    )
+    assert not {"trainer.max_epochs", "optimizer.lr", "model.position"} & set(changed)
+
+
+def test_a_recipe_takes_what_it_names(run):
+    changed = changes(run, "experiment=mnist/quick")
+    assert changed["trainer.max_epochs"] == 3
+    assert "optimizer.name" not in changed
+
+
+def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
+    run.write_config(to_plain(compose([*RECIPE, "logger=wandb", "logger.wandb.project=mine"])))
+    assert changes(run) == {}
+    assert changes(run, "logger=csv") == {"logger.wandb": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["modle=vit_tiny"], "did you mean model"),
+        (["model.heads=5"], "must divide the width"),
+        (["resume=x"], "makes a new run, and resume goes on with an old one"),
+        (["patch=3"], "patch=3"),
+    ],
+)
+def test_what_cannot_work_is_told(run, words, told):
+    with pytest.raises(ConfigError, match=told):
+        compose([f"like={run.path}", *words])
+
+
+def test_no_such_run_is_told_with_the_nearest(run):
+    with pytest.raises(ConfigError, match=f"is no folder; did you mean {run.path}"):
+        compose([f"like={run.path}x"])
+
+
+def test_a_configuration_of_another_version_is_told_by_its_keys(run):
+    values = run.config
+    values["model"]["no_such_key"] = 1
+    values["trainer"]["max_epochs"] = "many"
+    run.write_config(values)
+    with pytest.raises(ConfigError) as caught:
+        compose([f"like={run.path}"])
+    assert {fault.key for fault in caught.value.faults} == {"model.no_such_key", "trainer.max_epochs"}
+    assert "another version" in str(caught.value)
+
+
+def test_a_key_that_the_run_did_not_know_is_as_it_is_by_itself(run):
+    values = run.config
+    del values["data"]["workers"], values["callbacks"]["monitor"]
+    run.write_config(values)
+    assert compose([f"like={run.path}"]).callbacks.monitor == "val/acc"
+
+
+def test_a_damaged_configuration_is_told(run):
+    (run.path / "config.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match=r"like=.*\n.*cannot read"):
+        compose([f"like={run.path}"])
+    (run.path / "config.yaml").write_text(yaml.safe_dump({"model": 3}))
+    with pytest.raises(ConfigError, match="another version"):
+        compose([f"like={run.path}"])

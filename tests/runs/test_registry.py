@@ -1,0 +1,270 @@
+"""Lists of runs are right whatever has happened to the folders, and to the index beside them."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
+from vitrine.runs.difference import difference
+from vitrine.runs.registry import INDEX, best, find, remove
+
+
+def make(
+    folder: Path,
+    name: str,
+    *,
+    status: str = "finished",
+    started: str = "2026-01-01T00:00:00+00:00",
+    config: dict | None = None,
+    metrics: dict | None = None,
+    **facts,
+) -> RunRecord:
+    record = RunRecord(folder / name)
+    (record.path / "checkpoints").mkdir(parents=True)
+    record.update(id=name, status=status, started=started, **facts)
+    record.write_config({"seed": 0, "data": {"name": "digits", "root": "d"}, "model": {"depth": 3}} | (config or {}))
+    record.write_metrics(metrics or {"val/acc": 0.5, "test/acc": 0.4})
+    return record
+
+
+@pytest.fixture
+def outputs(template, tmp_path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "outputs"))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory) -> Path:
+    """Two single runs and a sweep of three."""
+    root = tmp_path_factory.mktemp("registry")
+    make(root / "runs", "a", started="2026-01-01T00:00:00+00:00", tags=["night", "x"])
+    make(root / "runs", "b", started="2026-01-03T00:00:00+00:00", status="failed", error="ValueError: no")
+    for seed in range(3):
+        metrics = {"val/acc": 0.5 + seed / 10, "val/loss": 1.0 + seed, "test/acc": 0.9 - seed / 10}
+        began = f"2026-01-0{4 + seed}T00:00:00+00:00"
+        make(root / "sweeps" / "s", f"c{seed}", config={"seed": seed}, metrics=metrics, started=began)
+    return root
+
+
+def names(found) -> list[str]:
+    return [entry.path.name for entry in found.entries]
+
+
+def columns(root: Path) -> list[list]:
+    found = find([root])
+    return [[one.value(name) for name in found.columns if name != "path"] for one in found.entries]
+
+
+def test_runs_at_any_depth_are_found_the_earliest_first(outputs):
+    assert names(find([outputs])) == ["a", "b", "c0", "c1", "c2"]
+    assert find([outputs]).broken == []
+
+
+def test_the_index_says_what_the_folders_say(outputs):
+    before = columns(outputs)
+    assert (outputs / INDEX).exists()
+    assert columns(outputs) == before
+    (outputs / INDEX).unlink()
+    assert columns(outputs) == before
+
+
+def test_a_second_listing_reads_no_run(outputs, monkeypatch):
+    before = columns(outputs)
+    monkeypatch.setattr("vitrine.runs.registry._read", None)
+    assert columns(outputs) == before
+
+
+def test_what_changes_in_a_folder_changes_in_the_list(outputs):
+    find([outputs])
+    record = RunRecord(outputs / "runs" / "b")
+    record.end("finished")
+    record.write_metrics({"val/acc": 0.125})
+    record.write_config({"seed": 77})
+    (entry,) = [one for one in find([outputs]).entries if one.path.name == "b"]
+    assert (entry.status, entry.metrics, entry.config) == ("finished", {"val/acc": 0.125}, {"seed": 77})
+
+
+def test_folders_that_are_moved_deleted_or_added_do_not_confuse_it(outputs, tmp_path):
+    find([outputs])
+    shutil.rmtree(outputs / "runs" / "a")
+    (outputs / "runs" / "b").rename(outputs / "sweeps" / "s" / "moved")
+    make(outputs / "runs", "d")
+    assert names(find([outputs])) == ["d", "moved", "c0", "c1", "c2"]
+    outputs.rename(tmp_path / "elsewhere")
+    found = find([tmp_path / "elsewhere"])
+    assert names(found) == ["d", "moved", "c0", "c1", "c2"]
+    assert {entry.path.exists() for entry in found.entries} == {True}
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0 and then nothing"])
+def test_a_damaged_index_is_made_anew(outputs, content):
+    before = columns(outputs)
+    (outputs / INDEX).write_bytes(content)
+    assert columns(outputs) == before
+    with sqlite3.connect(outputs / INDEX) as index:
+        assert index.execute("SELECT count(*) FROM runs").fetchone() == (5,)
+
+
+def test_an_index_of_another_version_is_made_anew(outputs):
+    before = columns(outputs)
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.executescript("DROP TABLE runs; CREATE TABLE runs (other); PRAGMA user_version = 99")
+    assert columns(outputs) == before
+    assert columns(outputs) == before
+
+
+def test_where_no_index_can_be_written_runs_are_listed_all_the_same(outputs):
+    (outputs / INDEX).mkdir()
+    assert names(find([outputs])) == ["a", "b", "c0", "c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("run.json", "{", "cannot read"),
+        ("run.json", "[]", "does not hold a record"),
+        ("run.json", "{}", "does not say what became of the run"),
+        ("run.json", None, "cannot read"),
+        ("config.yaml", "a: [", "cannot read"),
+        ("config.yaml", None, "cannot read"),
+        ("config.yaml", "\udcff", "cannot read"),
+        ("metrics.json", "", "cannot read"),
+    ],
+)
+def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, told):
+    for indexed in (False, True):
+        path = outputs / "runs" / "a" / file
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content.encode("utf-8", "surrogateescape"))
+        found = find([outputs])
+        assert names(found) == ["b", "c0", "c1", "c2"], indexed
+        (broken,) = found.broken
+        assert broken.path == outputs / "runs" / "a"
+        assert told in broken.problem
+
+
+def test_a_run_that_failed_before_it_had_a_configuration_is_a_run(outputs):
+    record = make(outputs / "runs", "early", status="failed")
+    (record.path / "config.yaml").unlink()
+    (record.path / "metrics.json").unlink()
+    assert "early" in names(find([outputs]))
+
+
+def test_folders_beside_runs_and_inside_them_are_no_runs(outputs):
+    (outputs / "notes").mkdir()
+    (outputs / ".hidden").mkdir()
+    make(outputs / ".hidden", "h")
+    make(outputs / "runs" / "a", "inside")
+    found = find([outputs])
+    assert (names(found), found.broken) == (["a", "b", "c0", "c1", "c2"], [])
+
+
+def test_a_run_in_two_folders_that_are_asked_for_is_listed_once(outputs):
+    assert names(find([outputs, outputs / "runs", outputs / "runs" / "a"])) == ["a", "b", "c0", "c1", "c2"]
+    assert not (outputs / "runs" / "a" / INDEX).exists(), "a run folder has nothing that the run has not written"
+
+
+def test_a_path_that_is_no_folder_is_refused(outputs):
+    with pytest.raises(RunError, match="none is no folder"):
+        find([outputs / "none"])
+
+
+def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs):
+    record = RunRecord(outputs / "runs" / "b")
+    record.start()
+    record.update(pid=2**22 + 1)
+    for _ in range(2):
+        assert [one.status for one in find([outputs]).entries if one.path.name == "b"] == ["interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("column", "words", "expected"),
+    [
+        ("status", "failed", ["b"]),
+        ("status", "failed,finished", ["a", "b", "c0", "c1", "c2"]),
+        ("tags", "night", ["a"]),
+        ("seed", "1,2.0", ["c1", "c2"]),
+        ("depth", "3", ["a", "b", "c0", "c1", "c2"]),
+        ("data", "digits", ["a", "b", "c0", "c1", "c2"]),
+        ("data", "mnist", []),
+        ("val/acc", "0.6", ["c1"]),
+        ("error", "null", ["a", "c0", "c1", "c2"]),
+    ],
+)
+def test_runs_are_chosen_by_any_column(outputs, column, words, expected):
+    assert names(find([outputs]).where(column, words)) == expected
+
+
+def test_runs_are_chosen_by_when_they_started(outputs):
+    found = find([outputs])
+    assert names(found.since("2026-01-05")) == ["c1", "c2"]
+    assert names(found.since("2026-01-05T01:00:00+01:00")) == ["c1", "c2"]
+    assert names(found.since("1h")) == []
+    assert len(found.since("99999d").entries) == 5
+    with pytest.raises(RunError, match="yesterday is no time"):
+        found.since("yesterday")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("sed", "did you mean seed?"), ("val/ac", "did you mean val/acc?"), ("dpeth", r"model\.depth"), ("zzz", "zzz$")],
+)
+def test_an_unknown_column_is_told_with_the_nearest(outputs, word, told):
+    with pytest.raises(RunError, match=told):
+        find([outputs]).column(word)
+
+
+def test_a_last_part_that_two_keys_have_is_told(outputs):
+    make(outputs / "runs", "d", config={"other": {"depth": 1}})
+    with pytest.raises(RunError, match=r"depth may be model\.depth or other\.depth"):
+        find([outputs]).column("depth")
+
+
+def test_the_best_is_chosen_on_validation(outputs):
+    found = find([outputs])
+    assert [one.path.name for one in best(found, "val/acc", 2)] == ["c2", "c1"]
+    assert [one.path.name for one in best(found, "val/loss")] == ["c0"]
+    with pytest.raises(RunError, match="test/acc chooses nothing"):
+        best(found, "test/acc")
+    with pytest.raises(RunError, match="no finished run has epochs"):
+        best(found, "epochs")
+
+
+def test_two_runs_that_differ_by_one_key_differ_by_that_key_alone(outputs):
+    one, other = (RunRecord(outputs / "sweeps" / "s" / name) for name in ("c0", "c1"))
+    sections = difference(one, other)
+    assert sections["config"] == {"seed": (0, 1)}
+    assert {name for name, values in sections.items() if values} == {"config", "metrics"}
+    assert sections["metrics"]["val/acc"] == (0.5, 0.6)
+
+
+def test_code_versions_and_machine_that_differ_are_told(outputs):
+    one, other = (RunRecord(outputs / "runs" / name) for name in ("a", "b"))
+    one.update(code={"commit": "1", "changed": True}, versions={"torch": "2"}, machine={"cores": 2}, device="CPU")
+    other.update(code={"commit": "1", "changed": True}, versions={"torch": "3"}, machine={"cores": 8}, device="CPU")
+    (one.path / "code.diff").write_text("-a\n+b\n")
+    sections = difference(one, other)
+    assert sections["versions"] == {"torch": ("2", "3")}
+    assert sections["machine"] == {"cores": (2, 8)}
+    assert sections["code"]["code.diff"][0].startswith("2 lines, ")
+    (other.path / "code.diff").write_text("-a\n+c\n")
+    assert len(set(difference(one, other)["code"]["code.diff"])) == 2, "as long, but not the same"
+    (other.path / "code.diff").write_text("-a\n+b\n")
+    assert difference(one, other)["code"] == {}
+
+
+def test_a_run_is_removed_as_a_whole_unless_it_is_running(outputs):
+    remove(outputs / "runs" / "a")
+    assert [path.name for path in (outputs / "runs").iterdir()] == ["b"]
+    record = RunRecord(outputs / "runs" / "b")
+    record.start()
+    with pytest.raises(RunError, match=r"b is still running, as process \d+"):
+        remove(record.path)
+    assert json.loads((record.path / "run.json").read_text())["status"] == "running"
+    with pytest.raises(RunError, match="is not a run folder"):
+        remove(outputs / "sweeps")
+    assert len(names(find([outputs]))) == 4

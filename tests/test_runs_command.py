@@ -1,0 +1,238 @@
+"""scripts/runs.py, like=RUN and what is kept secret, on real runs: one by itself, one like it."""
+
+import csv
+import json
+import re
+import shlex
+import socket
+
+import pytest
+from running import ROOT, SMALL, only_run, python
+
+from vitrine.errors import VitrineError
+
+README_LINES = [
+    re.sub(r"\s+#.*", "", line)
+    for line in (ROOT / "README.md").read_text().splitlines()
+    if line.startswith(("python scripts/runs.py", "python scripts/wandb_"))
+]
+CANARIES = {
+    "WANDB_API_KEY": "canary" * 6 + "1234",
+    "HF_TOKEN": "hf_" + "canary" * 5,
+    "MY_PASSWORD": "canary-canary-canary",
+}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """A run that told everybody, while there were secrets in the environment, and one like it but for a key."""
+    folder = tmp_path_factory.mktemp("real")
+    words = [*SMALL, "trainer.max_epochs=1", "logger=all", "logger.wandb.mode=offline", "logger.wandb.private=true"]
+    done = python(str(ROOT / "train.py"), *words, cwd=folder, env=CANARIES)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    first = only_run(folder)
+    words = [f"like={first.relative_to(folder)}", "logger=csv", "paths.output_dir=other"]
+    words += ["debug.limit_batches=1", "-m", "optimizer.lr=0.5"]
+    done = python(str(ROOT / "train.py"), *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(outputs):
+    """The two run folders, as they are typed in ``outputs``."""
+    (first,) = outputs.glob("outputs/runs/*/run.json")
+    (second,) = outputs.glob("other/sweeps/*/*/run.json")
+    return [str(path.parent.relative_to(outputs)) for path in (first, second)]
+
+
+@pytest.fixture
+def command(outputs):
+    return lambda *words: python(str(ROOT / "scripts" / "runs.py"), *words, cwd=outputs)
+
+
+def table(text):
+    head, *rows = [line.split("\t") for line in text.splitlines() if "\t" in line]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_a_run_like_another_has_its_configuration_and_says_of_which(outputs, runs):
+    facts = json.loads((outputs / runs[1] / "run.json").read_text())
+    assert facts["like"] == runs[0]
+    assert "\nlike: null\n" in (outputs / runs[1] / "config.yaml").read_text()
+
+
+def test_diff_shows_what_was_typed_and_nothing_else(command, runs):
+    done = command("diff", *runs)
+    assert done.returncode == 0, done.stderr
+    sections = dict(part.strip().split("\n", 1) for part in done.stdout.split("\n\n"))
+    shown = [line.split("\t") for line in sections["config"].splitlines()[1:]]
+    changed = [row for row in shown if not row[0].startswith("logger.")]
+    assert changed == [
+        ["optimizer.lr", changed[0][1], "0.5"],
+        ["paths.output_dir", "outputs", "other"],
+        ["debug.limit_batches", "-", "1"],
+    ]
+    assert "versions" in done.stdout.splitlines()[-1]
+    assert "metrics" in sections
+
+
+def test_runs_are_listed_and_chosen(command, runs):
+    rows = table(command("list", "outputs", "other").stdout)
+    assert [row["path"] for row in rows] == runs
+    assert [row["status"] for row in rows] == ["finished", "finished"]
+    rows = table(command("list", "outputs", "other", "lr=0.5", "--columns", "run,seed,lr", "--since", "1d").stdout)
+    assert rows == [{"run": runs[1].rpartition("/")[2], "seed": "0", "optimizer.lr": "0.5"}]
+
+
+def test_show_tells_all_of_a_run(command, outputs, runs):
+    shown = dict(line.split("\t") for line in command("show", runs[0]).stdout.splitlines() if "\t" in line)
+    facts = json.loads((outputs / runs[0] / "run.json").read_text())
+    assert (shown["status"], shown["command"], shown["data.name"]) == ("finished", facts["command"], "digits")
+    assert shown["test/acc"] == f"{json.loads((outputs / runs[0] / 'metrics.json').read_text())['test/acc']:.4f}"
+
+
+def test_the_best_shows_its_test_accuracy_and_test_accuracy_does_not_choose(command, outputs, runs):
+    metrics = [json.loads((outputs / run / "metrics.json").read_text()) for run in runs]
+    better = max((0, 1), key=lambda number: metrics[number]["val/acc"])
+    done = command("best", "outputs", "other")
+    shown = dict(line.split("\t") for line in done.stdout.splitlines() if "\t" in line)
+    assert (shown["run"], shown["test/acc"]) == (runs[better], f"{metrics[better]['test/acc']:.4f}")
+    refused = command("best", "outputs", "--by", "test/acc")
+    assert refused.returncode == 1
+    assert "test/acc chooses nothing" in refused.stderr
+
+
+def test_every_column_is_exported(command, outputs, runs):
+    for name in ("runs.csv", "runs.json"):
+        assert command("export", "outputs", "other", "--to", name).returncode == 0
+    with (outputs / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    stored = json.loads((outputs / "runs.json").read_text())
+    assert [row["path"] for row in rows] == [row["path"] for row in stored] == runs
+    assert [float(row["optimizer.lr"]) for row in rows] == [row["optimizer.lr"] for row in stored]
+    refused = command("export", "--to", "runs.txt", "outputs")
+    assert refused.stderr == "vitrine: cannot write runs.txt: its name must end in .csv or .json\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["show", "outputs"], "vitrine: outputs is not a run folder: it has no run.json; the newest run in it is"),
+        (["show", "nowhere"], "vitrine: nowhere is no folder\n"),
+        (["diff", "nowhere", "outputs"], "vitrine: nowhere is no folder\n"),
+        (["list", "nowhere"], "vitrine: nowhere is no folder\n"),
+        (["list", "modle.depth=3"], "vitrine: no run has a column modle.depth; did you mean model.depth?\n"),
+        (["list", "--columns", "val/ac"], "vitrine: no run has a column val/ac; did you mean val/acc?\n"),
+        (["list", "--since", "soon"], "vitrine: soon is no time"),
+        (["rm", "outputs"], "vitrine: outputs is not a run folder"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(command, words, told):
+    done = command(*words)
+    assert done.returncode == 1
+    assert done.stderr.startswith(told)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_corrupt_record_is_named_skipped_and_counted(command, outputs, runs):
+    broken = outputs / "outputs" / "runs" / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    try:
+        done = command("list")
+    finally:
+        (broken / "run.json").unlink()
+        broken.rmdir()
+    assert done.returncode == 0
+    assert [row["path"] for row in table(done.stdout)] == runs[:1]
+    named, counted = done.stderr.splitlines()
+    assert named.startswith("vitrine: skipped outputs/runs/broken: cannot read")
+    assert counted == "vitrine: 1 run skipped"
+
+
+def test_deleting_asks_and_deletes_the_whole(command, outputs):
+    copy = outputs / "copies" / "one"
+    copy.mkdir(parents=True)
+    (copy / "run.json").write_text('{"status": "failed"}')
+    (copy / "notes.txt").write_text("")
+    refused = command("rm", "copies/one")
+    assert refused.returncode == 1
+    assert "nobody is here to be asked; --yes deletes" in refused.stderr
+    assert copy.exists()
+    assert command("rm", "copies/one", "--yes").stdout.endswith("1 run deleted\n")
+    assert list((outputs / "copies").iterdir()) == []
+
+
+def test_no_secret_of_the_environment_is_in_anything_that_was_written(outputs, runs):
+    files = [path for path in outputs.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix == ".wandb"]
+    assert [path for path in files if "tfevents" in path.name]
+    for path in files:
+        content = path.read_bytes()
+        assert not [name for name, value in CANARIES.items() if value.encode() in content], path
+
+
+def test_a_private_run_sends_no_machine_and_no_path(outputs, runs):
+    (log,) = outputs.glob("outputs/runs/*/wandb/offline-run-*/*.wandb")
+    content = log.read_bytes()
+    commit = json.loads((outputs / runs[0] / "run.json").read_text())["code"].get("commit", "no commit")
+    for sent in (f'"{socket.gethostname()}"', str(ROOT), str(outputs), commit):
+        assert sent.encode() not in content, sent
+    names = {path.name for path in (log.parent / "files").rglob("*") if path.is_file()}
+    assert not names & {"requirements.txt", "wandb-metadata.json", "diff.patch"}
+
+
+@pytest.mark.parametrize("line", README_LINES)
+def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line, tmp_path):
+    words = shlex.split(line)[1:]
+    words = ["other" if word == "outputs/sweeps/NAME" else word.replace("outputs/runs/RUN", runs[0]) for word in words]
+    done = python(str(ROOT / words[0]), *words[1:], cwd=outputs, env={"HOME": str(tmp_path), "WANDB_API_KEY": ""})
+    if words[1] == "rm":
+        assert done.stderr == "vitrine: nothing deleted: nobody is here to be asked; --yes deletes\n"
+    elif words[0].endswith("wandb_workspace.py"):
+        assert "the view could not be saved" in done.stderr, "there is no account"
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb_workspaces")
+def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
+    pytest.importorskip("wandb_workspaces")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    from wandb_workspace import layout
+
+    asked = json.loads(
+        layout("me/mine", ["model.position", "seed"], "sweep")._to_model().model_dump_json(by_alias=True)
+    )
+    (chosen,) = asked["spec"]["section"]["runSets"]
+    assert [one["name"] for one in chosen["grouping"]] == ["model.value.position", "seed.value"]
+    assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "sweep"]
+    panels = [one for part in asked["spec"]["section"]["panelBankConfig"]["sections"] for one in part["panels"]]
+    assert {tuple(one["config"].get("metrics") or ()) for one in panels} >= {("val/acc",), ("val/loss",), ("test/acc",)}
+    for project, key, told in (("mine", "seed", "ENTITY/PROJECT"), ("a/b", "position", "did you mean model.position")):
+        with pytest.raises(VitrineError, match=told):
+            layout(project, [key])
+
+
+def test_secrets_in_overrides_are_refused_and_not_repeated(train, tmp_path):
+    words = [
+        "logger.wandb.notes=canary-canary-canary",
+        "tags=[a,xcanary-canary-canaryx]",
+        "logger.wandb.name=${oc.env:MY_PASSWORD}",
+        "hydra.job.env_set.WANDB_API_KEY=anything",
+        "+logger.wandb.api_key=anything",
+        f"name={'0123456789abcdef0123' * 2}",
+        "data.root=https://me:pass@example.org/digits",
+    ]
+    done = train("logger=wandb", *words, env=CANARIES)
+    assert done.returncode == 2
+    assert done.stderr.count("looks like a key or token") == len(words)
+    for word in words:
+        name, _, value = word.partition("=")
+        assert f"\n  {name}\n" in done.stderr
+        assert value not in done.stderr + done.stdout
+    assert list(tmp_path.iterdir()) == []

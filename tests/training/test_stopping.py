@@ -1,0 +1,91 @@
+"""Whether there is time to go on, on a clock that the test moves."""
+
+import pytest
+
+from vitrine.training import stopping
+from vitrine.training.stopping import TimeLimit
+
+MARGIN = TimeLimit.MARGIN
+SIZES = {"train": 1000, "val": 100, "test": 300}
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def time(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(stopping, "time", clock)
+    return clock
+
+
+def left(clock, seconds):
+    """A limit that leaves so many seconds from now, the margin not counted."""
+    return TimeLimit(clock.now + seconds + MARGIN, SIZES)
+
+
+def steps(limit, clock, *seconds, images=10):
+    limit.begin()
+    for one in seconds:
+        clock.now += one
+        limit.step_done(images)
+
+
+def test_time_is_over_a_margin_before_its_end(clock):
+    limit = left(clock, 10)
+    clock.now += 9.9
+    assert not limit.over()
+    clock.now += 0.1
+    assert limit.over()
+
+
+def test_the_first_step_of_a_session_warms_up_and_says_nothing_of_the_others(clock):
+    limit = left(clock, 100)
+    steps(limit, clock, 90)
+    assert not limit.over()
+
+
+def test_there_must_be_time_for_the_longest_step_and_the_end_of_an_epoch(clock):
+    limit = left(clock, 100)
+    steps(limit, clock, 0, 1, 3, 1)  # 95 s are left
+    clock.now += 7
+    limit.epoch_done()  # 88 s
+    limit.begin()
+    clock.now += 77  # 11 s
+    assert not limit.over()
+    clock.now += 1  # 10 s: a step of 3 and an end of 7
+    assert limit.over()
+
+
+def test_before_the_first_epochs_end_it_is_taken_for_as_long_as_training_on_as_many_images(clock):
+    limit = left(clock, 100)
+    steps(limit, clock, 0, 2, 2)  # 0.2 s an image, 100 to validate; 96 s are left
+    clock.now += 73.9
+    assert not limit.over()
+    clock.now += 0.1  # 22 s: a step of 2 and an end of 20
+    assert limit.over()
+
+
+def test_what_lies_between_two_sessions_of_steps_is_no_step(clock):
+    limit = left(clock, 100)
+    steps(limit, clock, 0, 1)
+    clock.now += 50
+    steps(limit, clock, 0, 1)
+    clock.now += 30  # 18 s are left: a step of 1 and an end of 10
+    assert not limit.over()
+
+
+def test_once_all_epochs_are_trained_there_must_be_time_for_the_test(clock):
+    limit = left(clock, 100)
+    steps(limit, clock, 0, 20)
+    clock.now += 10
+    limit.epoch_done()  # 70 s are left, and three times as many test images as validation images
+    clock.now += 39
+    assert not limit.over(trained=True)
+    clock.now += 1
+    assert limit.over(trained=True)

@@ -1,0 +1,170 @@
+"""The real W&B client against a server on this machine: what it takes, and what happens when it or the client fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import wandb
+from running import ROOT
+from wandb.sdk import wandb_setup
+from wandb_server import serving
+
+from vitrine import compose
+from vitrine.config.plain import to_plain
+from vitrine.runs import RunRecord
+from vitrine.training.trackers import RunLogger
+from vitrine.training.wandb_tracker import WandbTracker
+
+ROWS = 6
+PATIENCE = 60  # seconds for the client to start; on a quiet machine it takes one
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory):
+    """The server, known to the client in this process and in those that tests start."""
+    with serving() as server, pytest.MonkeyPatch.context() as patch:
+        wandb.teardown()  # it read its environment when it was first used
+        for name, value in {**server.environment, "HOME": str(tmp_path_factory.mktemp("home"))}.items():
+            patch.setenv(name, value)
+        yield server
+        wandb.teardown()
+
+
+def carry_out(folder, *words, before=None, status="finished"):
+    """A run of six steps; what is to happen to the client happens after the third."""
+    config = compose(["model=vit_nano", "logger=wandb", *words])
+    record = RunRecord.create(folder, "word")
+    record.start()
+    record.update(id=record.name, group="a-sweep", varies="seed=7")
+    record.write_config(to_plain(config))
+    tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
+    assert tracker._started.wait(PATIENCE)
+    with RunLogger(record, 0, [tracker]) as logger:
+        for step in range(1, ROWS + 1):
+            logger.log_metrics({"epoch": 1, "train/loss": 1 / step}, step)
+            if step == ROWS // 2 and before is not None:
+                before()
+        record.write_metrics({"val/acc": 0.5})
+        logger.conclude({"val/acc": 0.5}, {})
+    record.end(status)
+    return record
+
+
+def losses(run):
+    return [row["train/loss"] for row in run.rows]
+
+
+def sync(*words):
+    command = [sys.executable, str(ROOT / "scripts" / "wandb_sync.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+
+
+def service():
+    return wandb_setup.singleton()._connection._proc._process
+
+
+def test_a_run_arrives_and_is_known_to_have_arrived(server, tmp_path, capfd):
+    record = carry_out(tmp_path)
+    run = server.runs[record.facts["wandb_id"]]
+    assert losses(run) == [1 / step for step in range(1, ROWS + 1)]
+    assert (run.exit_code, run.summary["val/acc"], run.summary["status"]) == (0, 0.5, "finished")
+    assert (run.value("groupName"), run.value("displayName"), run.value("project")) == ("a-sweep", "seed=7", "vitrine")
+    assert record.facts["wandb_pushed"] is not None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_that_goes_on_goes_on_there_and_repeats_no_step(server, tmp_path):
+    record = carry_out(tmp_path)
+    run = server.runs[record.facts["wandb_id"]]
+    config = compose(["model=vit_nano", "logger=wandb"])
+    tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
+    for step in range(ROWS - 1, ROWS + 3):  # from a checkpoint two steps before the last row
+        tracker.log({"epoch": 1, "train/loss": 1 / step}, step)
+    tracker.finish("finished", {"val/acc": 0.75}, {})
+    assert losses(run) == [1 / step for step in range(1, ROWS + 3)]
+    assert run.summary["val/acc"] == 0.75
+
+
+def test_what_ran_offline_is_pushed_once_with_its_group_and_name(server, tmp_path):
+    records = [carry_out(tmp_path, "logger.wandb.mode=offline") for _ in range(2)]
+    carry_out(tmp_path)  # arrived by itself
+    ids = [record.facts["wandb_id"] for record in records]
+    planned = sync(tmp_path, "--dry-run")
+    assert "2 to push, 1 pushed before, 0 without Weights & Biases" in planned.stdout
+    assert not set(ids) & set(server.runs)
+
+    done = sync(tmp_path)
+    assert done.returncode == 0, done.stderr
+    for record in records:
+        run = server.runs[record.facts["wandb_id"]]
+        assert losses(run) == [1 / step for step in range(1, ROWS + 1)]
+        assert (run.value("groupName"), run.value("displayName"), run.exit_code) == ("a-sweep", "seed=7", 0)
+    server.runs.clear()
+    again = sync(tmp_path)
+    assert "0 to push, 3 pushed before" in again.stdout
+    assert server.runs == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_client_that_dies_or_hangs_fails_no_training_and_the_run_can_be_pushed(server, tmp_path, capfd, number):
+    record = carry_out(tmp_path, "logger.wandb.timeout=2", before=lambda: os.kill(service().pid, number))
+    assert [row["train/loss"] for row in record.history()] == [1 / step for step in range(1, ROWS + 1)]
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("vitrine:")]
+    assert len(told) == 1
+    assert f"later: python scripts/wandb_sync.py {record.path}" in told[0]
+    assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
+
+    following = carry_out(tmp_path)
+    assert following.facts["wandb_pushed"] is not None, "the next trial of the same process has a client that works"
+
+    done = sync(record.path)
+    assert done.returncode == 0, done.stderr
+    run = server.runs[record.facts["wandb_id"]]
+    assert losses(run) == [1 / step for step in range(1, ROWS + 1)]
+    assert (run.exit_code, run.summary["val/acc"], run.value("groupName")) == (0, 0.5, "a-sweep")
+    assert (record.facts["wandb_open"], record.facts["wandb_pushed"] is not None) == (False, True)
+
+
+def test_a_server_that_no_longer_answers_is_waited_for_as_long_as_is_set(server, tmp_path, capfd):
+    server.answers.clear()
+    try:
+        record = carry_out(tmp_path, "logger.wandb.timeout=1")
+    finally:
+        server.answers.set()
+    assert "vitrine: wandb failed and is told nothing more" in capfd.readouterr().err
+    assert record.facts["wandb_pushed"] is None
+    assert len(record.history()) == ROWS
+    assert sync(record.path).returncode == 0
+    assert losses(server.runs[record.facts["wandb_id"]]) == [1 / step for step in range(1, ROWS + 1)]
+
+
+def test_a_log_takes_no_time_however_slow_the_client_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(WandbTracker, "_start", lambda self: time.sleep(600))
+    config = compose(["model=vit_nano", "logger=wandb"])
+    record = RunRecord.create(tmp_path, "word")
+    record.update(id=record.name)
+    tracker = WandbTracker(config.logger.wandb, config, record, None, "")
+    for step in range(1000):
+        tracker.log({"epoch": 1}, step)
+    assert not tracker._started.is_set()
+
+
+def test_the_key_is_in_nothing_that_is_sent_or_kept(server, tmp_path):
+    from wandb_server import KEY
+
+    carry_out(tmp_path)
+    sent = b"".join(server.received)
+    assert KEY.encode() not in sent
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept
+    assert not any(KEY.encode() in content for content in kept)
+
+
+def test_syncing_what_is_no_run_says_so(tmp_path):
+    done = sync(tmp_path / "none")
+    assert done.returncode == 1
+    assert done.stderr == f"vitrine: {tmp_path / 'none'} is no folder\n"
+    assert "0 to push" in sync(tmp_path).stdout
