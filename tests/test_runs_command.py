@@ -185,6 +185,12 @@ def test_a_private_run_sends_no_machine_and_no_path(outputs, runs):
     assert not names & {"requirements.txt", "wandb-metadata.json", "diff.patch"}
 
 
+def test_finding_runs_imports_nothing_heavy(tmp_path):
+    code = "import sys, vitrine.runs.registry, vitrine.runs.difference; print(*sys.modules, sep='\\n')"
+    done = python("-c", code, cwd=tmp_path)
+    assert not {"torch", "numpy", "omegaconf", "wandb", "rich"} & set(done.stdout.split())
+
+
 @pytest.mark.parametrize("line", README_LINES)
 def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line, tmp_path):
     words = shlex.split(line)[1:]

@@ -73,6 +73,7 @@ def test_a_group_takes_its_file_as_hydra_would(run):
         "the model is made for the new images"
     )
     assert not {"trainer.max_epochs", "optimizer.lr", "model.position"} & set(changed)
+    assert not [key for key in changed if key.startswith("augment.")], "a file that nobody asked for changes nothing"
 
 
 def test_a_recipe_takes_what_it_names(run):

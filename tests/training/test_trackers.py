@@ -176,7 +176,7 @@ def read_back(record: RunRecord) -> Sent:
         if one.WhichOneof("record_type") == "summary":
             summary |= values(one.summary.update)
         if one.WhichOneof("record_type") == "history":
-            history.append(values(one.history.item) | {"step": one.history.step.num})
+            history.append(values(one.history.item) | {"_step": one.history.step.num})
     artifacts = [one.artifact for one in records if one.WhichOneof("record_type") == "artifact"]
     artifacts += [one.request.log_artifact.artifact for one in records if one.request.HasField("log_artifact")]
     return Sent(record, run, values(run.config.update), history, summary, exits[0], artifacts)
@@ -212,12 +212,12 @@ def values(items: Any) -> dict[str, Any]:
 def test_wandb_has_the_history_by_optimiser_step(runs):
     for number, sent in enumerate(runs.values()):
         rows = [
-            {name: row[name] for name in ("step", "epoch", "train/loss", "val/acc") if name in row}
+            {name: row[name] for name in ("_step", "step", "epoch", "train/loss", "val/acc") if name in row}
             for row in sent.history
         ]
         assert rows[:2] == [
-            {"step": 10, "epoch": 1, "train/loss": 0.25 + number},
-            {"step": 20, "epoch": 1, "train/loss": 0.125 + number, "val/acc": 0.25},
+            {"_step": 10, "step": 10, "epoch": 1, "train/loss": 0.25 + number},
+            {"_step": 20, "step": 20, "epoch": 1, "train/loss": 0.125 + number, "val/acc": 0.25},
         ]
 
 

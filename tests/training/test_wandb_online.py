@@ -98,6 +98,20 @@ def test_a_session_that_ran_offline_is_still_to_be_pushed_after_one_that_was_onl
     assert (record.facts["wandb_pushed"], len(record.facts["wandb_kept"])) == (None, 1)
 
 
+def test_two_sessions_that_ran_offline_become_one_run(server, tmp_path):
+    record = carry_out(tmp_path, "logger.wandb.mode=offline")
+    config = compose(["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline"])
+    tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
+    for step in range(ROWS - 1, ROWS + 3):
+        tracker.log({"epoch": 1, "train/loss": 1 / step}, step)
+    tracker.finish("finished", {"val/acc": 0.75}, {})
+    assert len(record.facts["wandb_kept"]) == 2
+    assert sync(record.path).returncode == 0
+    run = server.runs[record.facts["wandb_id"]]
+    assert {(row["step"], row["train/loss"]) for row in run.rows} == {(step, 1 / step) for step in range(1, ROWS + 3)}
+    assert run.summary["val/acc"] == 0.75
+
+
 def test_what_ran_offline_is_pushed_once_with_its_group_and_name(server, tmp_path):
     records = [carry_out(tmp_path, "logger.wandb.mode=offline") for _ in range(2)]
     carry_out(tmp_path)  # arrived by itself

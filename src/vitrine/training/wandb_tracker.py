@@ -95,9 +95,12 @@ class WandbTracker:
         self._thread.start()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Hand metrics over. The client drops steps that it had before the run went on; they are the same again."""
+        """Hand metrics over. Online, the client drops steps that the server has, for they are the same again.
+
+        The step is a metric, too: sessions that ran offline are put one after the other, and counted anew.
+        """
         self._raise()
-        row = dict(metrics)
+        row = {**metrics, "step": step}
         self._work.put(lambda run: run.log(row, step=step))
 
     def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
@@ -128,6 +131,7 @@ class WandbTracker:
         """The thread: start, do what is handed over, end."""
         try:
             run = self._start()
+            run.define_metric("*", step_metric="step")
             self._folder = Path(run.settings.sync_dir).name
             self._started.set()
             while (task := self._work.get()) is not None:
