@@ -43,7 +43,11 @@ def sync(folders: list[Path], dry_run: bool) -> int:
     records = [RunRecord(entry.path) for entry in found.entries if entry.facts.get("wandb_id")]
     waiting = [record for record in records if record.facts.get("wandb_pushed") is None]
     idle = [record for record in waiting if record.status != "running"]
-    told_again = [record for record in idle if record.facts.get("wandb_open")]
+    told_again = [
+        record
+        for record in idle
+        if record.facts.get("wandb_open") or not all(path.is_dir() for path in sessions(record))
+    ]
     kept = [record for record in idle if record not in told_again]
     for record in waiting:
         way = "is still running: skipped" if record not in idle else "from its record" if record in told_again else ""
@@ -65,7 +69,7 @@ def sync(folders: list[Path], dry_run: bool) -> int:
         subprocess.run([sys.executable, "-m", "wandb", "sync", "--yes", "--include-online", *paths], check=False)
         for record in some:
             if all(list(path.glob("*.wandb.synced")) for path in sessions(record)):
-                record.update(wandb_pushed=now())
+                record.update(wandb_kept=[], wandb_pushed=now())
             else:
                 failed.append(f"  {record.path}: wandb sync did not push it")
     for record in told_again:

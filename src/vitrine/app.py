@@ -35,15 +35,14 @@ def evaluate() -> None:
 
 def _train(command: TrainCommand) -> float:
     from vitrine.training.fit import fit
-    from vitrine.training.measure import run_began
     from vitrine.training.resume import resume
 
-    began, time_from = run_began(), command_began()
+    began = command_began()
     if command.resume is not None:
         words = list(HydraConfig.get().overrides.task)
-        result = resume(command.resume, command.run, words, began=began, time_from=time_from)
+        result = resume(command.resume, command.run, words, began=began)
     else:
-        result = fit(command.run, began=began, time_from=time_from)
+        result = fit(command.run, began=began)
     return result.metrics["val/acc"]
 
 

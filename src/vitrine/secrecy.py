@@ -8,10 +8,10 @@ from typing import Any
 
 NAMES = re.compile(r"(api|access|auth|secret|private|signing)_?key|token|secret|passw|credential", re.IGNORECASE)
 # As services make them: W&B (the older ones are 40 hexadecimal digits), Hugging Face, GitHub, GitLab, OpenAI, AWS,
-# Slack; and what stands before the @ of an address.
+# Slack; and what stands before the @ of an address. In a path 40 such digits name a commit.
 SHAPES = re.compile(
     r"\b(?:wandb_v1_\w{20,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,}|[0-9a-f]{40})\b|(?<=://)[^/\s@]+(?=@)"
+    r"|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,})\b|(?<![/\w])[0-9a-f]{40}(?![/\w])|(?<=://)[^/\s@]+(?=@)"
 )
 SHORTEST = 8  # a shorter value is more likely a setting, and would be found everywhere
 TOLD = "looks like a key or token, and what is configured is written down; set it in the environment, or log in"

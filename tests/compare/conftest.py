@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import ROOT
 
 from vitrine import compose
 from vitrine.config.plain import to_plain
@@ -55,10 +54,12 @@ def write_run(plain_config) -> WriteRun:
         metrics: dict[str, float] | None = None,
         facts: dict[str, Any] | None = None,
         epochs: int = 4,
+        model: dict[str, Any] | None = None,
         predictions: bool = True,
     ) -> Path:
         config = plain_config("model=vit_nano", *words)
         config["seed"] = seed
+        config["model"] |= model or {}
         record = RunRecord.create(parent, f"run-s{seed}")
         record.write_config(config)
         command = f"python train.py -m {sweep}" if sweep else f"python train.py model=vit_nano {' '.join(words)}"
@@ -111,18 +112,25 @@ def write_predictions(
     np.savez(path / "predictions.npz", logits=logits, labels=labels.astype(np.int64))
 
 
-@pytest.fixture
-def sweep(tmp_path, write_run) -> Path:
+@pytest.fixture(scope="session")
+def write_sweep(write_run) -> Callable[[Path], Path]:
     """Three positional schemes by three seeds, the second clearly better than the first, the third not told apart."""
-    command = "model=vit_nano position=learned,rope,none seed=0,1,2"
-    for scheme, accs in {
-        "learned": (0.90, 0.91, 0.92),
-        "rope": (0.95, 0.962, 0.97),
-        "none": (0.905, 0.90, 0.921),
-    }.items():
-        for seed, acc in enumerate(accs):
-            write_run(tmp_path / "sweep", f"position={scheme}", seed=seed, acc=acc, sweep=command)
-    return tmp_path / "sweep"
+
+    def write(parent: Path) -> Path:
+        command = "model=vit_nano position=learned,rope,none seed=0,1,2"
+        reached = {"learned": (0.90, 0.91, 0.92), "rope": (0.95, 0.962, 0.97), "none": (0.905, 0.90, 0.921)}
+        for scheme, accs in reached.items():
+            for seed, acc in enumerate(accs):
+                write_run(parent / "sweep", f"position={scheme}", seed=seed, acc=acc, sweep=command)
+        return parent / "sweep"
+
+    return write
+
+
+@pytest.fixture
+def sweep(tmp_path, write_sweep) -> Path:
+    """That sweep's folder, in the test's own."""
+    return write_sweep(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -136,6 +144,3 @@ def browser():
         one = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
         yield one
         one.close()
-
-
-SCRIPT = str(ROOT / "scripts" / "compare.py")

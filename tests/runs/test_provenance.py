@@ -123,3 +123,13 @@ def test_the_command_can_be_typed_again(tmp_path, options):
     typed = first.replace("python", shlex.quote(sys.executable), 1)
     again = subprocess.run(typed, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert again == first
+
+
+def test_a_command_begins_with_its_process():
+    code = (
+        "import time; began = time.time(); time.sleep(0.5)\n"
+        "from vitrine.runs.provenance import command_began\n"
+        "print(command_began() - began)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert -1 < float(done.stdout) < 0.1

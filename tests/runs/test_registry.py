@@ -77,14 +77,20 @@ def test_a_second_listing_reads_no_run(outputs, monkeypatch):
     assert columns(outputs) == before
 
 
-def test_what_changes_in_a_folder_changes_in_the_list(outputs):
+@pytest.mark.parametrize(
+    ("change", "column", "value"),
+    [
+        (lambda record: record.update(group="mine"), "group", "mine"),
+        (lambda record: record.write_metrics({"val/acc": 0.125}), "val/acc", 0.125),
+        (lambda record: record.write_config({"seed": 77}), "seed", 77),
+    ],
+    ids=["run.json", "metrics.json", "config.yaml"],
+)
+def test_what_changes_in_a_file_changes_in_the_list(outputs, change, column, value):
     find([outputs])
-    record = RunRecord(outputs / "runs" / "b")
-    record.end("finished")
-    record.write_metrics({"val/acc": 0.125})
-    record.write_config({"seed": 77})
-    (entry,) = [one for one in find([outputs]).entries if one.path.name == "b"]
-    assert (entry.status, entry.metrics, entry.config) == ("finished", {"val/acc": 0.125}, {"seed": 77})
+    change(RunRecord(outputs / "runs" / "a"))
+    (entry,) = [one for one in find([outputs]).entries if one.path.name == "a"]
+    assert entry.value(column) == value
 
 
 def test_folders_that_are_moved_deleted_or_added_do_not_confuse_it(outputs, tmp_path):
@@ -236,6 +242,7 @@ def test_the_best_is_chosen_on_validation(outputs):
 
 def test_two_runs_that_differ_by_one_key_differ_by_that_key_alone(outputs):
     one, other = (RunRecord(outputs / "sweeps" / "s" / name) for name in ("c0", "c1"))
+    other.write_config(other.config | {"resume": "outputs/runs/a"})  # how it was asked for
     sections = difference(one, other)
     assert sections["config"] == {"seed": (0, 1)}
     assert {name for name, values in sections.items() if values} == {"config", "metrics"}

@@ -163,6 +163,20 @@ def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_p
     assert metrics(tmp_path).items() <= metrics(whole[0]).items()
 
 
+@pytest.mark.parametrize("launcher", ["process", "basic"])
+def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_on(whole, tmp_path, launcher):
+    words = ["seed=0,1,2", f"hydra/launcher={launcher}", "launcher.workers=1"]
+    stopped = sweep(tmp_path, *words, "trainer.max_time=1s")
+    assert stopped.returncode == 75
+    assert stopped.stderr == "vitrine: trainer.max_time is over; the same command goes on with what is left\n"
+    (one,) = facts(tmp_path).values()  # no other trial was begun
+    assert (one["status"], one["reason"]) == ("interrupted", "trainer.max_time is over")
+
+    again = sweep(tmp_path, *words, "trainer.max_time=10m")
+    assert again.returncode == 0, again.stderr
+    assert metrics(tmp_path).items() <= metrics(whole[0]).items()
+
+
 def test_two_commands_share_the_work(tmp_path):
     both = [start(tmp_path, "seed=range(4)", "trainer.max_epochs=3", "launcher.workers=1") for _ in range(2)]
     outs = [one.communicate(timeout=200) for one in both]

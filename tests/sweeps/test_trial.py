@@ -7,7 +7,7 @@ import pytest
 from vitrine.errors import Interrupted
 from vitrine.runs import RunRecord
 from vitrine.sweeps.trial import Busy, carry_out, died, held, outcome
-from vitrine.training.callbacks import StopOnSignal
+from vitrine.training.stopping import CleanStop
 
 
 def test_a_trial_is_trained_once_and_then_only_read(make_trial):
@@ -28,7 +28,7 @@ def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypa
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(StopOnSignal, "on_train_epoch_end", stop)
+        patch.setattr(CleanStop, "on_train_epoch_end", stop)
         with pytest.raises(Interrupted):
             carry_out(trial)
     assert outcome(trial.folder).status == "interrupted"

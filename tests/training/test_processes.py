@@ -49,7 +49,7 @@ def children(pid):
 @pytest.mark.parametrize("group", ["digits", "strong"])
 def test_two_processes_train_what_one_process_trains(tmp_path, group):
     words = [f"augment={group}"]
-    in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2")
+    in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2", "logger=wandb", "logger.wandb.mode=offline")
     alone, together = start(tmp_path / "one", *words), start(tmp_path / "two", *in_parts, *words)
     for running in (alone, together):
         out, err = running.communicate(timeout=200)
@@ -64,6 +64,7 @@ def test_two_processes_train_what_one_process_trains(tmp_path, group):
     metrics = [json.loads((only_run(tmp_path / name) / "metrics.json").read_text()) for name in ("one", "two")]
     assert metrics[0]["test/acc"] == metrics[1]["test/acc"]
     assert json.loads((only_run(tmp_path / "two") / "run.json").read_text())["processes"] == 2
+    assert len(list(only_run(tmp_path / "two").glob("wandb/*run-*/*.wandb"))) == 1, "only the first process logs"
 
 
 def test_all_processes_have_the_weights_and_statistics_of_the_first(tmp_path):

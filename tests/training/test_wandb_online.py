@@ -88,6 +88,16 @@ def test_a_run_that_goes_on_goes_on_there_and_repeats_no_step(server, tmp_path):
     assert run.summary["val/acc"] == 0.75
 
 
+def test_a_session_that_ran_offline_is_still_to_be_pushed_after_one_that_was_online(server, tmp_path):
+    record = carry_out(tmp_path, "logger.wandb.mode=offline")
+    config = compose(["model=vit_nano", "logger=wandb"])
+    tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
+    tracker.log({"epoch": 2, "train/loss": 0.1}, ROWS + 1)
+    tracker.finish("finished", {}, {})
+    assert losses(server.runs[record.facts["wandb_id"]]) == [0.1]
+    assert (record.facts["wandb_pushed"], len(record.facts["wandb_kept"])) == (None, 1)
+
+
 def test_what_ran_offline_is_pushed_once_with_its_group_and_name(server, tmp_path):
     records = [carry_out(tmp_path, "logger.wandb.mode=offline") for _ in range(2)]
     carry_out(tmp_path)  # arrived by itself

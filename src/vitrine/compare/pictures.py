@@ -239,6 +239,8 @@ def _load(folder: Path | None) -> Any:
     """The run with its model; kept, since attention and positions both ask for it."""
     if folder is None:
         raise RunError("the run is not on this disk")
+    if not (folder / "checkpoints" / "best.ckpt").is_file():
+        raise RunError("its checkpoint is not there")
     from vitrine.training.load import load_run
 
     return load_run(folder)

@@ -50,7 +50,8 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
     sound, faults = [], []
     for argument in arguments:
         name, _, value = argument.partition("=")
-        if holds_secret(argument) or (names_secret(name) and value and name.lstrip("+~") not in known):
+        tokens = name.startswith("model.")  # those of images
+        if holds_secret(argument) or (names_secret(name) and value and not tokens and name.lstrip("+~") not in known):
             faults.append(Fault(hide(name), "", TOLD))
             continue
         try:

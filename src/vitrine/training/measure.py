@@ -5,14 +5,12 @@ import resource
 import sys
 import time
 from functools import cache
-from itertools import count
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import ViTConfig
 from vitrine.models import VisionTransformer
-from vitrine.runs.provenance import command_began
 from vitrine.training.devices import DTYPES
 
 
@@ -39,18 +37,6 @@ def peak_memory() -> dict[str, int]:
     if torch.cuda.is_available():
         peak["peak_gpu_memory"] = torch.cuda.max_memory_allocated()
     return peak
-
-
-_runs = count()
-
-
-def run_began() -> float:
-    """When what is being run began, as ``time.time()`` gives it.
-
-    For the first that asks in a process that is the process's start: to load Python and its libraries is part of a
-    command's time. For a multirun's later trials it is now.
-    """
-    return command_began() if next(_runs) == 0 else time.time()
 
 
 # Floating-point operations per second of a whole card by its datasheet, in units of 1e12: with bfloat16 (float16 on

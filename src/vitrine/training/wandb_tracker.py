@@ -6,7 +6,7 @@ before it sends it. In run.json:
 
     wandb_id       the run's id there, from before training on; a run that goes on has the same one
     wandb_open     whether a session has begun that did not end, so that the client may not have kept all of it
-    wandb_kept     folders in ``wandb/`` that hold a whole session each, as the client ended it
+    wandb_kept     folders in ``wandb/`` that hold a whole session each, which the server has not got
     wandb_pushed   when the server had all of the run; null while it has not
 
 scripts/wandb_sync.py sends later what is kept; what is open it has told again from the record, by :func:`push`.
@@ -109,15 +109,19 @@ class WandbTracker:
         self._raise()
         self._work.put(lambda run: self._conclude(run, status, dict(metrics), dict(pictures)))
         self._work.put(None)
-        if self._started.wait(START_SECONDS + GRACE_SECONDS):
-            self._thread.join(self.settings.timeout + GRACE_SECONDS)
+        try:
+            if self._started.wait(START_SECONDS + GRACE_SECONDS):
+                self._thread.join(self.settings.timeout + GRACE_SECONDS)
+        except BaseException:  # Ctrl-C, once more
+            _kill_service()
+            raise
         if self._thread.is_alive():
             _kill_service()
             self._thread.join(GRACE_SECONDS)
             self._error = TimeoutError("took too long to end")
         self._raise()
-        kept = [*self.record.facts.get("wandb_kept", []), self._folder]
-        pushed = now() if self._sent and not self._open else None
+        kept = [*self.record.facts.get("wandb_kept", []), *([] if self._sent else [self._folder])]
+        pushed = None if kept or self._open else now()
         self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_pushed=pushed)
 
     def _live(self) -> None:
@@ -159,7 +163,7 @@ class WandbTracker:
         if "test/acc" in metrics:
             run.log(_predictions(self.record))
         self._send_checkpoints(run)
-        commit = None if self.settings.private else self.record.facts.get("code", {}).get("commit")
+        commit = None if self.settings.private else (self.record.facts.get("code") or {}).get("commit")
         # After the last row, whose values the client would set here.
         run.summary.update({**metrics, "status": status, "commit": commit})
         run.finish(exit_code=EXIT_CODES[status])
@@ -191,7 +195,7 @@ def push(record: RunRecord, config: TrainConfig) -> None:
     settings = config.logger.wandb or WandbConfig()
     settings.mode = "online"
     facts, metrics = record.facts, record.metrics
-    record.update(wandb_open=False)  # nothing is lacking once this session has ended
+    record.update(wandb_open=False, wandb_kept=[])  # nothing is lacking once this session has ended
     group, varies = facts.get("group"), facts.get("varies") or ""
     tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
     for row in record.history():

@@ -1,0 +1,115 @@
+"""Real runs of real models: where they look and how alike their positions are, in the page as the browser shows it."""
+
+import base64
+import io
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrine import compose, fit, load_run
+from vitrine.compare.compared import compare
+from vitrine.compare.pictures import attention, hard_images, positions, tiles, url
+from vitrine.compare.report import write_report
+from vitrine.compare.runs import find
+from vitrine.models import looked_at
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """Two runs, of a scheme with a table of positions and of one without."""
+    folder = tmp_path_factory.mktemp("real")
+    words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=256", "accelerator=cpu"]
+    for scheme in ("sincos2d", "rope"):
+        fit(compose([*words, f"position={scheme}", f"paths.output_dir={folder}"]), parent=folder / "sweep")
+    return folder / "sweep"
+
+
+def pixels(source: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
+
+
+def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browser, tmp_path):
+    found = compare(find([real]))
+    assert found.table.columns == ["model.position"]
+    write_report(found, tmp_path / "report.html", ["sweep"])
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    loaded = "e => e.complete && e.naturalWidth > 0"
+    assert page.locator("#hard img").count() == 24
+    assert page.locator("#attention img").count() == 3 * 6, "the images, and one model of each row"
+    assert page.locator("#positions img").count() == 1
+    assert "Not shown: rope: has no table of positions." in page.locator("#positions").inner_text()
+    for part in ("hard", "attention", "positions"):
+        page.locator(f"#{part} img").last.scroll_into_view_if_needed()
+        assert all(page.locator(f"#{part} img").evaluate_all(f"all => all.map({loaded})"))
+    context.close()
+
+
+def test_hard_images_are_those_of_the_data(real):
+    found = compare(find([real]))
+    shown = hard_images(found, found.judged).rows[0][1]
+    wrong = np.sum([~one.right for one in found.judged.values()], axis=0)
+    counts = [int(re.search(r"wrong in (\d) of 2", one.words)[1]) for one in shown]
+    assert counts == sorted(wrong, reverse=True)[: len(shown)]
+    assert pixels(shown[0].source).shape == (8, 8)
+
+
+def test_attention_is_the_models_rollout(real):
+    import torch
+
+    found = compare(find([real]))
+    gallery = attention(found, found.judged)
+    assert next(title for title, _ in gallery.rows) == "the image"
+    row = next(one for one in found.table.rows if one.label == "rope")
+    run = next(iter(row.runs.values()))
+    shown = dict(gallery.rows)["rope"][0]
+    grey = pixels(dict(gallery.rows)["the image"][0].source)
+    loaded = load_run(run.folder)
+    mean, std = loaded.config.data.mean[0], loaded.config.data.std[0]
+    maps = looked_at(loaded.model, (torch.tensor(grey)[None, None].float() / 255 - mean) / std)[0]
+    heat = pixels(shown.source).astype(float).sum(axis=2).reshape(4, 16, 4, 16).mean(axis=(1, 3))
+    dimmed = 3 * 0.4 * np.asarray(Image.fromarray(grey).resize((64, 64), 0)).reshape(4, 16, 4, 16).mean(axis=(1, 3))
+    assert np.corrcoef((heat - dimmed).ravel(), maps.numpy().ravel())[0, 1] > 0.9
+
+
+def test_positions_are_alike_to_themselves_most_of_all(real):
+    found = compare(find([real]))
+    (_, (shown,)) = positions(found).rows[0]
+    picture = pixels(shown.source)
+    assert picture.shape == (4 * 5 - 1, 4 * 5 - 1, 4)
+    places = picture[..., 1].astype(int)  # green grows along viridis
+    for row in range(4):
+        for column in range(4):
+            tile = places[5 * row : 5 * row + 4, 5 * column : 5 * column + 4]
+            assert tile.argmax() == 4 * row + column
+    assert shown.words.startswith("sincos2d: from ")
+
+
+def test_tiles_are_apart_and_scaled_to_all_of_the_colours():
+    picture = tiles(np.array([[1.0, 0.2], [0.2, 1.0]]).repeat(2, 0).repeat(2, 1))
+    assert picture.shape == (5, 5, 4)
+    assert (picture[2] == 0).all()
+    assert (picture[:, 2] == 0).all()
+    assert url(picture).startswith("data:image/png;base64,")
+
+
+def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
+    copy = shutil.copytree(real, tmp_path / "copy")
+    for folder in copy.glob("*/checkpoints"):
+        shutil.rmtree(folder)
+    found = compare(find([copy]))
+    assert "its checkpoint is not there" in attention(found, found.judged).words
+    assert "its checkpoint is not there" in positions(found).words
+    moved = shutil.copytree(real, tmp_path / "moved")
+    for config in moved.glob("*/config.yaml"):
+        config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
+    found = compare(find([moved]))
+    words = hard_images(found, found.judged).words
+    assert (
+        "Their pixels cannot be shown: gone/MNIST/raw, where the run had its data, is not there from this folder"
+        in words
+    )

@@ -1,0 +1,269 @@
+"""The report in a real browser: it opens without a request or an error, and what can be pressed does what it says."""
+
+import json
+import re
+from itertools import pairwise
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from vitrine.compare.compared import compare
+from vitrine.compare.figures import COLOURS, OTHER, Looks, pareto
+from vitrine.compare.report import render, sections, write_report
+from vitrine.compare.runs import find
+
+LARGEST = 6_000_000
+PAPERS = {"light": "#ffffff", "dark": "#14181d"}
+
+
+@pytest.fixture(scope="module")
+def large_page(tmp_path_factory, write_run):
+    """The report of 200 runs: 40 configurations of five seeds."""
+    folder = tmp_path_factory.mktemp("large")
+    command = "position=learned,rope,sincos2d,none,conv depth=1,2,3,4 model.drop_path=0.0,0.1 seed=0,1,2,3,4"
+    for number, position in enumerate(("learned", "rope", "sincos2d", "none", "conv")):
+        for depth in (1, 2, 3, 4):
+            for drop in (0.0, 0.1):
+                for seed in range(5):
+                    acc = round(0.8 + 0.01 * number + 0.03 * depth + 0.003 * ((seed * 7 + number) % 5), 4)
+                    facts = {
+                        "varies": f"position={position},depth={depth},model.drop_path={drop},seed={seed}",
+                        "parameters": 50_000 * depth,
+                    }
+                    settings = {"sweep": command, "epochs": 40, "facts": facts}
+                    values = {"depth": depth, "drop_path": drop}
+                    write_run(folder / "runs", f"position={position}", seed=seed, acc=acc, model=values, **settings)
+    page = folder / "report.html"
+    write_report(compare(find([folder / "runs"])), page, ["outputs/sweeps/large"])
+    return page
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, write_sweep):
+    """The comparison of nine runs."""
+    return compare(find([write_sweep(tmp_path_factory.mktemp("small"))]))
+
+
+@pytest.fixture(scope="module")
+def small_page(tmp_path_factory, small):
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(small, page, ["sweep"])
+    return page
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a page: gives it, and a list of the errors and requests it has made beside its own."""
+    contexts = []
+
+    def visit(path, **settings):
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page, troubles = context.new_page(), []
+        page.on(
+            "console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: None if request.url == path.as_uri() else troubles.append(request.url))
+        page.goto(path.as_uri())
+        return page, troubles
+
+    yield visit
+    for context in contexts:
+        context.close()
+
+
+def draw_all(page) -> int:
+    """Bring every plot into view; how many there are."""
+    plots = page.locator(".plot:visible")
+    for number in range(plots.count()):
+        plots.nth(number).scroll_into_view_if_needed()
+        plots.nth(number).locator(".main-svg").first.wait_for()
+    return plots.count()
+
+
+def test_two_hundred_runs_open_without_an_error_or_a_request_and_stay_small(large_page, opened):
+    assert large_page.stat().st_size < LARGEST
+    page, troubles = opened(large_page)
+    assert page.title() == "Test accuracy, 40 configurations"
+    assert draw_all(page) >= 10
+    assert page.locator("#table tbody tr").count() == 40
+    assert "200 finished runs, differing in position, depth, model.drop_path" in page.locator("header").inner_text()
+    assert "31 more comparisons with" in page.locator("#findings").inner_text()
+    assert page.locator("#effects .plot").count() == 3
+    assert troubles == []
+
+
+def test_the_table_sorts_by_mouse_and_keyboard_and_says_so(small_page, opened):
+    page, troubles = opened(small_page)
+    first = lambda: page.locator("#table tbody th").all_inner_texts()  # noqa: E731
+    assert first() == ["rope", "learned", "none"]
+    page.get_by_role("button", name="worst").click()
+    assert first() == ["learned", "none", "rope"] or first() == ["none", "learned", "rope"]
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("worst")
+    assert page.locator("#sorted").inner_text() == "Sorted by worst, ascending."
+    page.get_by_role("button", name="position").focus()
+    page.keyboard.press("Enter")
+    assert first() == ["learned", "none", "rope"]
+    page.keyboard.press("Space")
+    assert first() == ["rope", "none", "learned"]
+    assert page.locator("th[aria-sort]").count() == 1
+    page.get_by_role("button", name="difference").click()
+    assert first() == ["none", "rope", "learned"], "the baseline, which has none, comes last"
+    page.get_by_role("button", name="difference").click()
+    assert first() == ["rope", "none", "learned"]
+    assert troubles == []
+
+
+def test_a_row_is_hidden_and_shown_in_all_plots_by_the_keyboard(small_page, opened):
+    page, troubles = opened(small_page)
+    draw_all(page)
+    lines = lambda: page.locator("#curves .plot:visible .scatterlayer .trace").count()  # noqa: E731
+    marks = lambda: page.locator("#means .plot .scatterlayer .trace").count()  # noqa: E731
+    assert (lines(), marks()) == (6, 6), "a band and a line, runs and a mean, for each of three rows"
+    page.get_by_role("checkbox", name="rope").focus()
+    page.keyboard.press("Space")
+    assert (lines(), marks()) == (4, 4)
+    page.keyboard.press("Space")
+    assert (lines(), marks()) == (6, 6)
+    assert troubles == []
+
+
+def test_a_menu_chooses_which_plot_is_shown(small_page, opened):
+    page, troubles = opened(small_page)
+    draw_all(page)
+    menu = page.get_by_label("Show").first
+    assert "validation accuracy" in page.locator("#curves .plot:visible .ytitle").text_content()
+    menu.select_option("validation loss")
+    page.locator("#curves .plot:visible .main-svg").first.wait_for()
+    assert "validation loss (nats)" in page.locator("#curves .plot:visible .ytitle").text_content()
+    assert "lowest validation loss" in page.locator("#curves figcaption:visible").inner_text()
+    assert troubles == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_follows_the_system_and_its_own_button(small_page, opened, scheme):
+    page, troubles = opened(small_page, color_scheme=scheme)
+    paper = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
+    text = lambda: page.evaluate("getComputedStyle(document.querySelector('#means .xtick text')).fill")  # noqa: E731
+    page.locator("#means .xtick text").first.wait_for()
+    other = "light" if scheme == "dark" else "dark"
+    before = (paper(), text())
+    assert before[0] == rgb(PAPERS[scheme])
+    assert page.get_by_role("button", name="Dark").get_attribute("aria-pressed") == str(scheme == "dark").lower()
+    page.get_by_role("button", name="Dark").press("Enter")
+    assert paper() == rgb(PAPERS[other])
+    assert text() != before[1]
+    assert troubles == []
+
+
+def test_a_phone_needs_no_sideways_scrolling(large_page, small_page, opened):
+    for path in (large_page, small_page):
+        page, _ = opened(path, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+        draw_all(page)
+        width = page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
+        assert width <= 360
+
+
+def test_everything_has_a_name_and_a_heading_of_the_right_level(small_page, opened):
+    page, _ = opened(small_page)
+    draw_all(page)
+    assert page.locator("h1").count() == 1
+    levels = [int(tag[1]) for tag in page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(e => e.tagName)")]
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    unnamed = "[...document.querySelectorAll('.plot')].filter(e => !e.getAttribute('aria-label')).length"
+    assert page.evaluate(unnamed) == 0
+    assert page.evaluate("[...document.images].filter(e => !e.alt).length") == 0
+    assert (
+        page.evaluate("[...document.querySelectorAll('table')].filter(t => !t.querySelector('th[scope=col]')).length")
+        == 0
+    )
+    links = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))")
+    assert page.evaluate("links => links.filter(link => !document.querySelector(link))", links) == []
+
+
+def test_names_are_text_never_markup(tmp_path, write_run, opened):
+    evil = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+    for seed in (0, 1):
+        write_run(tmp_path / "runs", seed=seed, facts={"classes": [evil, *"123456789"], "command": f"python a={evil}"})
+    write_report(compare(find([tmp_path / "runs"])), tmp_path / "report.html", [evil])
+    page, troubles = opened(tmp_path / "report.html")
+    draw_all(page)
+    assert page.title() == "Test accuracy, 1 configuration"
+    assert troubles == []
+    assert evil in page.locator("#commands").inner_text()
+
+
+def test_every_plot_is_one_that_plotly_knows(small):
+    parts = sections(small, Looks(small))
+    keys = {part.key for part in parts}
+    assert keys >= {
+        "means",
+        "curves",
+        "effects",
+        "parallel",
+        "reliability",
+        "classes",
+        "confusion",
+        "hard",
+        "attention",
+    }
+    for part in parts:
+        for plot in part.plots:
+            go.Figure(plot.traces, plot.layout)  # raises at a name or value that plotly has not
+
+
+def test_what_cannot_be_shown_says_why(small_page):
+    text = re.sub(r"<[^>]+>", " ", small_page.read_text())
+    assert "Their pixels cannot be shown: the data set has other test images than the runs were tested on." in text
+    assert "Not shown: rope:" in text
+
+
+def test_the_hardest_images_carry_their_pixels(tmp_path, write_run):
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    _, test = train_test_split(np.arange(1797), test_size=360, stratify=digits.target, random_state=0)
+    labels = digits.target[np.sort(test)]
+    write_run(tmp_path / "runs", right=np.arange(360) != 17, labels=labels)
+    page = render(compare(find([tmp_path / "runs"])), ["runs"])
+    hard = page[page.index('id="hard"') : page.index('id="attention"')]
+    assert hard.count('<img src="data:image/png;base64,') == 1
+    assert f"{labels[17]}, taken for " in hard
+
+
+def test_pareto_front_is_what_nothing_beats():
+    assert pareto([(1, 1), (2, 2), (3, 1), (2, 1), (0, 3)]) == {1, 2, 4}
+    assert pareto([(1, 1), (1, 1)]) == {0, 1}
+
+
+@pytest.mark.parametrize("paper", PAPERS.values(), ids=PAPERS)
+def test_colours_stand_out_from_the_page(paper):
+    assert all(contrast(colour, paper) >= 3 for colour in (*COLOURS, OTHER))
+
+
+def test_numbers_in_the_page_are_those_of_the_table(small_page):
+    plots = json.loads(re.search(r'id="plots">(.*?)</script>', small_page.read_text(), re.DOTALL)[1])
+    means = [trace["x"][0] for trace in plots["means-0"]["traces"][1::2]]
+    assert means == pytest.approx([96.0667, 91.0, 90.8667], abs=1e-3)
+    curve = next(trace for trace in plots["curves-0"]["traces"] if trace.get("name") == "rope")
+    assert curve["x"] == [1, 2, 3, 4]
+    assert curve["y"][0] == pytest.approx(96.0667 / 2, abs=1e-2)
+
+
+def rgb(colour: str) -> str:
+    return f"rgb({', '.join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))})"
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2's contrast ratio."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
