@@ -222,7 +222,7 @@ def test_a_job_whose_time_is_nearly_over(monkeypatch, trial, saves):
                 job.Job(trial, 1, 60)()
             assert ended.value.code == LOCAL_REQUEUE_RETURN_CODE
         else:
-            assert "launcher.time=60 is too short" in job.Job(trial, 1, 60)().error
+            assert "launcher.time=60 minutes" in job.Job(trial, 1, 60)().error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

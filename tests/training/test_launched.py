@@ -59,7 +59,7 @@ from vitrine.errors import Interrupted, RunError
 from vitrine.training import fit as fitting
 from vitrine.training.resume import resume
 
-class Broken(fitting.StopOnSignal):  # the callback that every process has
+class Broken(fitting.CleanStop):  # the callback that every process has
     def on_train_batch_end(self, trainer, module, *others):
         if module.config.seed == 1 and trainer.global_rank == 1:
             raise ValueError("out of luck")
@@ -70,7 +70,7 @@ class Stop(Callback):
         if trainer.global_step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-fitting.StopOnSignal = Broken
+fitting.CleanStop = Broken
 words = sys.argv[1:]
 try:
     fitting.fit(compose([*words, "name=broken", "seed=1"]))

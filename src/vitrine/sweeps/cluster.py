@@ -70,10 +70,10 @@ def carry_out_all(queue: Queue, scheduler: Slurm | Local) -> None:
                     _collect(queue, trial, state, scheduler.folder / f"{job}_0_result.pkl")
     except KeyboardInterrupt:
         scheduler.leave(list(out))
-        raise Interrupted("interrupted") from None
+        raise Interrupted from None
     if stopped:
         print(f"Slurm stopped {counted(stopped, 'job')} before the trial was finished", flush=True)
-        raise Interrupted("stopped")
+        raise Interrupted
 
 
 def _collect(queue: Queue, trial: Trial, state: str, result: Path) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 import submitit
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, OutOfTime
 from vitrine.sweeps.process import print_to
 from vitrine.sweeps.trial import Busy, Outcome, Trial, carry_out, died
 
@@ -41,14 +41,18 @@ class Job:
             return carry_out(self.trial, began)
         except Busy:
             return None
-        except (Interrupted, KeyboardInterrupt):
+        except (Interrupted, KeyboardInterrupt) as stop:
             for number in (signal.SIGTERM, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)  # to be asked twice changes nothing
-            late = time.time() - began > 60 * self.minutes - WARNING_SECONDS - EARLY_SECONDS
+            late = isinstance(stop, OutOfTime) or self._nearly_over(began)
             if late and _saved(self.trial) == before:
-                return died(self.trial, f"launcher.time={self.minutes} is too short: it came to no step in that time")
+                short = f"launcher.time={self.minutes} minutes, or trainer.max_time, is too short"
+                return died(self.trial, f"its job came to no step: {short}")
             _queue_again(late)
             sys.exit(Interrupted.exit_code)
+
+    def _nearly_over(self, began: float) -> bool:
+        return time.time() - began > 60 * self.minutes - WARNING_SECONDS - EARLY_SECONDS
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
