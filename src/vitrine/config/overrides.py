@@ -153,7 +153,7 @@ def _values(override: Override) -> Iterator[Any]:
 def _groups(loader: ConfigLoader, parent: str = "") -> Iterator[str]:
     for group in loader.get_group_options(parent, ObjectType.GROUP):
         path = f"{parent}/{group}" if parent else group
-        if not path.startswith(_HYDRA):
+        if not path.startswith((*_HYDRA, "wandb_sweeps")):  # W&B's own, which lies there for people to find
             yield path
             yield from _groups(loader, path)
 
