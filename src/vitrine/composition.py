@@ -3,29 +3,30 @@
 All faults of all trials are told at once, before torch is imported and before anything is written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
-from vitrine.config.multirun import LAUNCHERS, TrainCommand
-from vitrine.config.overrides import check_overrides, optional_section, quote
+from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand
+from vitrine.config.overrides import check_overrides, kind, optional_section, quote
+from vitrine.config.space import Interval, Space, Values, read_space, search_faults
 from vitrine.config.vit import missing_weights
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError, nearest
@@ -42,11 +43,13 @@ class Point:
         config: its configuration, checked.
         words: all overrides it was composed from.
         varies: those in which it differs from the others of a multirun: key or group, and value as it was typed.
+        space: where a search looks; it begins at this point, which stands for all of the search. Empty if it is none.
     """
 
     config: Any
     words: list[str]
     varies: dict[str, str] = field(default_factory=dict)
+    space: Space = field(default_factory=dict)
 
 
 def compose(overrides: Sequence[str] = ()) -> TrainConfig:
@@ -73,9 +76,14 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
         overrides = parser.parse_overrides(sound)
         composer = _Composer(name, loader)
         if multirun:
-            found += _unsweepable(overrides)
-            if name == "train" and not found:
-                overrides = parser.parse_overrides(_with_space(composer, overrides, loader, found))
+            sweep = _sweep_of(composer, overrides, found) if name == "train" else SweepConfig()
+            found += _unsweepable(overrides, search=sweep.sampler is not None)
+            space, faulty = _space(sweep, overrides, loader)
+            found += faulty
+            if sweep.sampler is not None:
+                return [_start_of_search(composer, overrides, space, found)]
+            overrides = [one for one in overrides if one.is_discrete_sweep() or not one.is_sweep_override()]
+            overrides += parser.parse_overrides(quote(_with_commas(space, overrides), loader)) if not found else []
         else:
             swept = [one for one in overrides if one.is_sweep_override()]
             problem = "has several values; python train.py -m ... runs them one after the other"
@@ -95,6 +103,17 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
     return made
 
 
+def variants(fixed: Sequence[str], many: Sequence[Mapping[str, str]]) -> list[Any]:
+    """The configuration of ``train`` for the words ``fixed`` with each of ``many`` values for keys or groups.
+
+    A ConfigError stands in the place of one that cannot work.
+    """
+    with composing() as loader:
+        composer = _Composer("train", loader)
+        words = [[*fixed, *(f"{key}={value}" for key, value in values.items())] for values in many]
+        return [_checked(composer, quote(one, loader)) for one in words]
+
+
 def launcher(arguments: list[str]) -> str:
     """The launcher that ``arguments`` choose for a multirun, by ``hydra/launcher`` typed or in a file of conf/.
 
@@ -108,13 +127,13 @@ def launcher(arguments: list[str]) -> str:
             composed = hydra.compose("train", words, return_hydra_config=True)
         except HydraException as error:
             raise ConfigError([_composition_fault(error)]) from None
-    for kind, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
-        chosen = str(composed.hydra.runtime.choices[f"hydra/{kind}"])
+    for group, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
+        chosen = str(composed.hydra.runtime.choices[f"hydra/{group}"])
         if chosen not in allowed:
             problem = f"is none that vitrine's trials can be given to: {', '.join(allowed)}"
-            if kind == "sweeper":
+            if group == "sweeper":
                 problem = "takes no trials of vitrine's, which are made by sweep=...; see conf/sweep"
-            raise ConfigError([Fault(f"hydra/{kind}", chosen, problem, nearest(chosen, allowed))])
+            raise ConfigError([Fault(f"hydra/{group}", chosen, problem, nearest(chosen, allowed))])
     return str(composed.hydra.runtime.choices["hydra/launcher"])
 
 
@@ -201,28 +220,103 @@ class _Composer:
         return name.startswith("hydra") or (not isinstance(override.value(), dict) and repository.group_exists(name))
 
 
-def _with_space(composer: _Composer, overrides: list[Override], loader: ConfigLoader, found: list[Fault]) -> list[str]:
-    """The words of ``overrides`` and of sweep.space; those that cannot be right are added to ``found``."""
-    words = [one.input_line or "" for one in overrides]
-    typed = {one.key_or_group for one in overrides}
+def _fixed(overrides: list[Override]) -> list[str]:
+    return [one.input_line or "" for one in overrides if not one.is_sweep_override()]
+
+
+def _sweep_of(composer: _Composer, overrides: list[Override], found: list[Fault]) -> SweepConfig:
+    """What ``sweep`` is set to; where that cannot be composed, nothing, and ``found`` says why."""
     try:
-        fixed = [word for word, one in zip(words, overrides, strict=True) if not one.is_sweep_override()]
-        space = OmegaConf.to_container(composer.composed(fixed).sweep.space)
+        return cast(SweepConfig, OmegaConf.to_object(composer.composed(_fixed(overrides)).sweep))
     except (HydraException, OmegaConfBaseException) as error:
         found.append(_composition_fault(error))
-        return words
-    assert isinstance(space, dict)
-    added = []
-    for key, values in ((str(key), values) for key, values in space.items()):
-        if key in typed:
-            continue
-        if not isinstance(values, list) or not values:
-            found.append(Fault(f"sweep.space.{key}", str(values), "needs a list of values: [1, 2, 3]"))
-            continue
-        added.append(f"{key}=" + ",".join("null" if value is None else str(value) for value in values))
-    sound, faulty = check_overrides(quote(added, loader), SCHEMAS["train"], loader)
-    found += faulty
-    return words + sound
+        return SweepConfig()
+
+
+def _space(
+    sweep: SweepConfig, overrides: list[Override], loader: ConfigLoader
+) -> tuple[dict[str, Values], list[Fault]]:
+    """All that is to vary: what is typed with several values, and sweep.space, of which typed keys are left out."""
+    typed = {one.key_or_group for one in overrides}
+    written = {str(key): values for key, values in sweep.space.items() if str(key) not in typed}
+    space, found = read_space(written, lambda key: kind(SCHEMAS["train"], key))
+    if sweep.sampler is None:
+        endless = [key for key, values in space.items() if isinstance(values, Interval)]
+        problem = "is an interval, which a search takes (sweep.sampler=tpe); all combinations need a list of values"
+        found += [Fault(f"sweep.space.{key}", "", problem) for key in endless]
+    words = [f"{key}=" + ",".join(_several(values)) for key, values in space.items()]
+    _, faulty = check_overrides(quote(words, loader), SCHEMAS["train"], loader)
+    for one in overrides:
+        value = one.value()
+        if isinstance(value, IntervalSweep):
+            read, problems = read_space({one.key_or_group: _interval(value)}, lambda key: kind(TrainCommand, key))
+            space |= read
+            faulty += problems
+        elif one.is_discrete_sweep():
+            space[one.key_or_group] = tuple(value.strip("'") for value in one.sweep_string_iterator())
+    return space, found + faulty + (search_faults(sweep, space) if not found + faulty else [])
+
+
+def _with_commas(space: Space, overrides: list[Override]) -> list[str]:
+    """The words of sweep.space for all combinations."""
+    typed = {one.key_or_group for one in overrides}
+    return [f"{key}=" + ",".join(_several(values)) for key, values in space.items() if key not in typed]
+
+
+def _several(values: Values) -> tuple[str, ...]:
+    """Choices, or the ends of an interval: if these can be typed, all between them can."""
+    return values.ends if isinstance(values, Interval) else values
+
+
+def _interval(typed: IntervalSweep) -> dict[str, Any]:
+    """``interval(1,9)`` or ``tag(log,interval(1,9))`` as it would stand in YAML."""
+    return {"low": typed.start, "high": typed.end, "log": "log" in typed.tags}
+
+
+def _start_of_search(composer: _Composer, overrides: list[Override], space: Space, found: list[Fault]) -> Point:
+    """A point of the space that works: its first values, or else with another one of them.
+
+    Raises:
+        ConfigError: there is none; or a value of the space lies outside what its key allows, with any others.
+    """
+    fixed = _fixed(overrides)
+    first = {key: _several(values)[0] for key, values in space.items()}
+    others = [{**first, key: value} for key, values in space.items() for value in _several(values)[1:]]
+    sound: list[Any] = []
+    refused: list[list[Fault]] = []
+    for chosen in [] if found else [first, *others]:
+        words = quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())], composer.loader)
+        config = _checked(composer, words)
+        if isinstance(config, ConfigError):
+            refused.append(config.faults)
+            found += [
+                fault for fault in config.faults if fault.key in chosen and _out_of_limits(composer, words, fault)
+            ]
+        else:
+            sound.append(config)
+    if not (sound or found):
+        found += refused[0]
+    found += _devices_that_are_missing([one.run for one in sound[:1]])
+    if found:
+        raise ConfigError(found)
+    return Point(sound[0], fixed, space=space)
+
+
+def _checked(composer: _Composer, words: list[str]) -> Any:
+    """The configuration, or the ConfigError that says why there is none."""
+    found: list[Fault] = []
+    try:
+        config = composer.config(words, found)
+    except ConfigError as error:
+        return ConfigError(found + error.faults)
+    except (HydraException, OmegaConfBaseException) as error:
+        return ConfigError([*found, _composition_fault(error)])
+    return ConfigError(found) if found else config
+
+
+def _out_of_limits(composer: _Composer, words: list[str], fault: Fault) -> bool:
+    """Whether ``fault`` says that a value is none of its key's, and not that it does not go with another."""
+    return fault in faults(OmegaConf.to_object(composer.composed(words)))
 
 
 def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -242,7 +336,7 @@ def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[s
         yield words, {key: value.strip("'") for key, value in chosen.items() if key in swept}
 
 
-def _unsweepable(overrides: list[Override]) -> list[Fault]:
+def _unsweepable(overrides: list[Override], *, search: bool) -> list[Fault]:
     """What cannot have several values in a multirun."""
     found = []
     for one in overrides:
@@ -250,7 +344,7 @@ def _unsweepable(overrides: list[Override]) -> list[Fault]:
             if one.key_or_group == "resume":
                 problem = "goes on with one run; the command of a multirun, given again, goes on with all of its trials"
                 found.append(Fault("resume", _typed(one), problem))
-        elif not one.is_discrete_sweep():
+        elif not one.is_discrete_sweep() and not search:
             found.append(Fault(one.key_or_group, _typed(one), "has no end of values; name some: a,b,c"))
         elif one.key_or_group.split(".")[0].split("/")[0] in ("paths", "sweep", "launcher", "hydra", "rerun", "resume"):
             found.append(Fault(one.key_or_group, _typed(one), "is the same for all trials; it takes one value"))

@@ -21,6 +21,10 @@ class Interrupted(Exception):
     """Training was asked to stop, and has stopped after a whole step, its checkpoint written."""
 
 
+class Pruned(Exception):
+    """Training has stopped after an epoch because others do better; the message says where."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing wrong with a configuration.

@@ -130,7 +130,9 @@ def test_every_trial_of_a_multirun_is_checked_before_any_runs():
         ("model.heads", "5"),
     ]
     made = points("train", ["model=vit_nano", "model.heads=2,4", "seed=range(0,3)"], multirun=True)
-    assert sorted((point.config.model.heads, point.config.seed) for point in made) == [(h, s) for h in (2, 4) for s in range(3)]
+    assert sorted((point.config.model.heads, point.config.seed) for point in made) == [
+        (h, s) for h in (2, 4) for s in range(3)
+    ]
 
 
 CHECK = """

@@ -3,10 +3,22 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vitrine.config.limits import number
+from vitrine.config.limits import choice, number
 from vitrine.config.schema import TrainConfig
 
 LAUNCHERS = ("basic", "process")
+SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
+PRUNERS = ("none", "median", "successive_halving")
+
+# What a search can go by, and whether more of it is better.
+OBJECTIVES = {
+    "val/acc": True,
+    "val/loss": False,
+    "images_per_second": True,
+    "train_seconds": False,
+    "parameters": False,
+    "flops_per_image": False,
+}
 
 # What cannot change what a run comes to: another value here makes no other trial and no other sweep.
 WITHOUT_EFFECT = (
@@ -33,11 +45,22 @@ class SweepConfig:
 
     Attributes:
         name: folder under ``sweeps/``; null makes one from what is asked for.
-        space: keys or groups with their values, as if typed with commas; what is typed comes before it.
+        space: keys or groups with their values, as if typed with commas; what is typed comes before it. In a search
+            also an interval, ``{low: 1e-4, high: 1e-2, log: true}`` (config/space.py).
+        sampler: who chooses the next trial of a search; null is no search, but every combination.
+        n_trials: of a search, in all; null, with the grid sampler, is every combination.
+        repeats: runs of each trial of a search, with successive seeds; it is judged by their mean.
+        metrics: what a search goes by, one or several of ``OBJECTIVES``.
+        pruner: stops runs of a search that others leave behind.
     """
 
     name: str | None = None
     space: dict[str, Any] = field(default_factory=dict)
+    sampler: str | None = choice(SAMPLERS, None)
+    n_trials: int | None = number(None, ge=1, le=1_000_000)
+    repeats: int = number(1, ge=1, le=100)
+    metrics: list[str] = field(default_factory=lambda: ["val/acc"])
+    pruner: str = choice(PRUNERS, "none")
 
 
 @dataclass

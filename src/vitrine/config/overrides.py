@@ -90,6 +90,12 @@ def optional_section(schema: Any, dotted: str) -> str:
     return ""
 
 
+def kind(schema: Any, dotted: str) -> Any:
+    """The type of the value at ``dotted``, without null; ``None`` where there is no such key."""
+    owner, leaf = _owner(schema, dotted)
+    return None if owner is None else _without_none(typing.get_type_hints(owner)[leaf])
+
+
 def keys(schema: Any, prefix: str = "") -> Iterator[str]:
     """Every dotted key of ``schema`` that holds a value."""
     hints = typing.get_type_hints(schema)

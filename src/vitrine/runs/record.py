@@ -14,10 +14,11 @@
         attention.png     a few images, and where the model looks
         checkpoints/      best.ckpt, last.ckpt
 
-``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted``. Every file but
-metrics.csv is replaced whole (:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows
-by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is killed cannot say so:
-its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there any more.
+``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted``, or ``pruned``:
+stopped by a search, after the epoch that ``error`` names. Every file but metrics.csv is replaced whole
+(:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows by whole rows, and a row cut short
+by a crash is dropped when the run goes on. A process that is killed cannot say so: its run still reads ``running``, and
+:attr:`RunRecord.status` tells that no such process is there any more.
 """
 
 import csv
@@ -133,7 +134,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """``running``, ``finished``, ``failed`` or ``interrupted``, which a run is too whose process was killed."""
+        """As in run.json, but that a run is ``interrupted``, too, whose process was killed."""
         facts = self.facts
         status = str(facts.get("status"))
         if status == "running" and facts.get("host") == socket.gethostname() and not _alive(facts.get("pid"), facts):
@@ -167,7 +168,7 @@ class RunRecord:
         self.update(status="running", error=None, host=socket.gethostname(), pid=os.getpid(), process=_process_start())
 
     def end(self, status: str, error: str | None = None) -> None:
-        """Mark the run as ``finished``, ``failed`` or ``interrupted``."""
+        """Mark the run as ``finished``, ``failed``, ``interrupted`` or ``pruned``; ``error`` says why."""
         self.update(status=status, error=error, ended=now())
 
     def write_config(self, values: Mapping[str, Any]) -> None:

@@ -2,14 +2,16 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from vitrine.composition import Point
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import Interrupted
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
-from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.queue import Queue, Source
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Busy, Trial, carry_out
 
@@ -22,21 +24,46 @@ def run(points: Sequence[Point], launcher: str) -> int:
         ConfigError: the launcher is asked for more than this machine has.
         Interrupted: a signal asked to stop; the same command goes on.
     """
+    if points[0].space:
+        return _search(points[0], launcher)
     sweep = Sweep.plan(points)
-    apart = launcher != "basic"
-    with Board(sweep, live=apart and sys.stdout.isatty()) as board:
+    with Board(sweep, live=_is_live(launcher)) as board:
         queue = Queue(sweep.trials, board.begins, board.ended)
-        try:
+        with _written_at_the_end(board):
             _carry_out(queue, launcher, points[0].config.launcher, sweep.trials)
-        except Interrupted:
-            board.outcomes = sweep.outcomes()
-            sweep.write(board.outcomes)
-            raise Interrupted("interrupted; the same command goes on with what is left") from None
     show_end(sweep, board.outcomes)
     return sum(came.status == "failed" for came in board.outcomes)
 
 
-def _carry_out(queue: Queue, launcher: str, settings: LauncherConfig, trials: list[Trial]) -> None:
+def _search(point: Point, launcher: str) -> int:
+    from vitrine.sweeps.ranking import conclude, described
+    from vitrine.sweeps.search import Search
+
+    search = Search(point)
+    sweep = replace(search.sweep, more=lambda: described(search))
+    with Board(sweep, live=_is_live(launcher)) as board:
+        search.begins, search.ended = board.begins, board.ended
+        with _written_at_the_end(board):
+            _carry_out(search, launcher, point.config.launcher, [Trial(0, point.config.run, {}, sweep.folder)])
+    return conclude(search)
+
+
+def _is_live(launcher: str) -> bool:
+    return launcher != "basic" and sys.stdout.isatty()
+
+
+@contextmanager
+def _written_at_the_end(board: Board) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted:
+        raise Interrupted("interrupted; the same command goes on with what is left") from None
+    finally:
+        board.outcomes = board.sweep.outcomes()
+        board.sweep.write(board.outcomes)
+
+
+def _carry_out(queue: Source, launcher: str, settings: LauncherConfig, trials: list[Trial]) -> None:
     if queue.done:
         return
     if launcher == "process":
@@ -45,7 +72,7 @@ def _carry_out(queue: Queue, launcher: str, settings: LauncherConfig, trials: li
         _one_after_the_other(queue)
 
 
-def _one_after_the_other(queue: Queue) -> None:
+def _one_after_the_other(queue: Source) -> None:
     """``hydra/launcher=basic``: in this process."""
     while not queue.done:
         if (trial := queue.ask()) is None:

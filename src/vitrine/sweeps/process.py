@@ -20,7 +20,7 @@ from types import FrameType
 
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted
-from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.queue import Source
 from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
 
 BUSY, INTERRUPTED = 75, 130  # exit codes of a process that found another at its trial, or was asked to stop
@@ -35,7 +35,7 @@ class Place:
     gpus: tuple[str, ...] = ()
 
 
-def carry_out_all(queue: Queue, launcher: LauncherConfig, trials: list[Trial]) -> None:
+def carry_out_all(queue: Source, launcher: LauncherConfig, trials: list[Trial]) -> None:
     """Carry out the trials of ``queue`` in processes, as many at a time as ``launcher`` says.
 
     Raises:
@@ -92,7 +92,7 @@ def places(launcher: LauncherConfig, trials: list[Trial], count_gpus: Callable[[
     return [Place(threads)] * workers
 
 
-def _collect(queue: Queue, trial: Trial, code: int, asked: bool) -> None:
+def _collect(queue: Source, trial: Trial, code: int, asked: bool) -> None:
     if code == BUSY:
         queue.put_back(trial)
     elif code < 0 and not asked:

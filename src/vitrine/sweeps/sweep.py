@@ -15,7 +15,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from typing import Any
 
 from vitrine.atomic import write_text
 from vitrine.composition import Point
-from vitrine.config.multirun import TrainCommand
+from vitrine.config.multirun import OBJECTIVES, TrainCommand
 from vitrine.errors import RunError
 from vitrine.runs import provenance
 from vitrine.sweeps.identity import sweep_name, trial_name
@@ -42,12 +42,23 @@ class Sweep:
         trials: that the command asks for, in its order.
         common: the overrides that all of them share.
         keys: that vary.
+        metric: that chooses among them.
+        planned: trials that there will be, where more are made while it runs.
+        more: what else is to stand in sweep.json.
     """
 
     folder: Path
     trials: list[Trial]
     common: list[str]
     keys: list[str]
+    metric: str = METRIC
+    planned: int = 0
+    more: Callable[[], dict[str, Any]] = dict
+
+    @property
+    def total(self) -> int:
+        """Trials there are or will be."""
+        return max(self.planned, len(self.trials))
 
     @classmethod
     def plan(cls, points: Sequence[Point]) -> "Sweep":
@@ -60,8 +71,8 @@ class Sweep:
         keys = list(points[0].varies)
         common = [word for word in points[0].words if word.partition("=")[0] not in keys]
         name = command.sweep.name or sweep_name(common, keys, command.data.name)
-        folder = _folder(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-        _check_format(folder)
+        folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+        check_format(folder)
         trials: dict[str, Trial] = {}
         for point in points:
             config = point.config.run
@@ -75,7 +86,7 @@ class Sweep:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Write sweep.json."""
-        best = best_of(self.trials, outcomes)
+        best = best_of(self, outcomes)
         described = {
             trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(came)}
             for trial, came in zip(self.trials, outcomes, strict=True)
@@ -86,11 +97,12 @@ class Sweep:
             "format": FORMAT,
             "name": self.folder.name,
             "command": provenance.command(),
-            "metric": METRIC,
+            "metric": self.metric,
             "common": self.common,
             "keys": self.keys,
             "written": time.time(),
             "best": None if best is None else {**asdict(best), "command": self.command(best)},
+            **self.more(),
             "trials": list((others | described).values()),  # those of values asked for earlier are kept
         }
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,13 +132,13 @@ class Best:
     count: int
 
 
-def best_of(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Best | None:
+def best_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> Best | None:
     """The best configuration among those of which most seeds are finished; ``None`` while nothing is."""
-    seeds = {trial.varies.get("seed") for trial in trials}
+    seeds = {trial.varies.get("seed") for trial in sweep.trials}
     groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
-    for trial, came in zip(trials, outcomes, strict=True):
+    for trial, came in zip(sweep.trials, outcomes, strict=True):
         kept = tuple((key, value) for key, value in trial.varies.items() if key != "seed" or len(seeds) == 1)
-        if came.status == "finished" and METRIC in came.metrics:
+        if came.status == "finished" and sweep.metric in came.metrics:
             groups.setdefault(kept, []).append(came.metrics)
     if not groups:
         return None
@@ -136,8 +148,9 @@ def best_of(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Best | None
         for kept, metrics in groups.items()
         if len(metrics) == most
     }
-    kept = max(means, key=lambda one: means[one][METRIC])
-    return Best(dict(kept), means[kept][METRIC], means[kept], most)
+    sign = 1 if OBJECTIVES[sweep.metric] else -1
+    kept = max(means, key=lambda one: sign * means[one][sweep.metric])
+    return Best(dict(kept), means[kept][sweep.metric], means[kept], most)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -146,7 +159,7 @@ def read(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: there is none, or it is damaged or of another version.
     """
-    _check_format(folder)
+    check_format(folder)
     try:
         return dict(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -158,7 +171,7 @@ def _as_typed(word: str) -> str:
     return re.sub(r"^([\w/]+)='(\d+)'$", r"\1=\2", word)
 
 
-def _folder(first: Path, rerun: bool) -> Path:
+def newest(first: Path, rerun: bool) -> Path:
     """The newest folder of a sweep: ``NAME``, or ``NAME_2`` once it was carried out anew; or the one after that."""
     number = 1
     while _numbered(first, number + 1).exists():
@@ -170,7 +183,8 @@ def _numbered(first: Path, number: int) -> Path:
     return first if number == 1 else first.with_name(f"{first.name}_{number}")
 
 
-def _check_format(folder: Path) -> None:
+def check_format(folder: Path) -> None:
+    """Raise RunError where the sweep in ``folder`` was written by another version."""
     path = folder / "sweep.json"
     if not path.exists():
         return

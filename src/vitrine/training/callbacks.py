@@ -3,18 +3,18 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, Pruned
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.classifier import Classifier
 
@@ -62,7 +62,7 @@ class StopOnSignal(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""
         due = self.asked if trainer.world_size == 1 else trainer.global_step % self._every == 0
-        if due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self._agreed(trainer):
+        if due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and self.agreed(trainer):
             self.checkpoints.save(trainer)
             raise Interrupted
 
@@ -79,10 +79,11 @@ class StopOnSignal(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop if that was asked for; the epoch has been saved."""
-        if self._agreed(trainer):
+        if self.agreed(trainer):
             raise Interrupted
 
-    def _agreed(self, trainer: pl.Trainer) -> bool:
+    def agreed(self, trainer: pl.Trainer) -> bool:
+        """Whether any of the processes was asked; all of them must call it."""
         if trainer.world_size == 1:
             return self.asked
         return trainer.strategy.reduce_boolean_decision(self.asked, all=False)
@@ -93,6 +94,33 @@ class StopOnSignal(Callback):
             if self._presses > 1:
                 raise Interrupted
         self.asked = True
+
+
+class Judge(Protocol):
+    """Says after each epoch whether a run is worth going on with; sent to the process that trains."""
+
+    def __call__(self, epoch: int, metrics: Mapping[str, float]) -> bool:
+        """Whether to stop after ``epoch``, from 1, with these validation metrics."""
+
+
+class Pruning(Callback):
+    """Raises :class:`Pruned` after an epoch that ``judge`` finds not worth going on from; the first process asks it.
+
+    A signal that has come in the same epoch goes before: whoever sent it waits for the whole command to stop.
+    """
+
+    def __init__(self, judge: Judge, signals: StopOnSignal) -> None:
+        self.judge = judge
+        self.signals = signals
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Tell what the epoch has reached, and stop unless it was the last one anyway."""
+        epoch = trainer.current_epoch + 1
+        values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        stop = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(epoch, values))
+        if stop and epoch != trainer.max_epochs and not self.signals.agreed(trainer):
+            reached = ", ".join(f"{name} {value:.4f}" for name, value in sorted(values.items()))
+            raise Pruned(f"after epoch {epoch} of {trainer.max_epochs}, at {reached}")
 
 
 class TrainingLog(Callback):

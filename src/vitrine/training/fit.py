@@ -19,11 +19,11 @@ from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
 from vitrine.data.plan import mix
 from vitrine.data.storage import Storage
-from vitrine.errors import ConfigError, Interrupted
+from vitrine.errors import ConfigError, Interrupted, Pruned
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
-from vitrine.training.callbacks import ProgressBar, StopOnSignal, TrainingLog, signals_given_back
+from vitrine.training.callbacks import Judge, ProgressBar, Pruning, StopOnSignal, TrainingLog, signals_given_back
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
 from vitrine.training.compilation import Compilation, Compiled
@@ -65,6 +65,7 @@ class Run:
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
         pretrained: weights to start from, if it doesn't start from its own checkpoint.
+        judge: stops it early, if anybody does.
     """
 
     config: TrainConfig
@@ -75,6 +76,7 @@ class Run:
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
+    judge: Judge | None = None
 
 
 def fit(
@@ -85,6 +87,7 @@ def fit(
     varies: str = "",
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
+    judge: Judge | None = None,
 ) -> Result:
     """Train, choose the best epoch on validation, test it once, and leave a run folder.
 
@@ -95,12 +98,14 @@ def fit(
         varies: what distinguishes the run among those of its group.
         callbacks: Lightning callbacks beside the configured ones; in one process only.
         began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
+        judge: asked after each epoch whether to stop; it must be possible to pickle.
 
     Raises:
         ConfigError: ``config`` can't work; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
         RunError: the run folder can't be written, or the weights to start from can't be read.
         Interrupted: a signal asked to stop; the run can be gone on with.
+        Pruned: ``judge`` asked to stop; nothing has been tested.
     """
     began = time.time() if began is None else began
     if found := train_faults(config):
@@ -111,7 +116,7 @@ def fit(
         data = ImageData(config, hardware.accelerator, hardware.devices)
         runs = Path(config.paths.output_dir) / "runs"
         record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
-        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained)
+        run = Run(config, record, hardware, began, data.storage, group, varies, pretrained, judge)
         with recorded(record):
             _write_origin(run, data)
             return carry_out(run, data, callbacks)
@@ -126,6 +131,9 @@ def recorded(record: RunRecord) -> Iterator[None]:
     except (Interrupted, KeyboardInterrupt, SystemExit):  # Lightning turns a KeyboardInterrupt into a SystemExit
         record.end("interrupted")
         raise Interrupted(f"interrupted; go on with: python train.py resume={record.path}") from None
+    except Pruned as error:
+        record.end("pruned", str(error))
+        raise
     except BaseException as error:
         record.end("failed", f"{type(error).__name__}: {error}")
         raise
@@ -255,6 +263,8 @@ def _train(
     if stopping is not None:
         mode = "max" if stopping.monitor == "val/acc" else "min"
         callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
+    signals = StopOnSignal(checkpoints)
+    ending = [signals] if run.judge is None else [Pruning(run.judge, signals), signals]
     trainer = pl.Trainer(
         max_epochs=config.trainer.max_epochs,
         accelerator=hardware.accelerator,
@@ -268,7 +278,7 @@ def _train(
         profiler="simple" if config.debug.profile else Unprofiled(),
         logger=logger or False,
         # Compiling takes long: signals are listened to before.
-        callbacks=[*callbacks, *watchers, checkpoints, StopOnSignal(checkpoints), Compilation(asked, trials, tell)],
+        callbacks=[*callbacks, *watchers, checkpoints, *ending, Compilation(asked, trials, tell)],
         plugins=[AtomicCheckpointIO()],
         default_root_dir=run.record.path,
         enable_checkpointing=False,  # Checkpoints does it

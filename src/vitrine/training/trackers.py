@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vitrine.config.plain import to_plain
 from vitrine.config.schema import TensorBoardConfig, TrainConfig, WandbConfig
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import MetricsFile, RunRecord
 
 
@@ -82,7 +82,7 @@ class WandbTracker:
         self.run.summary.update(dict(metrics))
         for name, path in pictures.items():
             self.run.log({name: wandb.Image(str(path))})
-        self.run.finish(exit_code=0 if status == "finished" else 1)
+        self.run.finish(exit_code=0 if status in ("finished", "pruned") else 1)
 
 
 class TensorBoardTracker:
@@ -139,6 +139,8 @@ class RunLogger(Logger):
         status = (
             "finished"
             if kind is None
+            else "pruned"
+            if issubclass(kind, Pruned)
             else "interrupted"
             if issubclass(kind, (Interrupted, KeyboardInterrupt))
             else "failed"
