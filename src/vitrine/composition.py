@@ -17,7 +17,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -25,12 +25,13 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
 from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand
-from vitrine.config.overrides import check_overrides, kind, optional_section, quote
-from vitrine.config.space import Interval, Space, Values, read_space, search_faults
+from vitrine.config.overrides import check_overrides, optional_section, quote
+from vitrine.config.space import Space
 from vitrine.config.vit import missing_weights
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError, nearest
 from vitrine.runs.record import RunRecord, check_writable
+from vitrine.spaces import first_that_works, space_of, with_commas
 
 SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}
 
@@ -78,12 +79,12 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
         if multirun:
             sweep = _sweep_of(composer, overrides, found) if name == "train" else SweepConfig()
             found += _unsweepable(overrides, search=sweep.sampler is not None)
-            space, faulty = _space(sweep, overrides, loader)
+            space, faulty = space_of(sweep, overrides, loader)
             found += faulty
             if sweep.sampler is not None:
                 return [_start_of_search(composer, overrides, space, found)]
             overrides = [one for one in overrides if one.is_discrete_sweep() or not one.is_sweep_override()]
-            overrides += parser.parse_overrides(quote(_with_commas(space, overrides), loader)) if not found else []
+            overrides += parser.parse_overrides(quote(with_commas(space, overrides), loader)) if not found else []
         else:
             swept = [one for one in overrides if one.is_sweep_override()]
             problem = "has several values; python train.py -m ... runs them one after the other"
@@ -233,73 +234,26 @@ def _sweep_of(composer: _Composer, overrides: list[Override], found: list[Fault]
         return SweepConfig()
 
 
-def _space(
-    sweep: SweepConfig, overrides: list[Override], loader: ConfigLoader
-) -> tuple[dict[str, Values], list[Fault]]:
-    """All that is to vary: what is typed with several values, and sweep.space, of which typed keys are left out."""
-    typed = {one.key_or_group for one in overrides}
-    written = {str(key): values for key, values in sweep.space.items() if str(key) not in typed}
-    space, found = read_space(written, lambda key: kind(SCHEMAS["train"], key))
-    if sweep.sampler is None:
-        endless = [key for key, values in space.items() if isinstance(values, Interval)]
-        problem = "is an interval, which a search takes (sweep.sampler=tpe); all combinations need a list of values"
-        found += [Fault(f"sweep.space.{key}", "", problem) for key in endless]
-    words = [f"{key}=" + ",".join(_several(values)) for key, values in space.items()]
-    _, faulty = check_overrides(quote(words, loader), SCHEMAS["train"], loader)
-    for one in overrides:
-        value = one.value()
-        if isinstance(value, IntervalSweep):
-            read, problems = read_space({one.key_or_group: _interval(value)}, lambda key: kind(TrainCommand, key))
-            space |= read
-            faulty += problems
-        elif one.is_discrete_sweep():
-            space[one.key_or_group] = tuple(value.strip("'") for value in one.sweep_string_iterator())
-    return space, found + faulty + (search_faults(sweep, space) if not found + faulty else [])
-
-
-def _with_commas(space: Space, overrides: list[Override]) -> list[str]:
-    """The words of sweep.space for all combinations."""
-    typed = {one.key_or_group for one in overrides}
-    return [f"{key}=" + ",".join(_several(values)) for key, values in space.items() if key not in typed]
-
-
-def _several(values: Values) -> tuple[str, ...]:
-    """Choices, or the ends of an interval: if these can be typed, all between them can."""
-    return values.ends if isinstance(values, Interval) else values
-
-
-def _interval(typed: IntervalSweep) -> dict[str, Any]:
-    """``interval(1,9)`` or ``tag(log,interval(1,9))`` as it would stand in YAML."""
-    return {"low": typed.start, "high": typed.end, "log": "log" in typed.tags}
-
-
 def _start_of_search(composer: _Composer, overrides: list[Override], space: Space, found: list[Fault]) -> Point:
-    """A point of the space that works: its first values, or else with another one of them.
+    """Where a search begins.
 
     Raises:
-        ConfigError: there is none; or a value of the space lies outside what its key allows, with any others.
+        ConfigError: with what was ``found`` before; or nowhere in the space can anything be trained.
     """
-    fixed = _fixed(overrides)
-    first = {key: _several(values)[0] for key, values in space.items()}
-    others = [{**first, key: value} for key, values in space.items() for value in _several(values)[1:]]
-    sound: list[Any] = []
-    refused: list[list[Fault]] = []
-    for chosen in [] if found else [first, *others]:
-        words = quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())], composer.loader)
-        config = _checked(composer, words)
-        if isinstance(config, ConfigError):
-            refused.append(config.faults)
-            found += [
-                fault for fault in config.faults if fault.key in chosen and _out_of_limits(composer, words, fault)
-            ]
-        else:
-            sound.append(config)
-    if not (sound or found):
-        found += refused[0]
-    found += _devices_that_are_missing([one.run for one in sound[:1]])
     if found:
         raise ConfigError(found)
-    return Point(sound[0], fixed, space=space)
+    fixed = _fixed(overrides)
+
+    def words(chosen: Mapping[str, str]) -> list[str]:
+        return quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())], composer.loader)
+
+    def out_of_limits(chosen: Mapping[str, str], fault: Fault) -> bool:
+        return fault in faults(OmegaConf.to_object(composer.composed(words(chosen))))
+
+    config = first_that_works(space, lambda chosen: _checked(composer, words(chosen)), out_of_limits)
+    if missing := _devices_that_are_missing([config.run]):
+        raise ConfigError(missing)
+    return Point(config, fixed, space=space)
 
 
 def _checked(composer: _Composer, words: list[str]) -> Any:
@@ -312,11 +266,6 @@ def _checked(composer: _Composer, words: list[str]) -> Any:
     except (HydraException, OmegaConfBaseException) as error:
         return ConfigError([*found, _composition_fault(error)])
     return ConfigError(found) if found else config
-
-
-def _out_of_limits(composer: _Composer, words: list[str], fault: Fault) -> bool:
-    """Whether ``fault`` says that a value is none of its key's, and not that it does not go with another."""
-    return fault in faults(OmegaConf.to_object(composer.composed(words)))
 
 
 def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:

@@ -42,6 +42,12 @@ class Interval:
         return str(round(value)) if self.whole else f"{min(max(float(f'{value:.6g}'), self.low), self.high)!r}"
 
     @property
+    def plain(self) -> dict[str, Any]:
+        """As it stands in YAML."""
+        log, step = {"log": True} if self.log else {}, {"step": self.step} if self.step else {}
+        return {"low": self.low, "high": self.high} | log | step
+
+    @property
     def ends(self) -> tuple[str, ...]:
         """Its ends as they are typed."""
         return tuple(dict.fromkeys((self.word(self.low), self.word(self.high))))

@@ -298,7 +298,7 @@ def _asked(point: Point) -> dict[str, Any]:
     """What makes a search the same search: what is fixed, where it looks and what it goes by; not how it looks."""
     sweep, data = point.config.sweep, point.config.data.name
     fixed = sorted(word.replace("'", "") for word in point.words if not has_no_effect(word.partition("=")[0], data))
-    space = {key: str(one) if isinstance(one, Interval) else list(one) for key, one in sorted(point.space.items())}
+    space = {key: one.plain if isinstance(one, Interval) else list(one) for key, one in sorted(point.space.items())}
     return {"fixed": fixed, "space": space, "metrics": sweep.metrics, "repeats": sweep.repeats}
 
 

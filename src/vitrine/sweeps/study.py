@@ -13,6 +13,7 @@ from typing import Any, cast
 import optuna
 from filelock import FileLock
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -120,7 +121,9 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of options that are experimental
-        shares = optuna.importance.get_param_importances(study, target=lambda trial: trial.values[objective])
+        shares = optuna.importance.get_param_importances(
+            study, evaluator=PedAnovaImportanceEvaluator(), target=lambda trial: trial.values[objective]
+        )
     return {key: round(share, 4) for key, share in shares.items()}
 
 
