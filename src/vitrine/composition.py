@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.limits import faults
-from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand
+from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
 from vitrine.config.overrides import check_overrides, optional_section, quote
 from vitrine.config.space import Space
 from vitrine.config.vit import missing_weights
@@ -102,17 +102,6 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
     if found:
         raise ConfigError(found)
     return made
-
-
-def variants(fixed: Sequence[str], many: Sequence[Mapping[str, str]]) -> list[Any]:
-    """The configuration of ``train`` for the words ``fixed`` with each of ``many`` values for keys or groups.
-
-    A ConfigError stands in the place of one that cannot work.
-    """
-    with composing() as loader:
-        composer = _Composer("train", loader)
-        words = [[*fixed, *(f"{key}={value}" for key, value in values.items())] for values in many]
-        return [_checked(composer, quote(one, loader)) for one in words]
 
 
 def launcher(arguments: list[str]) -> str:
@@ -221,6 +210,26 @@ class _Composer:
         return name.startswith("hydra") or (not isinstance(override.value(), dict) and repository.group_exists(name))
 
 
+class Variants:
+    """Configurations of ``train`` that share most words, composed one by one.
+
+    Args:
+        fixed: the words that they share.
+    """
+
+    def __init__(self, fixed: Sequence[str]) -> None:
+        self.fixed = list(fixed)
+        with composing() as loader:
+            self._composer = _Composer("train", loader)
+
+    def config(self, values: Mapping[str, str]) -> TrainCommand | ConfigError:
+        """The configuration with these values of keys or groups, or what keeps it from working."""
+        with composing():
+            words = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
+            words = quote(words, self._composer.loader)
+            return _checked(self._composer, words)
+
+
 def _fixed(overrides: list[Override]) -> list[str]:
     return [one.input_line or "" for one in overrides if not one.is_sweep_override()]
 
@@ -294,8 +303,14 @@ def _unsweepable(overrides: list[Override], *, search: bool) -> list[Fault]:
                 problem = "goes on with one run; the command of a multirun, given again, goes on with all of its trials"
                 found.append(Fault("resume", _typed(one), problem))
         elif not one.is_discrete_sweep() and not search:
-            found.append(Fault(one.key_or_group, _typed(one), "has no end of values; name some: a,b,c"))
-        elif one.key_or_group.split(".")[0].split("/")[0] in ("paths", "sweep", "launcher", "hydra", "rerun", "resume"):
+            found.append(
+                Fault(
+                    one.key_or_group,
+                    _typed(one),
+                    "has no end of values; name some, a,b,c, or search: sweep.sampler=tpe sweep.n_trials=20",
+                )
+            )
+        elif is_same_for_all(one.key_or_group):
             found.append(Fault(one.key_or_group, _typed(one), "is the same for all trials; it takes one value"))
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
-from vitrine.config.multirun import SweepConfig, TrainCommand
+from vitrine.config.multirun import SweepConfig, TrainCommand, is_same_for_all
 from vitrine.config.overrides import check_overrides, kind, quote
 from vitrine.config.space import Interval, Space, Values, read_space, search_faults
 from vitrine.errors import ConfigError, Fault
@@ -25,6 +25,8 @@ def space_of(
         endless = [key for key, values in space.items() if isinstance(values, Interval)]
         problem = "is an interval, which a search takes (sweep.sampler=tpe); all combinations need a list of values"
         found += [Fault(f"sweep.space.{key}", "", problem) for key in endless]
+    shared = filter(is_same_for_all, space)
+    found += [Fault(f"sweep.space.{key}", "", "is the same for all trials; it takes one value") for key in shared]
     words = [f"{key}=" + ",".join(_some(values)) for key, values in space.items()]
     found += check_overrides(quote(words, loader), TrainCommand, loader)[1]
     for one in overrides:

@@ -38,6 +38,9 @@ WITHOUT_EFFECT = (
     "trainer.log_every_n_steps",
 )
 
+# What is no matter of single trials.
+SAME_FOR_ALL = ("paths", "sweep", "launcher", "hydra", "rerun", "resume")
+
 
 @dataclass
 class SweepConfig:
@@ -96,6 +99,11 @@ class TrainCommand(TrainConfig):
     def run(self) -> TrainConfig:
         """What one run is made with."""
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
+
+
+def is_same_for_all(key: str) -> bool:
+    """Whether all trials of a multirun share ``key``."""
+    return key.split(".")[0].split("/")[0] in SAME_FOR_ALL
 
 
 def has_no_effect(key: str, data: str = "") -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from vitrine.composition import Point, variants
+from vitrine.composition import Point, Variants
 from vitrine.config.multirun import TrainCommand, has_no_effect
 from vitrine.config.space import Interval
 from vitrine.errors import ConfigError, Fault
@@ -56,6 +56,7 @@ class Search:
     def __init__(self, point: Point) -> None:
         command: TrainCommand = point.config
         self.command, self.settings, self.space, self.words = command, command.sweep, point.space, point.words
+        self._variants = Variants(point.words)
         asked = _asked(point)
         name = self.settings.name or sweep_name(self.words, list(self.space), command.data.name, asked)
         folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
@@ -157,13 +158,14 @@ class Search:
         """Make runs of what is in the study."""
         new = [one for one in self._all() if "folders" in one.user_attrs and one.number not in self._runs]
         seeds = self._seeds()
-        made = iter(variants(self.words, [one.user_attrs["varies"] | seed for one in new for seed in seeds]))
         for one in new:
-            configs = [next(made) for _ in seeds]
-            for config in configs:
+            varies, configs = one.user_attrs["varies"], []
+            for seed in seeds:
+                config = self._variants.config(varies | seed)
                 if isinstance(config, ConfigError):
                     raise config
-            self._add(one.number, one.user_attrs["varies"], configs, one.user_attrs["folders"])
+                configs.append(config)
+            self._add(one.number, varies, configs, one.user_attrs["folders"])
 
     def _seeds(self) -> list[dict[str, str]]:
         """The words in which the runs of a trial differ."""
@@ -216,13 +218,15 @@ class Search:
             for key, values in self.space.items()
         }
         seeds = self._seeds()
-        configs = variants(self.words, [varies | seed for seed in seeds])
-        for config in configs:
+        configs = []
+        for seed in seeds:
+            config = self._variants.config(varies | seed)
             if isinstance(config, ConfigError):
                 why = "; ".join(f"{one.key}={one.given} {one.problem}" for one in config.faults)
                 note(self.study, number, varies=varies, infeasible=why)
                 self.study.tell(number, state=TrialState.PRUNED)
                 return
+            configs.append(config)
         folders = [trial_name(config.run, varies | seed) for config, seed in zip(configs, seeds, strict=True)]
         note(self.study, number, varies=varies, folders=folders)  # folders last: they say that the trial is complete
         self._add(number, varies, configs, folders)

@@ -13,7 +13,6 @@ from typing import Any, cast
 import optuna
 from filelock import FileLock
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -114,6 +113,8 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
 
     Empty where there is too little to say: fewer than ten finished trials, or keys, or values that are all the same.
     """
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # imports scikit-learn
+
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.values is not None]
     values = {trial.values[objective] for trial in done}
     varying = {key for trial in done for key in trial.params if len({str(one.params.get(key)) for one in done}) > 1}
@@ -121,7 +122,7 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of options that are experimental
-        shares = optuna.importance.get_param_importances(
+        shares = get_param_importances(
             study, evaluator=PedAnovaImportanceEvaluator(), target=lambda trial: trial.values[objective]
         )
     return {key: round(share, 4) for key, share in shares.items()}
