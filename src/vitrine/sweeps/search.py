@@ -82,6 +82,7 @@ class Search:
             self._learn()
             self._try_again()
             self._look()
+        self._looked = -math.inf
 
     @property
     def n_trials(self) -> int:
