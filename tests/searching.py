@@ -33,7 +33,7 @@ def accuracy(config):
 def train(trial, reach=accuracy, seconds=0.0):
     """Leave the run folder that a training would."""
     with held(trial):
-        if outcome(trial).status in OVER:
+        if outcome(trial.folder).status in OVER:
             return
         with (trial.folder.parent / "trained.txt").open("a") as file:
             file.write(f"{trial.folder.name}\n")
@@ -63,7 +63,7 @@ def run(one, reach=accuracy, seconds=0.0, most=math.inf):
         except Busy:
             one.put_back(trial)
         else:
-            one.tell(trial, outcome(trial))
+            one.tell(trial, outcome(trial.folder))
             most -= 1
     return one
 

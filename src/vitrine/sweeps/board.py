@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.sweeps.sweep import METRIC, Best, Sweep, best_of
+from vitrine.sweeps.sweep import METRIC, Best, Sweep
 from vitrine.sweeps.trial import OVER, Outcome, Trial
 
 COLOURS = {"finished": "green", "pruned": "blue", "failed": "red", "interrupted": "yellow", "running": "cyan"}
@@ -112,7 +112,7 @@ class Board:
         over = sum(counts[status] for status in (*OVER, "failed"))
         total = self.sweep.total
         line = f"{over} of {total}" + (f", {counts['failed']} failed" if counts["failed"] else "")
-        best, left = best_of(self.sweep, self.outcomes), self._left()
+        best, left = self.sweep.best(self.outcomes), self._left()
         line += f"; best {metric} {value_told(best.mean)}" if best else ""
         line += f"; left {left}" if left else ""
         return Group(table, ProgressBar(total, over, width=40), Text(line))
@@ -121,6 +121,8 @@ class Board:
 def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
     """All trials by what varies; the best configuration as a command; failed trials with their reasons, to stderr."""
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)  # whole lines, for files and pipes
     table = Table(box=None, pad_edge=False)
     for name in (*sweep.keys, METRIC, "seconds", "state"):
         table.add_column(name, justify="right" if name in (METRIC, "seconds") else "left")
@@ -129,9 +131,9 @@ def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
         seconds = f"{came.seconds:.1f}" if came.seconds else ""
         table.add_row(*_cells(sweep, trial), value, seconds, Text(came.status, COLOURS.get(came.status, "")))
     console.print()
-    console.print(table, soft_wrap=not console.is_terminal)
-    if best := best_of(sweep, outcomes):
-        print(f"\nbest on validation: {reached(best, [METRIC])}\n  {sweep.command(best)}")
+    console.print(table)
+    if best := sweep.best(outcomes):
+        print(f"\nbest on validation: {reached(best, [METRIC])}\n  {best.command(sweep.common)}")
     print(f"\nsweep folder  {sweep.folder}\ncompare       python scripts/compare.py {sweep.folder}", flush=True)
     failed = [(trial, came) for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status == "failed"]
     if failed:

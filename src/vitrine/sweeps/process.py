@@ -100,7 +100,7 @@ def _collect(queue: Source, trial: Trial, code: int, asked: bool) -> None:
         hint = "; out of memory?" if name == "SIGKILL" else ""
         queue.tell(trial, died(trial, f"its process was killed by {name}{hint}"))
     elif code in (0, INTERRUPTED) or asked:
-        queue.tell(trial, outcome(trial))
+        queue.tell(trial, outcome(trial.folder))
     else:
         log = trial.log
         queue.tell(trial, died(trial, f"its process ended with code {code}; {log} may say why"))

@@ -11,8 +11,11 @@ from vitrine.sweeps.trial import OVER, Outcome, Trial, outcome
 class Source(Protocol):
     """Where launchers get trials from; each one that was handed out is told or put back."""
 
-    def ask(self) -> Trial | None:
+    def ask(self, *, waits: bool = False) -> Trial | None:
         """The next trial to carry out; ``None`` where there is none now."""
+
+    def begun(self, trial: Trial) -> None:
+        """A trial that was handed out to wait has been begun."""
 
     def tell(self, trial: Trial, came: Outcome) -> None:
         """Take what a trial has come to."""
@@ -47,22 +50,30 @@ class Queue:
         self._looked = 0.0
         self._out = 0  # handed out and not yet ended
         for trial in trials:
-            known = outcome(trial)
+            known = outcome(trial.folder)
             if known.status == "finished":
                 ended(trial, known)
             else:
                 self._left.append(trial)
 
-    def ask(self) -> Trial | None:
-        """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back."""
+    def ask(self, *, waits: bool = False) -> Trial | None:
+        """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back.
+
+        Where it ``waits`` for something before it is begun, :meth:`begun` says when it is.
+        """
         if not self._left:
             self._look_elsewhere()
         if not self._left:
             return None
         trial = self._left.popleft()
         self._out += 1
-        self._begins(trial)
+        if not waits:
+            self.begun(trial)
         return trial
+
+    def begun(self, trial: Trial) -> None:
+        """A trial that was handed out to wait has been begun."""
+        self._begins(trial)
 
     def tell(self, trial: Trial, came: Outcome) -> None:
         """Take what a trial that was handed out has come to."""
@@ -84,7 +95,7 @@ class Queue:
             return
         self._looked = time.monotonic()
         for trial in list(self._elsewhere):
-            known = outcome(trial)
+            known = outcome(trial.folder)
             if known.status != "running":
                 self._elsewhere.remove(trial)
                 if known.status in (*OVER, "failed"):

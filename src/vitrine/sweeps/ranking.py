@@ -54,7 +54,7 @@ def rows(search: Search) -> list[Row]:
     """All trials once, those that were chosen again left out: finished ones first, the best at the top."""
     found: dict[tuple[str, ...], Row] = {}
     for trial in search.trials():
-        came = [outcome(run) for run in search.runs(trial.number)]
+        came = [outcome(run.folder) for run in search.runs(trial.number)]
         values = dict(zip(search.settings.metrics, trial.values or [], strict=False))
         why = trial.user_attrs.get("why") or next((one.error for one in came if one.error), "")
         folders = trial.user_attrs["folders"]
@@ -81,7 +81,7 @@ def chosen(search: Search, ranked: Sequence[Row]) -> list[Best]:
 def described(search: Search) -> dict[str, Any]:
     """What is to stand in sweep.json of a search; how much each key matters only at its end."""
     ranked = rows(search)
-    best = [asdict(one) | {"command": search.sweep.command(one)} for one in chosen(search, ranked)]
+    best = [asdict(one) | {"command": one.command(search.words)} for one in chosen(search, ranked)]
     settings = search.settings
     return {
         "best": best[0] if best else None,
@@ -111,7 +111,7 @@ def conclude(search: Search) -> int:
     if best := chosen(search, ranked):
         print("\nbest on validation:" if len(metrics) == 1 else f"\nnone does better in {' and '.join(metrics)} than")
     for one in best:
-        print(f"{reached(one, metrics)}\n  {search.sweep.command(one)}")
+        print(f"{reached(one, metrics)}\n  {one.command(search.words)}")
     print(
         f"\nsweep folder  {search.sweep.folder}\ncompare       python scripts/compare.py {search.sweep.folder}",
         flush=True,
@@ -121,6 +121,8 @@ def conclude(search: Search) -> int:
 
 def _show(search: Search, ranked: Sequence[Row]) -> None:
     console, metrics = Console(), search.settings.metrics
+    if not console.is_terminal:
+        console = Console(width=10_000)  # whole lines, for files and pipes
     table = Table(box=None, pad_edge=False)
     for name in (*search.space, *metrics, "seconds", "state"):
         table.add_column(name, justify="right" if name in (*metrics, "seconds") else "left")
@@ -130,7 +132,7 @@ def _show(search: Search, ranked: Sequence[Row]) -> None:
         cells = [*(escape(row.varies[key]) for key in search.space), *values]
         table.add_row(*cells, f"{row.seconds:.1f}" if row.seconds else "", Text(state, COLOURS.get(row.state, "")))
     console.print()
-    console.print(table, soft_wrap=not console.is_terminal)
+    console.print(table)
 
 
 def _tell_failures(search: Search, ranked: Sequence[Row]) -> int:
@@ -150,6 +152,6 @@ def _importance(search: Search) -> dict[str, dict[str, float]]:
 
 
 def _best(search: Search, row: Row) -> Best:
-    came = [outcome(run).metrics for run in search.runs(row.number)]
+    came = [outcome(run.folder).metrics for run in search.runs(row.number)]
     means = {name: fmean(one[name] for one in came) for name in came[0] if all(name in one for one in came)}
     return Best(row.varies, row.values[search.settings.metrics[0]], means, len(came))

@@ -90,8 +90,19 @@ class Search:
         combinations = math.prod(map(len, self._values())) if self.settings.sampler == "grid" else math.inf
         return int(min(self.settings.n_trials or math.inf, combinations))
 
-    def ask(self) -> Trial | None:
-        """The next run to carry out; ``None`` where there is none now. Every run is then told or put back."""
+    @property
+    def at_once(self) -> float:
+        """Runs that are handed out at a time: what a sampler is to learn from has to be over before it chooses."""
+        learns = self.settings.sampler not in ("random", "grid")
+        return self.command.launcher.workers or (max(2, self.n_trials // 4) if learns else math.inf)
+
+    def ask(self, *, waits: bool = False) -> Trial | None:
+        """The next run to carry out; ``None`` where there is none now. Every run is then told or put back.
+
+        Where it ``waits`` for something before it is begun, :meth:`begun` says when it is.
+        """
+        if len(self._out) >= self.at_once:
+            return None
         if not self._ready and time.monotonic() - self._looked >= self.ELSEWHERE_SECONDS:
             with self._lock:
                 self._look()
@@ -101,8 +112,13 @@ class Search:
             return None
         trial = self._ready.pop(0)
         self._out.add(trial.folder)
-        self.begins(trial)
+        if not waits:
+            self.begun(trial)
         return trial
+
+    def begun(self, trial: Trial) -> None:
+        """A run that was handed out to wait has been begun."""
+        self.begins(trial)
 
     def tell(self, trial: Trial, came: Outcome) -> None:
         """Take what a run that was handed out has come to."""
@@ -242,7 +258,7 @@ class Search:
     def _settled(self, number: int) -> bool:
         """Tell Optuna what a trial has come to, if that can be said; gives whether it can."""
         runs = self._runs[number]
-        came = [outcome(run) for run in runs]
+        came = [outcome(run.folder) for run in runs]
         for run, one in zip(runs, came, strict=True):
             if one.status in (*OVER, "failed") and run.folder not in self._out:
                 self._end(run, one)
@@ -274,15 +290,17 @@ class Search:
     def _startable(self, number: int) -> list[Trial]:
         """Runs of a trial that nobody is at. With a pruner, the first one says whether the others are worth it."""
         runs = self._runs[number]
-        if self.settings.pruner != "none" and outcome(runs[0]).status != "finished":
+        if self.settings.pruner != "none" and outcome(runs[0].folder).status != "finished":
             runs = runs[:1]
         known = {one.folder for one in self._ready} | self._out
-        return [run for run in runs if run.folder not in known and outcome(run).status not in OVER and not _busy(run)]
+        return [
+            run for run in runs if run.folder not in known and outcome(run.folder).status not in OVER and not _busy(run)
+        ]
 
     def _try_again(self) -> None:
         """Make new trials of those that failed for a reason that may be gone: not of those that gave no number."""
         for trial in self.trials():
-            failed = [run for run in self._runs[trial.number] if outcome(run).status == "failed"]
+            failed = [run for run in self._runs[trial.number] if outcome(run.folder).status == "failed"]
             if trial.state != TrialState.FAIL or not failed or any(map(_busy, failed)):
                 continue
             for run in failed:

@@ -6,7 +6,6 @@ processes add to it, and a killed one leaves nothing half done.
 
 import hashlib
 import os
-import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +24,7 @@ from vitrine.config.space import Interval, Values
 from vitrine.errors import RunError, first_line
 
 NAME = "search"
+TELLING = 20  # finished trials from which on they say what matters
 POPULATION = 16  # of NSGA-II: few, since each of its members is a training
 
 
@@ -109,23 +109,19 @@ def note(study: optuna.Study, number: int, **facts: Any) -> None:
 
 
 def importance(study: optuna.Study, objective: int) -> dict[str, float]:
-    """How much each key decides of an objective, in shares of 1 (PED-ANOVA, arXiv:2304.10255).
+    """How much of an objective's variance each key explains, in shares of 1: fANOVA (Hutter et al., ICML 2014).
 
-    Empty where there is too little to say: fewer than ten finished trials, or keys, or values that are all the same.
+    Empty where there is too little to say: fewer than ``TELLING`` trials, one key, or values that are all the same.
     """
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # imports scikit-learn
-
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.values is not None]
     values = {trial.values[objective] for trial in done}
-    varying = {key for trial in done for key in trial.params if len({str(one.params.get(key)) for one in done}) > 1}
-    if len(done) < 10 or len(values) < 2 or len(varying) < 2:
+    if len(done) < TELLING or len(values) < 2 or len(done[0].params) < 2:
         return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of options that are experimental
-        shares = get_param_importances(
-            study, evaluator=PedAnovaImportanceEvaluator(), target=lambda trial: trial.values[objective]
-        )
-    return {key: round(share, 4) for key, share in shares.items()}
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # imports scikit-learn
+
+    evaluator = FanovaImportanceEvaluator(seed=0)
+    shares = get_param_importances(study, evaluator=evaluator, target=lambda trial: trial.values[objective])
+    return {key: round(float(share), 4) for key, share in shares.items()}
 
 
 def _drop_half_a_line(path: Path) -> None:

@@ -15,7 +15,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -82,11 +82,11 @@ class Sweep:
 
     def outcomes(self) -> list[Outcome]:
         """What each trial has come to so far."""
-        return [outcome(trial) for trial in self.trials]
+        return [outcome(trial.folder) for trial in self.trials]
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Write sweep.json."""
-        best = best_of(self, outcomes)
+        best = self.best(outcomes)
         described = {
             trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(came)}
             for trial, came in zip(self.trials, outcomes, strict=True)
@@ -101,18 +101,16 @@ class Sweep:
             "common": self.common,
             "keys": self.keys,
             "written": time.time(),
-            "best": None if best is None else {**asdict(best), "command": self.command(best)},
+            "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
             **self.more(),
             "trials": list((others | described).values()),  # those of values asked for earlier are kept
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
 
-    def command(self, best: "Best") -> str:
-        """What trains the best configuration again, to be pasted."""
-        kept = [word for word in self.common if not word.startswith(("hydra", "launcher.", "sweep", "rerun"))]
-        varied = [f"{key}={value}" for key, value in best.varies.items()]
-        return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
+    def best(self, outcomes: Sequence[Outcome]) -> "Best | None":
+        """The best configuration so far."""
+        return best_of([trial.varies for trial in self.trials], outcomes, self.metric)
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,26 @@ class Best:
     metrics: dict[str, float]
     count: int
 
+    def command(self, common: Sequence[str]) -> str:
+        """What trains it again, to be pasted, where ``common`` are the sweep's fixed overrides."""
+        kept = [word for word in common if not word.startswith(("hydra", "launcher.", "sweep", "rerun"))]
+        varied = [f"{key}={value}" for key, value in self.varies.items()]
+        return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
 
-def best_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> Best | None:
-    """The best configuration among those of which most seeds are finished; ``None`` while nothing is."""
-    seeds = {trial.varies.get("seed") for trial in sweep.trials}
+
+def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome], metric: str = METRIC) -> Best | None:
+    """The best of the configurations with the most finished seeds; ``None`` while there is none.
+
+    Args:
+        varies: what distinguishes each trial.
+        outcomes: what each has come to.
+        metric: that chooses.
+    """
+    seeds = {one.get("seed") for one in varies}
     groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
-    for trial, came in zip(sweep.trials, outcomes, strict=True):
-        kept = tuple((key, value) for key, value in trial.varies.items() if key != "seed" or len(seeds) == 1)
-        if came.status == "finished" and sweep.metric in came.metrics:
+    for one, came in zip(varies, outcomes, strict=True):
+        kept = tuple((key, value) for key, value in one.items() if key != "seed" or len(seeds) == 1)
+        if came.status == "finished" and metric in came.metrics:
             groups.setdefault(kept, []).append(came.metrics)
     if not groups:
         return None
@@ -148,9 +158,9 @@ def best_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> Best | None:
         for kept, metrics in groups.items()
         if len(metrics) == most
     }
-    sign = 1 if OBJECTIVES[sweep.metric] else -1
-    kept = max(means, key=lambda one: sign * means[one][sweep.metric])
-    return Best(dict(kept), means[kept][sweep.metric], means[kept], most)
+    sign = 1 if OBJECTIVES[metric] else -1
+    kept = max(means, key=lambda one: sign * means[one][metric])
+    return Best(dict(kept), means[kept][metric], means[kept], most)
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
-from vitrine.errors import Pruned, RunError, VitrineError
+from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class Outcome:
     seconds: float = 0.0
 
 
-def outcome(trial: Trial) -> Outcome:
-    """What the trial's folder says."""
-    if not (trial.folder / "run.json").exists():
+def outcome(folder: Path) -> Outcome:
+    """What a trial's folder says."""
+    if not (folder / "run.json").exists():
         return Outcome("new")
-    record = RunRecord(trial.folder)
+    record = RunRecord(folder)
     try:
         facts, status, metrics = record.facts, record.status, record.metrics
     except RunError as error:
@@ -112,11 +112,13 @@ def carry_out(trial: Trial, began: float | None = None) -> Outcome:
         Interrupted: a signal asked to stop; what was done is saved.
     """
     with held(trial):
-        known = outcome(trial)
+        known = outcome(trial.folder)
         if known.status in OVER:
             return known
         try:
             _train(trial, known, began)
+        except Interrupted:
+            raise
         except Pruned as error:
             print(f"vitrine: {trial.told}: pruned {error}")
         except VitrineError as error:
@@ -125,7 +127,7 @@ def carry_out(trial: Trial, began: float | None = None) -> Outcome:
         except Exception as error:
             _note_failure(trial, f"{type(error).__name__}: {error}")
             traceback.print_exc()
-        return outcome(trial)
+        return outcome(trial.folder)
 
 
 class Busy(Exception):
@@ -155,11 +157,11 @@ def died(trial: Trial, reason: str) -> Outcome:
     """Record that the process which carried out ``trial`` ended without a word; another may have taken it up since."""
     try:
         with held(trial):
-            if outcome(trial).status not in OVER:
+            if outcome(trial.folder).status not in OVER:
                 _note_failure(trial, reason)
     except Busy:
         pass
-    return outcome(trial)
+    return outcome(trial.folder)
 
 
 def _train(trial: Trial, known: Outcome, began: float | None) -> None:
