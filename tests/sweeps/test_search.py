@@ -151,12 +151,25 @@ def test_with_a_pruner_the_first_seed_says_whether_there_are_others(tmp_path):
     one = search(tmp_path, *RANDOM, "sweep.n_trials=1", "sweep.repeats=2", "sweep.pruner=median")
     first = one.ask()
     assert first.judge is not None
-    other = one.ask()
-    assert other is None
+    assert one.ask() is None
     train(first)
     one.tell(first, outcome(first.folder))
     second = one.ask()
     assert (second.config.seed, second.judge) == (1, None)
+
+
+def test_launchers_are_given_several_at_once_but_not_more_than_can_be_learned_from(tmp_path):
+    one = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12")
+    given = [one.ask(waits=True) for _ in range(4)]
+    assert [trial is None for trial in given] == [False, False, False, True]
+    begun = []
+    one.begins = begun.append
+    one.begun(given[0])
+    assert begun == given[:1]
+    other = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12", "launcher.workers=1")
+    assert other.ask() is not None
+    assert other.ask() is None
+    assert not other.done
 
 
 def test_failures_are_told_and_tried_again_unless_they_gave_no_number(tmp_path, capsys):

@@ -112,6 +112,7 @@ class Search:
             return None
         trial = self._ready.pop(0)
         self._out.add(trial.folder)
+        self._looked = -math.inf  # there may be another one at once
         if not waits:
             self.begun(trial)
         return trial
