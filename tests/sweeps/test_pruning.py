@@ -138,8 +138,8 @@ def test_a_killed_search_of_real_trainings_goes_on_and_prunes(tmp_path):
     (folder,) = (tmp_path / "outputs" / "sweeps").iterdir()
     facts = json.loads((folder / "sweep.json").read_text())["search"]
     assert [(row["varies"]["optimizer.lr"], row["state"]) for row in facts["trials"]] == [
-        ("3e-3", "finished"),
-        ("1e-7", "pruned"),
+        ("0.003", "finished"),
+        ("1e-07", "pruned"),
     ]
     good, bad = (RunRecord(folder / row["folders"][0]) for row in facts["trials"])
     assert (good.status, bad.status) == ("finished", "pruned")
@@ -148,4 +148,4 @@ def test_a_killed_search_of_real_trainings_goes_on_and_prunes(tmp_path):
     assert [row["epoch"] for row in bad.history() if "val/acc" in row] == [1]
     assert "pruned after epoch 1 of 2" in done.stdout
     assert "python train.py" in done.stdout
-    assert "optimizer.lr=3e-3" in done.stdout
+    assert "optimizer.lr=0.003" in done.stdout
