@@ -49,6 +49,7 @@ def test_a_sampler_is_told_what_its_trials_reached_and_chooses_the_same_though_i
     stopped = run(search(tmp_path / "b", *words))
 
     assert chosen_values(whole) == chosen_values(stopped)
+    assert len({values["optimizer.lr"] for values in chosen_values(whole)}) == count
     assert len(whole.trials()) == count
     for trial in whole.trials():
         (only,) = whole.runs(trial.number)
