@@ -49,7 +49,9 @@ def test_a_sampler_is_told_what_its_trials_reached_and_chooses_the_same_though_i
     stopped = run(search(tmp_path / "b", *words))
 
     assert chosen_values(whole) == chosen_values(stopped)
-    assert len({values["optimizer.lr"] for values in chosen_values(whole)}) == count
+    assert (
+        len({values["optimizer.lr"] for values in chosen_values(whole)}) >= 3
+    )  # NSGA-II's children take after parents
     assert len(whole.trials()) == count
     for trial in whole.trials():
         (only,) = whole.runs(trial.number)
@@ -322,7 +324,7 @@ def test_half_a_line_at_the_journal_s_end_is_dropped_and_a_damaged_journal_is_to
 
 
 def test_a_search_that_can_train_nothing_more_comes_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitrine.sweeps.search.IN_VAIN", 5)
+    monkeypatch.setattr("vitrine.sweeps.search.IN_VAIN", 3)
     words = ["patch=2,7,14,16", "sweep.sampler=random", "sweep.n_trials=1000"]
     one = search(tmp_path, *words)
     run(one)
