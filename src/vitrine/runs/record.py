@@ -14,11 +14,11 @@
         attention.png     a few images, and where the model looks
         checkpoints/      best.ckpt, last.ckpt
 
-``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted`` (with
-``reason``). Every file but metrics.csv is replaced whole (:mod:`vitrine.atomic`), so a crash leaves the old or the new
-one; metrics.csv grows by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is
-killed cannot say so: its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there
-any more.
+``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
+or ``pruned``: stopped by a search, after the epoch that ``error`` names. Every file but metrics.csv is replaced whole
+(:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows by whole rows, and a row cut short
+by a crash is dropped when the run goes on. A process that is killed cannot say so: its run still reads ``running``, and
+:attr:`RunRecord.status` tells that no such process is there any more.
 """
 
 import csv
@@ -136,7 +136,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """``running``, ``finished``, ``failed`` or ``interrupted``, which a run is too whose process was killed."""
+        """As in run.json, but that a run is ``interrupted``, too, whose process was killed."""
         return status_of(self.facts)
 
     def history(self) -> list[dict[str, float]]:
@@ -167,7 +167,7 @@ class RunRecord:
         self.update(status="running", error=None, reason=None, **process)
 
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
-        """Mark the run as ``finished``, ``failed`` (by ``error``) or ``interrupted`` (for ``reason``)."""
+        """Mark the run as ``finished``, ``failed`` or ``pruned`` (by ``error``), ``interrupted`` (for ``reason``)."""
         self.update(status=status, error=error and hide(error), reason=reason, ended=now())
 
     def write_config(self, values: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vitrine.config.plain import to_plain
 from vitrine.config.schema import TensorBoardConfig, TrainConfig
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.registry import flat
 
@@ -96,6 +96,8 @@ class RunLogger(Logger):
         status = (
             "finished"
             if kind is None
+            else "pruned"
+            if issubclass(kind, Pruned)
             else "interrupted"
             if issubclass(kind, (Interrupted, KeyboardInterrupt))
             else "failed"

@@ -34,7 +34,12 @@ from vitrine.runs.record import now
 
 START_SECONDS = 20.0  # for the server to answer
 GRACE_SECONDS = 5.0  # for the client to notice by itself that its time is up
-EXIT_CODES = {"finished": 0, "interrupted": 255, "failed": 1}  # 255 is what the client itself says of Ctrl-C
+EXIT_CODES = {
+    "finished": 0,
+    "pruned": 0,
+    "interrupted": 255,
+    "failed": 1,
+}  # 255 is what the client itself says of Ctrl-C
 CAPTIONS = {"attention": "images, where the model looks, and its predictions"}
 MOST_CLASSES = 100  # that a confusion matrix is drawn of in W&B's pages
 MOST_ROWS = 10_000  # of a table that W&B takes
