@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 import pytest
 
 from vitrine.compare.compared import compare
-from vitrine.compare.figures import COLOURS, OTHER, Looks, pareto
+from vitrine.compare.figures import pareto
+from vitrine.compare.looks import COLOURS, OTHER, Looks
 from vitrine.compare.report import render, sections, write_report
 from vitrine.compare.runs import find
 
