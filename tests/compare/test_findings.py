@@ -110,7 +110,9 @@ def test_predictions_tell_two_single_models_apart_where_seeds_cannot(tmp_path, w
 
 def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
     found = compared(sweep).findings.comparisons
-    assert [len(one.on_images.p) for one in found] == [3, 3]
+    alone = [stats.binomtest(one, one + other).pvalue for row in found for one, other in row.on_images.only]
+    assert len(alone) == 6
+    assert min(p for row in found for p in row.on_images.p) == pytest.approx(min(1, 6 * min(alone)))
     rope = next(one for one in found if one.row.label == "rope")
     assert "tells 0 of 3 pairs of models of rope and learned apart" in rope.words[1]
 
@@ -186,6 +188,21 @@ def test_every_damaged_part_of_a_record_is_named(tmp_path, write_run, name, cont
     assert folder == str(broken)
     assert name in why
     assert compare(found).summaries[0].interval.count == 1
+
+
+def test_predictions_that_are_none_damage_the_record(tmp_path, write_run):
+    write_run(tmp_path, seed=0)
+    broken = write_run(tmp_path, seed=1)
+    for arrays in (
+        {"labels": np.arange(100) % 10},
+        {"labels": np.arange(100) % 10, "logits": np.zeros((99, 10))},
+        {"labels": np.arange(100) % 10, "logits": np.zeros((100, 4))},
+    ):
+        np.savez(broken / "predictions.npz", **arrays)
+        found = compared(tmp_path)
+        assert found.summaries[0].interval.count == 1
+        (told,) = [words for words in found.caveats if words.startswith("1 record is damaged and not counted: ")]
+        assert str(broken) in told
 
 
 def test_other_test_images_are_refused(tmp_path, write_run):

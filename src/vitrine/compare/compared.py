@@ -100,6 +100,8 @@ def compare(
         RunError: nothing is finished, there is no common metric, no such column or baseline, or the runs were
             measured on different images.
     """
+    judged, damaged = _judge(found.runs)
+    found = Found([run for run in found.runs if run.name not in dict(damaged)], [*found.damaged, *damaged])
     finished = [run for run in found.runs if run.status == "finished"]
     unfinished = [run for run in found.runs if run.status != "finished"]
     if not finished:
@@ -109,7 +111,6 @@ def compare(
     full = tabulate(finished)
     table = full.by(by) if by else full
     against = table.row(baseline) if baseline else table.rows[0]
-    judged = {run.name: Judged.of(run) for run in finished if run.labels}
     said = findings(table, chosen, against, judged if _same_images(finished) else {}, smallest)
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda one: one.interval.mean, reverse=not chosen.lower_is_better)
@@ -138,6 +139,18 @@ def summarise(row: Row, metric: Metric, target: float | None = None) -> Summary:
         Interval.of(reached) if reached else None,
         len(reached),
     )
+
+
+def _judge(runs: Sequence[Run]) -> tuple[dict[str, Judged], list[tuple[str, str]]]:
+    """Stored predictions by the run's name, and the runs whose predictions are damaged, with why."""
+    judged, damaged = {}, []
+    for run in runs:
+        try:
+            if run.labels and run.status == "finished":
+                judged[run.name] = Judged.of(run)
+        except RunError as error:
+            damaged.append((run.name, str(error)))
+    return judged, damaged
 
 
 def _largest(runs: Sequence[Run], fact: str) -> int | None:

@@ -63,7 +63,7 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
-    looks = Looks(compared)
+    looks, now = Looks(compared), datetime.now()
     parts = sections(compared, looks)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -71,7 +71,7 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
     return environment.get_template("report.html.j2").render(
         title=f"{compared.metric.title.capitalize()}, {several(len(compared.table.rows), 'configuration')}",
         sources=sources,
-        made=datetime.now().strftime("%-d %B %Y, %H:%M"),
+        made=f"{now.day} {now:%B %Y, %H:%M}",
         compared=compared,
         verdicts=VERDICTS,
         legend=[(*looks.of(row), cut(row.brief)) for row in looks.coloured],
