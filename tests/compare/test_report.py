@@ -250,7 +250,9 @@ def test_colours_stand_out_from_the_page(paper):
 
 
 def test_numbers_in_the_page_are_those_of_the_table(small_page):
-    plots = json.loads(re.search(r'id="plots">(.*?)</script>', small_page.read_text(), re.DOTALL)[1])
+    embedded = re.search(r'id="plots">(.*?)</script>', small_page.read_text(), re.DOTALL)[1]
+    assert "<" not in embedded, "nothing in it can end the script element"
+    plots = json.loads(embedded)
     means = [trace["x"][0] for trace in plots["means-0"]["traces"][1::2]]
     assert means == pytest.approx([96.0667, 91.0, 90.8667], abs=1e-3)
     curve = next(trace for trace in plots["curves-0"]["traces"] if trace.get("name") == "rope")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.compared import Compared
-from vitrine.compare.figures import COSTS, by_number
+from vitrine.compare.figures import COSTS, SAME, by_number
 from vitrine.compare.looks import OTHER, Looks, Plot, short, unit_of
 
 
@@ -20,9 +20,9 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
         places = np.linspace(0, 1, len(levels)).tolist() if len(levels) > 1 else [0.5]
         axes.append((column, [places[levels.index(value)] for value in values], places, [short(one) for one in levels]))
     for title, of, _ in COSTS[1:3]:
-        costs = [of(one) for one in compared.summaries]
-        if None not in costs and len(set(costs)) > 1:
-            axes.append(_numeric(title.replace(" in training", ""), [float(cost or 0) for cost in costs], "{:.3g}"))
+        costs = [cost for one in compared.summaries if (cost := of(one)) is not None]
+        if len(costs) == len(compared.summaries) and max(costs) > SAME * min(costs):
+            axes.append(_numeric(title.replace(" in training", ""), costs, "{:.3g}"))
     scaled = [metric.factor * one.interval.mean for one in compared.summaries]
     axes.append(_numeric(f"{metric.title}{unit_of(metric)}", scaled, "{:.2f}" if metric.is_accuracy else "{:.4g}"))
     if len(axes) < 2 or len(compared.summaries) < 2:
