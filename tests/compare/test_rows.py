@@ -73,6 +73,18 @@ def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run)
     assert table_of(tmp_path).columns == ["callbacks.ema.decay"]
 
 
+def test_how_a_sweep_was_launched_is_no_choice(tmp_path, write_run):
+    for seed, launcher in enumerate(("process", "slurm")):
+        sweep = (
+            f"hydra/launcher={launcher} launcher.workers={seed} logger={launcher} like=RUN{seed} position=learned,rope"
+        )
+        write_run(tmp_path, "position=learned", seed=seed, sweep=sweep)
+        write_run(tmp_path, "position=rope", "trainer.log_every_n_steps=7", seed=seed, sweep=sweep)
+    for launcher, seed in (("process", 5), ("slurm", 6)):
+        write_run(tmp_path, f"model.drop_path=0.{seed}", seed=0, sweep=f"hydra/launcher={launcher} like=RUN{seed}")
+    assert sorted(table_of(tmp_path).columns) == ["model.drop_path", "position"]
+
+
 def test_a_key_that_older_runs_do_not_have_makes_no_row(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     older = write_run(tmp_path, seed=1)
