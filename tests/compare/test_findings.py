@@ -54,6 +54,25 @@ def test_a_difference_that_cannot_be_told_says_how_many_seeds_would_show_it(tmp_
     ]
 
 
+def test_pairs_that_all_differ_by_the_same_are_not_judged(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.5, 0.75], rope=[0.625, 0.875])
+    (one,) = compared(tmp_path).findings.comparisons
+    assert one.verdict == "open"
+    assert one.words == ["rope and learned: all pairs differ by the same 12.50 points, which 2 seeds cannot judge"]
+
+
+def test_a_run_that_diverged_is_named_and_not_counted(tmp_path, write_run):
+    write_run(tmp_path, seed=0)
+    reached = {"test/acc": 0.1, "val/acc": 0.1, "test/loss": float("nan")}
+    lost = write_run(tmp_path, seed=1, metrics=reached)
+    found = compared(tmp_path, metric="test/loss")
+    assert found.summaries[0].interval.count == 1
+    told = f"1 of the runs diverged, test/loss being no number, and are not counted: {lost}"
+    assert told in found.caveats
+    with pytest.raises(RunError, match="every run diverged"):
+        compared(lost, metric="test/loss")
+
+
 def test_one_seed_is_not_enough_to_say_anything(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.9], rope=[0.99])
     found = compared(tmp_path)

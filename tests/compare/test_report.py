@@ -188,6 +188,19 @@ def test_everything_has_a_name_and_a_heading_of_the_right_level(small_page, open
     assert page.evaluate("links => links.filter(link => !document.querySelector(link))", links) == []
 
 
+def test_a_run_that_diverged_does_not_break_the_page(tmp_path, write_run, opened):
+    for seed in (0, 1):
+        path = write_run(tmp_path / "runs", seed=seed)
+    history = (path / "metrics.csv").read_text().replace("0.55,", "nan,").replace("0.45", "inf")
+    (path / "metrics.csv").write_text(history)
+    stored = dict(np.load(path / "predictions.npz"))
+    np.savez(path / "predictions.npz", labels=stored["labels"], logits=np.full((100, 10), np.nan, np.float32))
+    write_report(compare(find([tmp_path / "runs"])), tmp_path / "report.html", ["runs"])
+    page, troubles = opened(tmp_path / "report.html")
+    assert draw_all(page) >= 4
+    assert troubles == []
+
+
 def test_names_are_text_never_markup(tmp_path, write_run, opened):
     evil = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
     for seed in (0, 1):

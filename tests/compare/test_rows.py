@@ -123,6 +123,19 @@ def test_a_main_effect_pairs_what_else_was_chosen_and_the_seed(tmp_path, write_r
     assert [row.label for row in table.by("patch").rows] == ["patch=2", "patch=4"]
 
 
+def test_a_main_effect_compares_what_ran_on_both_sides_and_says_what_did_not(tmp_path, write_run):
+    command = "position=learned,rope patch=2,4,8 seed=0,1"
+    for scheme, patch, acc in (("learned", 2, 0.9), ("learned", 4, 0.6), ("rope", 2, 0.92), ("rope", 8, 0.3)):
+        for seed in (0, 1):
+            words = (f"position={scheme}", f"patch={patch}")
+            write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed * (patch == 2) * len(scheme), sweep=command)
+    found = compare(find([tmp_path]), by="position")
+    (one,) = found.findings.comparisons
+    assert one.difference.counts == (2, 2)
+    assert one.difference.mean == pytest.approx(0.02 - 0.03 / 2)
+    assert any(words.startswith("not every combination ran with every position") for words in found.caveats)
+
+
 @pytest.mark.parametrize("name", ["rope", "position=rope", "position = rope"])
 def test_a_row_is_found_by_its_label_its_value_or_both(sweep, name):
     assert table_of(sweep).row(name.replace(" ", "")).label == "rope"

@@ -1,5 +1,6 @@
 """The way from paths to a comparison: find, choose, check, group, test."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,6 +108,10 @@ def compare(
     if not finished:
         raise RunError(_nothing(found))
     chosen = choose(finished, metric)
+    diverged = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
+    finished = [run for run in finished if run not in diverged]
+    if not finished:
+        raise RunError(f"every run diverged: {chosen.name} is no number in any of the {len(diverged)}")
     refuse_other_images(finished, chosen)
     full = tabulate(finished)
     table = full.by(by) if by else full
@@ -115,6 +120,15 @@ def compare(
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda one: one.interval.mean, reverse=not chosen.lower_is_better)
     warned = caveats(table, chosen, unfinished, found.damaged, by)
+    if by and len({frozenset(row.runs) for row in table.rows}) > 1:
+        warned.append(
+            f"not every combination ran with every {by}: differences are of those that ran on both sides, means of all"
+        )
+    if diverged:
+        names = ", ".join(run.name for run in diverged[:4])
+        warned.append(
+            f"{len(diverged)} of the runs diverged, {chosen.name} being no number, and are not counted: {names}"
+        )
     return Compared(table, full, chosen, target, summaries, said, warned, judged, unfinished)
 
 

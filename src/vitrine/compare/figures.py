@@ -82,7 +82,8 @@ def curves(compared: Compared, looks: Looks) -> list[Plot]:
                 continue
             colour, _, word = looks.of(row)
             label, shared = short(row.brief), {"type": "scatter", "mode": "lines", "meta": {"row": word}}
-            last[cut(row.brief)] = mean[-1]
+            if np.isfinite(mean[-1]):
+                last[cut(row.brief)] = mean[-1]
             if len(row.runs) > 1:
                 around = [*epochs, *epochs[::-1]], [*high, *low[::-1]]
                 band = {"fill": "toself", "fillcolor": _see_through(colour), "line": {"width": 0}, "hoverinfo": "skip"}
@@ -99,12 +100,13 @@ def curves(compared: Compared, looks: Looks) -> list[Plot]:
                     "hovertemplate": hover,
                 }
             )
-        if not last:
+        if not traces:
             continue
-        best = (min if metric.lower_is_better else max)(last, key=lambda label: last[label])
-        words = f"At its last epoch {best} has the {_extreme(metric)} {metric.title}, {metric.value(last[best])}. "
-        words += "Bands reach from the lowest seed to the highest."
-        words += _left_out(compared)
+        words = "Bands reach from the lowest seed to the highest." + _left_out(compared)
+        if last:
+            best = (min if metric.lower_is_better else max)(last, key=lambda label: last[label])
+            reached = f"the {_extreme(metric)} {metric.title}, {metric.value(last[best])}"
+            words = f"At its last epoch {best} has {reached}. {words}"
         layout = {
             "height": 420,
             "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},

@@ -40,7 +40,7 @@ class Judged:
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or labels.max() >= logits.shape[1]:
             shapes = f"labels {labels.shape} and logits {logits.shape}"
             raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not belong together")
-        probabilities = softmax(logits, axis=1)
+        probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a run that diverged: every class alike
         predicted = probabilities.argmax(axis=1)
         every = np.arange(len(labels))
         return cls(labels, predicted, probabilities[every, predicted], probabilities[every, labels])

@@ -1,6 +1,7 @@
 """The report: everything there is to see in a comparison, as one page that opens without a network."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -160,12 +161,16 @@ def _by_key(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
 
 def _embedded(plots: dict[str, Any]) -> str:
     """As JSON that can stand inside a script element."""
-    text = json.dumps(plots, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    text = json.dumps(_plain(plots), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy as Python's."""
+    """Without numpy's types, and with null for what is no number: JSON has neither."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(type(value).__name__)
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -46,6 +46,11 @@ class Row:
     runs: Mapping[Hashable, Run]
 
     @property
+    def marginal(self) -> bool:
+        """Whether it stands for all that other columns chose."""
+        return any(isinstance(key, tuple) for key in self.runs)
+
+    @property
     def brief(self) -> str:
         """What it chose, without the names of the choices: ``rope · 2``."""
         return " · ".join(self.values.values()) if len(self.values) > 1 else self.label
