@@ -14,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrine.errors import RunError
+from vitrine.sweeps.board import value_told
 from vitrine.sweeps.overview import Overview, find
-from vitrine.sweeps.sweep import METRIC, Best
+from vitrine.sweeps.sweep import Best
 
 
 def main() -> None:
@@ -36,12 +37,13 @@ def main() -> None:
 
 def show_all(found: list[Overview]) -> None:
     """A line for each sweep."""
-    table = _table("sweep", "trials", "finished", "running", "failed", "left", f"best {METRIC}", "with", "time left")
+    table = _table("sweep", "trials", "finished", "pruned", "running", "failed", "left", "best", "with", "time left")
     for one in found:
         counts, best = one.counts, one.best
-        left = len(one.outcomes) - counts["finished"] - counts["running"] - counts["failed"]
-        numbers = [len(one.outcomes), counts["finished"], counts["running"], counts["failed"], left]
+        told = [counts[status] for status in ("finished", "pruned", "running", "failed")]
+        numbers = [len(one.outcomes), *told, len(one.outcomes) - sum(told)]
         reached, configuration = _best(best)
+        reached = reached and f"{one.metric} {reached}"
         time_left = str(one.left) if one.left is not None else ""
         table.add_row(escape(one.folder.name), *map(str, numbers), reached, configuration, time_left)
     _print(table)
@@ -54,16 +56,16 @@ def show(sweep: Overview) -> None:
     """Each trial of one sweep."""
     if sweep.problem:
         sys.exit(f"vitrine: {sweep.problem}")
-    table = _table(*sweep.keys, METRIC, "seconds", "state")
+    table = _table(*sweep.keys, sweep.metric, "seconds", "state")
     for varies, came in zip(sweep.varies, sweep.outcomes, strict=True):
-        reached = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
+        reached = value_told(came.metrics[sweep.metric]) if sweep.metric in came.metrics else ""
         state = f"{came.status}: {came.error}" if came.error else "left" if came.status == "new" else came.status
         cells = [varies.get(key, "") for key in sweep.keys]
         table.add_row(*map(escape, cells), reached, f"{came.seconds:.1f}" if came.seconds else "", escape(state))
     _print(table)
     if best := sweep.best:
         reached, configuration = _best(best)
-        print(f"\nbest on validation: {configuration or 'what was trained'} ({METRIC} {reached})")
+        print(f"\nbest on validation: {configuration or 'what was trained'} ({sweep.metric} {reached})")
         print(f"  {best.command(sweep.common)}")
     if sweep.left is not None:
         print(f"time left: {sweep.left}")
@@ -72,7 +74,7 @@ def show(sweep: Overview) -> None:
 def _best(best: Best | None) -> tuple[str, str]:
     if best is None:
         return "", ""
-    return f"{best.mean:.4f}", escape(",".join(f"{key}={value}" for key, value in best.varies.items()))
+    return value_told(best.mean), escape(",".join(f"{key}={value}" for key, value in best.varies.items()))
 
 
 def _table(*names: str) -> Table:

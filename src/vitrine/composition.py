@@ -82,6 +82,9 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
         if multirun:
             sweep = _sweep_of(composer, overrides, found) if name == "train" else SweepConfig()
             found += _unsweepable(overrides, search=sweep.sampler is not None)
+            if sweep.name is not None and not re.fullmatch(r"\w[\w.,=-]{0,99}", sweep.name):
+                problem = "must be a folder's name: letters, digits, and - _ . , = between them, 100 at most"
+                found.append(Fault("sweep.name", sweep.name, problem))
             space, faulty = space_of(sweep, overrides, loader)
             found += faulty
             if sweep.sampler is not None:
@@ -97,7 +100,8 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
             overrides = [one for one in overrides if one not in swept]
         for words, varies in [] if made else _combinations(overrides):
             try:
-                made.append(Point(composer.config(words, found), words, varies))
+                quoted = quote(words, loader)
+                made.append(Point(composer.config(quoted, found), quoted, varies))
             except ConfigError as error:
                 found += error.faults
             except (HydraException, OmegaConfBaseException) as error:
@@ -224,7 +228,9 @@ class _Composer:
     def config(self, words: list[str], found: list[Fault]) -> Any:
         """The checked configuration; faults that leave something to check are added to ``found``."""
         without = tuple(word for word in words if not re.fullmatch(r"seed=\d+", word))
-        if without not in self.seedless or len(without) == len(words):
+        if len(without) == len(words):
+            return self._config(words, found)
+        if without not in self.seedless:
             config = self._config(words, found)
             if isinstance(config, TrainConfig) and not self._mention_the_seed(without):
                 self.seedless[without] = config
@@ -339,7 +345,12 @@ def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[s
     for combination in product(*values.values()):
         chosen = dict(zip(values, combination, strict=True))
         words = [f"{key}={value}" for key, value in chosen.items()]
-        yield words, {key: value.strip("'") for key, value in chosen.items() if key in swept}
+        yield words, {key: _unquoted(value) for key, value in chosen.items() if key in swept}
+
+
+def _unquoted(value: str) -> str:
+    """Without quotes that a person would not have typed: those around a number that chooses from a group."""
+    return re.sub(r"^'([\w./-]*)'$", r"\1", value)
 
 
 def _unsweepable(overrides: list[Override], *, search: bool) -> list[Fault]:
@@ -358,13 +369,16 @@ def _unsweepable(overrides: list[Override], *, search: bool) -> list[Fault]:
                     "has no end of values; name some, a,b,c, or search: sweep.sampler=tpe sweep.n_trials=20",
                 )
             )
+        elif one.is_discrete_sweep() and not list(one.sweep_string_iterator()):
+            found.append(Fault(one.key_or_group, _typed(one), "has no values"))
         elif is_same_for_all(one.key_or_group):
             found.append(Fault(one.key_or_group, _typed(one), "is the same for all trials; it takes one value"))
     return found
 
 
 def _is_of_multirun(override: Override) -> bool:
-    return re.split(r"[./]", override.key_or_group)[0] in ("sweep", "launcher", "rerun")
+    name = override.key_or_group
+    return re.split(r"[./]", name)[0] in ("sweep", "launcher", "rerun") or name.startswith("hydra/")
 
 
 def _section_is_off(word: str, section: str) -> Fault:

@@ -11,6 +11,11 @@ import time
 import pytest
 from running import ROOT, python
 
+from vitrine.composition import launcher, points
+from vitrine.errors import ConfigError, RunError
+from vitrine.sweeps.launch import run
+from vitrine.sweeps.sweep import Sweep
+
 WORDS = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=25", "trainer.deterministic=true"]
 APART = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
 
@@ -71,6 +76,7 @@ def test_each_trial_is_trained_in_a_process_of_its_own(whole):
     assert len({one["pid"] for one in found.values()}) == 3
     assert {one["status"] for one in found.values()} == {"finished"}
     assert {one["varies"] for one in found.values()} == {"seed=0", "seed=1", "seed=2"}
+    assert all(re.match(r"python \S*train.py -m model=vit_nano ", one["command"]) for one in found.values())
     assert len({one["test/acc"] for one in metrics(folder).values()}) > 1, "seeds differ"
     assert len(re.findall(r"^trial \d of 3 finished", out, re.MULTILINE)) == 3
     assert "epoch 25/25" not in out, "what a trial prints is in its log"
@@ -102,20 +108,23 @@ def test_given_again_only_what_is_new_is_done(whole):
     assert len(after) == 4
     shown = python(str(ROOT / "scripts" / "sweeps.py"), "--root", str(folder), cwd=folder)
     assert shown.returncode == 0, shown.stderr
-    assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 ", shown.stdout)
+    assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 +0 +val/acc 0", shown.stdout)
 
 
 def test_rerun_starts_over_beside_what_is_there(whole):
     folder, _ = whole
     before = facts(folder)
 
-    done = sweep(folder, "seed=0,1", "rerun=true")
+    words = [*WORDS, f"paths.output_dir={folder}", "seed=0,1"]
+    known, anew = (Sweep.plan(points("train", [*words, *more], multirun=True)) for more in ([], ["rerun=true"]))
 
-    assert done.returncode == 0, done.stderr
-    (place,) = folder.glob("sweeps/*_2")
-    names = [path.parent.name for path in place.glob("*/run.json")]
-    assert len(names) == 2
-    assert set(names) <= set(before)
+    assert anew.folder == known.folder.with_name(f"{known.folder.name}@2")
+    assert {trial.folder.name for trial in anew.trials} <= set(before)
+    assert {came.status for came in known.outcomes()} == {"finished"}
+    assert {came.status for came in anew.outcomes()} == {"new"}
+    anew.folder.mkdir()
+    assert Sweep.plan(points("train", words, multirun=True)).folder == anew.folder, "the newest is meant from then on"
+    anew.folder.rmdir()
 
 
 def test_a_killed_sweep_comes_to_the_same_when_its_command_is_given_again(whole, tmp_path):
@@ -151,7 +160,7 @@ def test_a_trial_that_is_killed_is_a_failed_trial_with_its_reason_and_can_be_tri
 def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
-    running.send_signal(signal.SIGINT)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
     _, err = running.communicate(timeout=100)
     assert running.returncode == 130
     assert err == "vitrine: interrupted; the same command goes on with what is left\n"
@@ -163,9 +172,19 @@ def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_p
     assert metrics(tmp_path).items() <= metrics(whole[0]).items()
 
 
-@pytest.mark.parametrize("launcher", ["process", "basic"])
-def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_on(whole, tmp_path, launcher):
-    words = ["seed=0,1,2", f"hydra/launcher={launcher}", "launcher.workers=1"]
+def test_ctrl_c_before_anything_is_trained_is_told_in_one_line(tmp_path):
+    running = start(tmp_path, "seed=0,1,2")
+    wait_until(lambda: list(tmp_path.glob("sweeps/*/sweep.json")), running)
+    time.sleep(1)  # what trials are forked from is being started
+    os.killpg(running.pid, signal.SIGINT)
+    _, err = running.communicate(timeout=100)
+    assert running.returncode == 130
+    assert err == "vitrine: interrupted; the same command goes on with what is left\n"
+
+
+@pytest.mark.parametrize("kind", ["process", "basic"])
+def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_on(whole, tmp_path, kind):
+    words = ["seed=0,1,2", f"hydra/launcher={kind}", "launcher.workers=1"]
     stopped = sweep(tmp_path, *words, "trainer.max_time=1s")
     assert stopped.returncode == 75
     assert stopped.stderr == "vitrine: trainer.max_time is over; the same command goes on with what is left\n"
@@ -182,7 +201,7 @@ def test_two_commands_share_the_work(tmp_path):
     outs = [one.communicate(timeout=200) for one in both]
     assert [one.returncode for one in both] == [0, 0], outs
     logs = [path.read_text() for path in tmp_path.glob("sweeps/*/logs/*.txt")]
-    assert [log.count("test accuracy") for log in logs] == [1] * 4, "each was trained once"
+    assert [log.count("chosen checkpoint") for log in logs] == [1] * 4, "each was trained once"
     assert all(" 4 trials" in out and "best on validation" in out for out, _ in outs)
 
 
@@ -197,33 +216,46 @@ def test_two_commands_share_the_work(tmp_path):
         (["resume=outputs/runs/x"], ["resume", "given again"]),
         (["seed=0,1", "paths.output_dir=a,b"], ["paths.output_dir=a,b", "is the same for all trials"]),
         (["optimizer.lr=interval(0,1)"], ["optimizer.lr", "has no end of values"]),
+        (["seed=range(0)"], ["seed=range(0)", "has no values"]),
+        (["seed=0,1", "sweep.name=a/b"], ["sweep.name=a/b", "a folder's name"]),
         (["seed=0,1", "launcher.worker=2"], ["launcher.worker", "did you mean launcher.workers?"]),
         (["seed=0,1", "sweep=sedes"], ["sweep=sedes", "did you mean sweep=seeds?"]),
     ],
 )
-def test_what_cannot_be_swept_is_told_before_anything_starts(train, tmp_path, words, told):
-    done = train("-m", "model=vit_nano", *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
+def test_what_cannot_be_swept_is_told_before_anything_starts(tmp_path, monkeypatch, words, told):
+    monkeypatch.chdir(tmp_path)
+    words = ["model=vit_nano", "accelerator=cpu", *words]
+    with pytest.raises(ConfigError) as error:
+        run(points("train", words, multirun=True), launcher(words))
     for part in told:
-        assert part in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
+        assert part in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_of_another_version_is_left_alone(tmp_path, train):
-    place = tmp_path / "outputs" / "sweeps" / "old"
+def test_a_sweep_of_another_version_is_left_alone(tmp_path):
+    place = tmp_path / "sweeps" / "old"
     place.mkdir(parents=True)
     (place / "sweep.json").write_text('{"format": 0}')
-    done = train("-m", "model=vit_nano", "sweep=seeds", "sweep.name=old")
-    assert done.returncode == 2
-    assert "another version" in done.stderr
-    assert "rerun=true" in done.stderr
+    made = points(
+        "train", ["model=vit_nano", "seed=0,1", "sweep.name=old", f"paths.output_dir={tmp_path}"], multirun=True
+    )
+    with pytest.raises(RunError, match="another version .* rerun=true"):
+        Sweep.plan(made)
     assert [path.name for path in place.iterdir()] == ["sweep.json"]
 
 
-def test_seeds_makes_five_trials_of_one_experiment(train):
-    done = train("-m", "sweep=seeds", "model=vit_nano", "debug.limit_batches=1", "trainer.max_epochs=1")
-    assert done.returncode == 0, done.stderr
-    assert "trial 5 of 5: seed=4" in done.stdout
-    assert "mean of 5 seeds" in done.stdout
+def test_seeds_makes_five_trials_of_one_experiment():
+    made = points("train", ["sweep=seeds", "model=vit_nano"], multirun=True)
+    assert [point.varies for point in made] == [{"seed": str(seed)} for seed in range(5)]
+    assert [point.config.seed for point in made] == list(range(5))
+
+
+@pytest.mark.parametrize("values", ["range(1,4)", "choice(1,2,3)", "1,2,3"])
+def test_numbers_that_choose_from_a_group_can_be_counted_off(values):
+    made = points("train", ["model=vit_nano", f"depth={values}"], multirun=True)
+    assert [(point.varies, point.config.model.depth) for point in made] == [({"depth": str(n)}, n) for n in (1, 2, 3)]
+
+
+def test_what_is_of_a_multirun_needs_one():
+    with pytest.raises(ConfigError, match=r"sweep=seeds\n +is of a multirun: python train.py -m"):
+        points("train", ["sweep=seeds", "model=vit_nano"], multirun=False)

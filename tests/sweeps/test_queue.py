@@ -1,7 +1,7 @@
 import pytest
 
 from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.trial import Outcome, outcome
+from vitrine.sweeps.trial import Outcome, held, outcome
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def test_a_trial_of_another_process_is_waited_for_and_taken_up_only_if_it_is_lef
 ):
     trial = make_trial()
     queue = queue_of(trial)
-    record = left(queue.ask(), "running")
+    record = left(queue.ask(), "failed", error="before the other process took it up")
     queue.put_back(trial)
-    assert (queue.ask(), queue.done, ended) == (None, False, [])
-
-    record.end(status)
-    if status == "finished":
-        record.write_metrics({"val/acc": 0.5})
+    with held(trial):
+        assert (queue.ask(), queue.done, ended) == (None, False, [])
+        record.end(status)
+        if status == "finished":
+            record.write_metrics({"val/acc": 0.5})
 
     assert (queue.ask() == trial) is again
     assert queue.done is not again

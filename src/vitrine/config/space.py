@@ -59,7 +59,7 @@ class Interval:
         if step is None:
             return ()
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        return tuple(self.low + step * number for number in range(count))
+        return tuple(round(self.low + step * number, 12) for number in range(count))
 
 
 Values = tuple[str, ...] | Interval

@@ -15,9 +15,12 @@ from vitrine.secrecy import hide
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
 
 
+COMMAND = "VITRINE_COMMAND"  # of the environment: what was typed, in processes that a sweep has made
+
+
 def command() -> str:
-    """The command that started this process, as it can be typed again; without any secret that is in it."""
-    return hide(shlex.join(["python", *sys.orig_argv[1:]]))
+    """What was typed to start this process, or the sweep that made it, to be typed again; without any secret in it."""
+    return os.environ.get(COMMAND) or hide(shlex.join(["python", *sys.orig_argv[1:]]))
 
 
 def command_began() -> float:

@@ -70,7 +70,10 @@ class Board:
             return
         if came.status == "finished":
             self._took.append(time.monotonic() - began)
-        self.sweep.write(self.outcomes)
+        try:
+            self.sweep.write(self.outcomes)
+        except OSError as error:  # the trials' folders have it all
+            print(f"vitrine: cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}", file=sys.stderr)
         if not self._live:
             metric = self.sweep.metric
             said = f"{metric} {value_told(came.metrics[metric])}" if metric in came.metrics else came.error

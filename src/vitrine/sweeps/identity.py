@@ -3,18 +3,19 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vitrine.config.multirun import has_no_effect
 from vitrine.config.plain import to_plain
 from vitrine.config.schema import TrainConfig
 
-LONGEST = 100  # letters of a folder's name that tell people what is in it
+LONGEST = 100  # bytes of a folder's name that tell people what is in it
 
 
 def trial_name(config: TrainConfig, varies: Mapping[str, str]) -> str:
     """A trial's folder: what varies, for people, and a hash of everything that can change what it comes to."""
-    told = ",".join(f"{key}={value}" for key, value in varies.items()) or "trial"
+    told = ",".join(f"{key}={value}" for key, value in sorted(varies.items())) or "trial"
     return f"{_letters(told)}_{fingerprint(config)}"
 
 
@@ -41,6 +42,9 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], data: str, asked: Any 
 def fingerprint(config: TrainConfig) -> str:
     """A hash of all values but those that cannot change what a run comes to."""
     values = {key: value for key, value in _flat(to_plain(config)).items() if not has_no_effect(key, config.data.name)}
+    for key in ("data.root", "model.pretrained"):
+        if values.get(key) and Path(str(values[key])).exists():  # from whichever folder it was typed
+            values[key] = str(Path(str(values[key])).absolute())
     return _hash(values)
 
 
@@ -59,4 +63,5 @@ def _hash(values: Any) -> str:
 
 
 def _letters(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_.,=" else "-" for letter in text)[:LONGEST]
+    fit = "".join(letter if letter.isalnum() or letter in "-_.,=" else "-" for letter in text)
+    return fit.encode()[:LONGEST].decode(errors="ignore")

@@ -1,21 +1,23 @@
 """``python train.py -m``: the trials of a sweep carried out by the launcher that was chosen."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from vitrine.composition import Point
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted
-from vitrine.runs.provenance import command_began
+from vitrine.runs import provenance
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
 from vitrine.sweeps.queue import Queue, Source
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import Busy, Trial, carry_out
+from vitrine.sweeps.trial import OVER, Busy, Trial, carry_out
 from vitrine.training.launched import launched
 
 
@@ -30,7 +32,8 @@ def run(points: Sequence[Point], launcher: str) -> int:
     if points[0].space:
         return _search(points[0], launcher)
     sweep = Sweep.plan(points)
-    carry_out_all = _carrier(launcher, points[0].config.launcher, sweep)
+    left = any(came.status not in OVER for came in sweep.outcomes())
+    carry_out_all = _carrier(launcher if left else "basic", points[0].config.launcher, sweep)
     with Board(sweep, live=_is_live(launcher)) as board:
         queue = Queue(sweep.trials, board.begins, board.ended)
         with _written_at_the_end(board):
@@ -43,9 +46,11 @@ def _search(point: Point, launcher: str) -> int:
     from vitrine.sweeps.ranking import conclude, described
     from vitrine.sweeps.search import Search
 
+    one = Trial(0, point.config.run, {}, Path())  # what each of them needs of a machine
+    if launcher == "process":
+        process.places(point.config.launcher, [one])  # before anything is written
     search = Search(point)
     sweep = replace(search.sweep, more=lambda: described(search))
-    one = Trial(0, point.config.run, {}, sweep.folder)  # what each of them needs of a machine
     carry_out_all = _carrier(launcher, point.config.launcher, replace(sweep, trials=[one]))
     with Board(sweep, live=_is_live(launcher)) as board:
         search.begins, search.ended = board.begins, board.ended
@@ -64,6 +69,8 @@ def _written_at_the_end(board: Board) -> Iterator[None]:
         yield
     except Interrupted as stop:
         raise type(stop)(f"{stop.reason}; the same command goes on with what is left") from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"{Interrupted.reason}; the same command goes on with what is left") from None
     finally:
         board.outcomes = board.sweep.outcomes()
         board.sweep.write(board.outcomes)
@@ -80,6 +87,7 @@ def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[
     if (started := launched()) is not None:
         problem = f"{started.by} has started processes that train together, one trial after the other"
         raise ConfigError([Fault("hydra/launcher", launcher, problem, "hydra/launcher=basic")])
+    os.environ[provenance.COMMAND] = provenance.command()  # what the processes of trials record
     if launcher == "process":
         return partial(process.carry_out_all, free=process.places(settings, sweep.trials))
     from vitrine.sweeps import cluster
@@ -94,6 +102,6 @@ def _one_after_the_other(queue: Source) -> None:
             time.sleep(0.2)
             continue
         try:
-            queue.tell(trial, carry_out(trial, time_from=command_began()))
+            queue.tell(trial, carry_out(trial, time_from=provenance.command_began()))
         except Busy:
             queue.put_back(trial)

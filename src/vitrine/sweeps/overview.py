@@ -8,7 +8,7 @@ from statistics import fmean
 
 from vitrine.errors import RunError, nearest
 from vitrine.runs import RunRecord
-from vitrine.sweeps.sweep import Best, best_of, read
+from vitrine.sweeps.sweep import METRIC, Best, best_of, read
 from vitrine.sweeps.trial import Outcome, outcome
 
 
@@ -22,6 +22,7 @@ class Overview:
         common: overrides that all its trials share.
         varies: what distinguishes each trial that was ever asked for.
         outcomes: what each has come to.
+        metric: that chooses among them.
         left: how long the rest takes, if as many trials run at a time as do now; ``None`` where that is not known.
         problem: why the sweep cannot be read, all else being empty then.
     """
@@ -31,6 +32,7 @@ class Overview:
     common: list[str]
     varies: list[dict[str, str]]
     outcomes: list[Outcome]
+    metric: str = METRIC
     left: timedelta | None = None
     problem: str = ""
 
@@ -45,7 +47,7 @@ class Overview:
         except (RunError, KeyError, TypeError) as error:
             return cls(folder, [], [], [], [], problem=str(error))
         outcomes = [outcome(one) for one in folders]
-        return cls(folder, keys, common, varies, outcomes, _left(folders, outcomes))
+        return cls(folder, keys, common, varies, outcomes, known["metric"], _left(folders, outcomes))
 
     @property
     def counts(self) -> Counter[str]:
@@ -55,7 +57,7 @@ class Overview:
     @property
     def best(self) -> Best | None:
         """The best configuration so far."""
-        return best_of(self.varies, self.outcomes)
+        return best_of(self.varies, self.outcomes, self.metric)
 
 
 def find(root: Path, name: str | None = None) -> list[Overview]:

@@ -26,6 +26,7 @@ from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
 
 BUSY = 76  # exit code of a process that found another at its trial
 POLL_SECONDS = 0.5
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without one of them there is no need to ask PyTorch
 
 
@@ -52,8 +53,9 @@ def carry_out_all(queue: Source, free: list[Place]) -> None:
             while free and not (asked or late) and (trial := queue.ask()) is not None:
                 place = free.pop()
                 process = context.Process(target=_one, args=(trial, place, time.time(), time_from))
-                process.start()
-                running[process] = (trial, place)
+                with _signals_held_back():
+                    process.start()
+                    running[process] = (trial, place)
             ended = wait([process.sentinel for process in running], POLL_SECONDS) if running else []
             if not running:
                 time.sleep(POLL_SECONDS)
@@ -77,7 +79,10 @@ def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
     on_cpu = all(trial.config.trainer.accelerator == "cpu" for trial in trials)
     gpus = [] if on_cpu or not any(map(os.path.exists, GPU_DRIVERS)) else _gpus()
     if gpus:
-        each = max(trial.config.trainer.devices or len(gpus) for trial in trials)
+        trainers = [trial.config.trainer for trial in trials if trial.config.trainer.accelerator != "cpu"]
+        each = max(one.devices or len(gpus) for one in trainers)
+        if each > len(gpus):
+            raise ConfigError([Fault("trainer.devices", str(each), f"there are {len(gpus)} GPUs here")])
         groups = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)] * launcher.per_gpu
         workers = launcher.workers or len(groups)
         if workers > len(groups):
@@ -102,7 +107,9 @@ def _collect(queue: Source, trial: Trial, code: int, asked: bool) -> None:
         name = signal.Signals(-code).name
         hint = "; out of memory?" if name == "SIGKILL" else ""
         queue.tell(trial, died(trial, f"its process was killed by {name}{hint}"))
-    elif code in (0, Interrupted.exit_code, OutOfTime.exit_code) or asked:
+    elif code == Interrupted.exit_code and not asked:
+        queue.tell(trial, died(trial, "its process alone was asked to stop by a signal"))
+    elif code in (0, OutOfTime.exit_code) or asked:
         queue.tell(trial, outcome(trial.folder))
     else:
         log = trial.log
@@ -121,6 +128,8 @@ def _one(trial: Trial, place: Place, began: float, time_from: float) -> None:
 
     torch.set_num_threads(place.threads)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # held back when it was made
         carry_out(trial, began, time_from)
     except Busy:
         sys.exit(BUSY)
@@ -133,6 +142,7 @@ def _one(trial: Trial, place: Place, began: float, time_from: float) -> None:
 def print_to(trial: Trial) -> None:
     """Send what is printed, by libraries written in C too, to the trial's log."""
     trial.log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed process says what it has said
     with trial.log.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -158,15 +168,26 @@ def _asked_to_stop(running: dict[ForkServerProcess, tuple[Trial, Place]]) -> Ite
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         for process in running:
-            with suppress(ProcessLookupError, TypeError):
-                os.kill(process.pid or 0, signal.SIGINT)
+            assert process.pid is not None
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in STOPPING}
     try:
         yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """While a process is made it can't be told of a signal; it, and what it is forked from, get theirs later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _context() -> ForkServerContext:
@@ -180,7 +201,8 @@ def _gpus() -> list[str]:
     context = _context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_gpus, args=(sender,))
-    process.start()
+    with _signals_held_back():
+        process.start()
     sender.close()
     found: list[str] = receiver.recv()
     process.join()

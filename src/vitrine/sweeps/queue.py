@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from vitrine.sweeps.trial import OVER, Outcome, Trial, outcome
+from vitrine.sweeps.trial import OVER, Outcome, Trial, busy, outcome
 
 
 class Source(Protocol):
@@ -51,7 +51,7 @@ class Queue:
         self._out = 0  # handed out and not yet ended
         for trial in trials:
             known = outcome(trial.folder)
-            if known.status == "finished":
+            if known.status in OVER:
                 ended(trial, known)
             else:
                 self._left.append(trial)
@@ -95,10 +95,11 @@ class Queue:
             return
         self._looked = time.monotonic()
         for trial in list(self._elsewhere):
+            if busy(trial):
+                continue
+            self._elsewhere.remove(trial)
             known = outcome(trial.folder)
-            if known.status != "running":
-                self._elsewhere.remove(trial)
-                if known.status in (*OVER, "failed"):
-                    self._ended(trial, known)
-                else:
-                    self._left.append(trial)
+            if known.status in (*OVER, "failed"):
+                self._ended(trial, known)
+            else:
+                self._left.append(trial)

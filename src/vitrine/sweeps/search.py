@@ -12,6 +12,7 @@ worst, and does not count among ``sweep.n_trials``.
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +30,7 @@ from vitrine.sweeps.identity import sweep_name, trial_name
 from vitrine.sweeps.pruning import Pruner
 from vitrine.sweeps.study import distribution, note, open_study, sampler
 from vitrine.sweeps.sweep import Sweep, check_format, newest
-from vitrine.sweeps.trial import OVER, Busy, Outcome, Trial, held, outcome
+from vitrine.sweeps.trial import OVER, Busy, Outcome, Trial, busy, held, outcome
 
 IN_VAIN = 200  # suggestions in a row that cannot be trained, after which a search gives up
 
@@ -295,18 +296,15 @@ class Search:
             runs = runs[:1]
         known = {one.folder for one in self._ready} | self._out
         return [
-            run for run in runs if run.folder not in known and outcome(run.folder).status not in OVER and not _busy(run)
+            run for run in runs if run.folder not in known and outcome(run.folder).status not in OVER and not busy(run)
         ]
 
     def _try_again(self) -> None:
         """Make new trials of those that failed for a reason that may be gone: not of those that gave no number."""
         for trial in self.trials():
             failed = [run for run in self._runs[trial.number] if outcome(run.folder).status == "failed"]
-            if trial.state != TrialState.FAIL or not failed or any(map(_busy, failed)):
+            if trial.state != TrialState.FAIL or not failed or any(map(busy, failed)):
                 continue
-            for run in failed:
-                with held(run):
-                    RunRecord(run.folder).end("interrupted")
             again = create_trial(
                 state=TrialState.RUNNING,
                 params=trial.params,
@@ -316,6 +314,9 @@ class Search:
                 intermediate_values=trial.intermediate_values,
             )
             self.study.add_trial(again)
+            for run in failed:
+                with suppress(Busy), held(run):
+                    RunRecord(run.folder).end("interrupted")
 
 
 def _asked(point: Point) -> dict[str, Any]:
@@ -346,12 +347,3 @@ def _check_owner(folder: Path, asked: dict[str, Any]) -> None:
 
 def _told(value: Any) -> str:
     return str(value).replace("'", "")
-
-
-def _busy(run: Trial) -> bool:
-    """Whether some process is at it."""
-    try:
-        with held(run):
-            return False
-    except Busy:
-        return True

@@ -12,6 +12,7 @@ The trials' folders are the truth: sweep.json is made from them.
 """
 
 import json
+import math
 import re
 import shlex
 import time
@@ -20,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from filelock import FileLock
 
 from vitrine.atomic import write_text
 from vitrine.composition import Point
@@ -45,6 +48,7 @@ class Sweep:
         metric: that chooses among them.
         planned: trials that there will be, where more are made while it runs.
         more: what else is to stand in sweep.json.
+        own_name: what its folder is called, or would be without sweep.name.
     """
 
     folder: Path
@@ -54,6 +58,7 @@ class Sweep:
     metric: str = METRIC
     planned: int = 0
     more: Callable[[], dict[str, Any]] = dict
+    own_name: str = ""
 
     @property
     def total(self) -> int:
@@ -70,15 +75,16 @@ class Sweep:
         command: TrainCommand = points[0].config
         keys = list(points[0].varies)
         common = [word for word in points[0].words if word.partition("=")[0] not in keys]
-        name = command.sweep.name or sweep_name(common, keys, command.data.name)
-        folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+        own_name = sweep_name(common, keys, command.data.name)
+        folder = newest(Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name), command.rerun)
         check_format(folder)
+        _check_owner(folder, own_name)
         trials: dict[str, Trial] = {}
         for point in points:
             config = point.config.run
             place = folder / trial_name(config, point.varies)
             trials.setdefault(place.name, Trial(len(trials), config, point.varies, place))
-        return cls(folder, list(trials.values()), common, keys)
+        return cls(folder, list(trials.values()), common, keys, own_name=own_name)
 
     def outcomes(self) -> list[Outcome]:
         """What each trial has come to so far."""
@@ -91,13 +97,22 @@ class Sweep:
             trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(came)}
             for trial, came in zip(self.trials, outcomes, strict=True)
         }
-        before = read(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
-        for one in before:  # trials of values that were asked for earlier
-            if (self.folder / one["folder"]).exists():
-                described.setdefault(one["folder"], one)
+        varies = [trial.varies for trial in self.trials]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "locks").mkdir(exist_ok=True)
+        with FileLock(self.folder / "locks" / "sweep.lock"):
+            before = read(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
+            for one in before:  # trials of values that were asked for earlier; not those of an older version's defaults
+                place = self.folder / one["folder"]
+                if place.exists() and one["varies"] not in varies:
+                    described.setdefault(one["folder"], {**one, **asdict(outcome(place))})
+            self._write(described, best)
+
+    def _write(self, described: Mapping[str, Any], best: "Best | None") -> None:
         values = {
             "format": FORMAT,
             "name": self.folder.name,
+            "own_name": self.own_name,
             "command": provenance.command(),
             "metric": self.metric,
             "common": self.common,
@@ -107,7 +122,6 @@ class Sweep:
             **self.more(),
             "trials": list(described.values()),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
 
     def best(self, outcomes: Sequence[Outcome]) -> "Best | None":
@@ -150,7 +164,7 @@ def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome], me
     groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
     for one, came in zip(varies, outcomes, strict=True):
         kept = tuple((key, value) for key, value in one.items() if key != "seed" or len(seeds) == 1)
-        if came.status == "finished" and metric in came.metrics:
+        if came.status == "finished" and math.isfinite(came.metrics.get(metric, math.nan)):
             groups.setdefault(kept, []).append(came.metrics)
     if not groups:
         return None
@@ -184,15 +198,22 @@ def _as_typed(word: str) -> str:
 
 
 def newest(first: Path, rerun: bool) -> Path:
-    """The newest folder of a sweep: ``NAME``, or ``NAME_2`` once it was carried out anew; or the one after that."""
-    number = 1
-    while _numbered(first, number + 1).exists():
-        number += 1
-    return _numbered(first, number + 1) if rerun and first.exists() else _numbered(first, number)
+    """The newest folder of a sweep: ``NAME``, or ``NAME@2`` once it was carried out anew; or the one after that."""
+    others = [
+        path.name.rpartition("@")[2] for path in first.parent.glob("*@*") if path.name.startswith(f"{first.name}@")
+    ]
+    numbers = [int(one) for one in others if one.isdigit()] + ([1] if first.exists() else [])
+    number = max(numbers, default=1) + (1 if rerun and numbers else 0)
+    return first if number == 1 else first.with_name(f"{first.name}@{number}")
 
 
-def _numbered(first: Path, number: int) -> Path:
-    return first if number == 1 else first.with_name(f"{first.name}_{number}")
+def _check_owner(folder: Path, own_name: str) -> None:
+    """Raise RunError where another sweep lies, which had been given the same name."""
+    theirs = read(folder).get("own_name", own_name) if (folder / "sweep.json").exists() else own_name
+    if theirs != own_name or (folder / "study.journal").exists():
+        raise RunError(
+            f"{folder} is of another sweep, {theirs or 'a search'}; this one, {own_name}, needs another name"
+        )
 
 
 def check_format(folder: Path) -> None:

@@ -4,11 +4,12 @@ A trial is its folder. Whoever carries it out holds a lock that the system takes
 what is there, and does what is left: nothing, the rest from the last checkpoint, or all.
 """
 
+import secrets
 import shutil
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ OVER = ("finished", "pruned")  # nothing is left to do
 
 # May be other than when an interrupted trial was begun: it goes on with the new value.
 GOES_ON_WITH = (
-    "accelerator",
     "trainer.max_time",
     "data.root",
     "data.storage",
@@ -132,11 +132,11 @@ def carry_out(trial: Trial, began: float | None = None, time_from: float | None 
         except Pruned as error:
             print(f"vitrine: {trial.told}: pruned {error}")
         except VitrineError as error:
-            _note_failure(trial, str(error))
             print(f"vitrine: {trial.told}: {error}", file=sys.stderr)
+            return _failed(trial, str(error))
         except Exception as error:
-            _note_failure(trial, f"{type(error).__name__}: {error}")
             traceback.print_exc()
+            return _failed(trial, f"{type(error).__name__}: {error}")
         return outcome(trial.folder)
 
 
@@ -163,15 +163,23 @@ def held(trial: Trial) -> Iterator[None]:
         lock.release()
 
 
+def busy(trial: Trial) -> bool:
+    """Whether some process is carrying it out."""
+    try:
+        with held(trial):
+            return False
+    except Busy:
+        return True
+
+
 def died(trial: Trial, reason: str) -> Outcome:
     """Record that the process which carried out ``trial`` ended without a word; another may have taken it up since."""
     try:
         with held(trial):
-            if outcome(trial.folder).status not in OVER:
-                _note_failure(trial, reason)
+            known = outcome(trial.folder)
+            return known if known.status in OVER else _failed(trial, reason)
     except Busy:
-        pass
-    return outcome(trial.folder)
+        return outcome(trial.folder)
 
 
 def _train(trial: Trial, known: Outcome, began: float | None, time_from: float | None) -> None:
@@ -190,6 +198,10 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
             changed = [f"{key}=" for key in GOES_ON_WITH]
             resume(trial.folder, trial.config, changed, began=began, time_from=time_from, judge=trial.judge)
             return
+    if known.status == "damaged":
+        aside = trial.folder.with_name(f".{trial.folder.name}_{secrets.token_hex(2)}")
+        print(f"vitrine: {trial.told} starts over; what cannot be read is now {aside}: {known.error}", file=sys.stderr)
+        trial.folder.rename(aside)
     shutil.rmtree(trial.folder, ignore_errors=True)
     fit(
         trial.config,
@@ -202,9 +214,11 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
     )
 
 
-def _note_failure(trial: Trial, error: str) -> None:
-    """In run.json, also where the trial failed before there was one."""
-    trial.folder.mkdir(parents=True, exist_ok=True)
+def _failed(trial: Trial, error: str) -> Outcome:
+    """Say so in run.json, also where there was none; on a full disk, which may be why, nothing can be said there."""
     record = RunRecord(trial.folder)
-    record.update(id=record.name, group=trial.folder.parent.name, varies=trial.told)
-    record.end("failed", error)
+    with suppress(OSError, RunError):
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        record.update(id=record.name, group=trial.folder.parent.name, varies=trial.told)
+        record.end("failed", error)
+    return Outcome("failed", error=error)

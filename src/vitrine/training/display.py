@@ -64,14 +64,19 @@ def show_result(
     metrics: Mapping[str, float],
     chosen: str = "",
     speed: Mapping[str, float | None] | None = None,
+    *,
+    of_sweep: bool = False,
 ) -> None:
-    """Print one table of what the run has reached, by which epoch, how fast, and where to find it."""
+    """Print one table of what the run has reached, by which epoch, how fast, and where to find it.
+
+    Of a trial of a sweep the test accuracy is not shown: its table shows that of the chosen configuration.
+    """
     rows = {}
-    for stage, title in (("val", "validation"), ("test", "test")):
+    for stage, title in (("val", "validation"), ("test", "test"))[: 1 if of_sweep else 2]:
         if f"{stage}/acc" in metrics:
             rows[f"{title} accuracy"] = f"{metrics[f'{stage}/acc']:.4f}"
             rows[f"{title} loss"] = f"{metrics[f'{stage}/loss']:.4f}"
-    if "test/acc" not in metrics:
+    if "test/acc" not in metrics and not of_sweep:
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
         rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen or 'the best on validation'}"

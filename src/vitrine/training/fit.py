@@ -240,7 +240,8 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
             pictures["attention"] = draw_attention(record, module, data.test or data.val, data.images.classes)
         record.write_metrics(metrics)
         logger.conclude(metrics, pictures)
-    show_result(console, record, metrics, "the last" if config.callbacks.monitor == "last" else "", figures)
+    chosen = "the last" if config.callbacks.monitor == "last" else ""
+    show_result(console, record, metrics, chosen, figures, of_sweep=run.group is not None)
 
 
 def _machine(hardware: Hardware) -> Machine:
