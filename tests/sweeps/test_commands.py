@@ -239,7 +239,7 @@ def test_a_sweep_of_another_version_is_left_alone(tmp_path):
     made = points(
         "train", ["model=vit_nano", "seed=0,1", "sweep.name=old", f"paths.output_dir={tmp_path}"], multirun=True
     )
-    with pytest.raises(RunError, match="another version .* rerun=true"):
+    with pytest.raises(RunError, match=r"another version .* rerun=true"):
         Sweep.plan(made)
     assert [path.name for path in place.iterdir()] == ["sweep.json"]
 
