@@ -240,6 +240,16 @@ def test_the_best_is_chosen_on_validation(outputs):
         best(found, "epochs")
 
 
+def test_a_run_that_diverged_is_not_the_best(outputs):
+    make(outputs / "runs", "d", metrics={"val/acc": 0.1, "val/loss": float("nan")})
+    make(outputs / "runs", "e", metrics={"val/acc": float("nan"), "val/loss": float("-inf")})
+    found = find([outputs])
+    assert [one.path.name for one in best(found, "val/acc", 9)] == ["c2", "c1", "a", "c0", "d"]
+    assert [one.path.name for one in best(found, "val/loss", 9)] == ["c0", "c1", "c2"]
+    with pytest.raises(RunError, match="val/loss is finite in no finished run"):
+        best(find([outputs / "runs"]), "val/loss")
+
+
 def test_two_runs_that_differ_by_one_key_differ_by_that_key_alone(outputs):
     one, other = (RunRecord(outputs / "sweeps" / "s" / name) for name in ("c0", "c1"))
     other.write_config(other.config | {"resume": "outputs/runs/a"})  # how it was asked for

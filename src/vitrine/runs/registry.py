@@ -6,6 +6,7 @@ it, listing works all the same, more slowly. Paths in it are relative, so that a
 """
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -152,15 +153,19 @@ def find(folders: Iterable[str | Path]) -> Found:
 def best(found: Found, metric: str, count: int = 1) -> list[Entry]:
     """The ``count`` best finished runs by a validation metric: the highest, or the lowest where it is a loss.
 
+    A run in which it is not finite is none: it diverged.
+
     Raises:
         RunError: it is a test metric, which chooses nothing, or no finished run has it.
     """
     metric = found.column(metric)
     if metric.startswith("test/"):
         raise RunError(f"{metric} chooses nothing: test images are for the run that validation has chosen")
-    runs = [one for one in found.entries if isinstance(one.metrics.get(metric), int | float)]
+    values = {one.path: one.metrics.get(metric) for one in found.entries}
+    runs = [one for one in found.entries if _is_finite(values[one.path])]
     if not runs:
-        raise RunError(f"no finished run has {metric}")
+        diverged = any(value is not None for value in values.values())
+        raise RunError(f"{metric} is finite in no finished run" if diverged else f"no finished run has {metric}")
     sign = 1 if metric.endswith(("loss", "seconds")) else -1
     return sorted(runs, key=lambda one: sign * one.metrics[metric])[:count]
 
@@ -193,6 +198,10 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{key}"] = value
     return found
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _moment(word: str) -> datetime:
