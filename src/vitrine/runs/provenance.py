@@ -17,7 +17,7 @@ PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omega
 
 def command() -> str:
     """The command that started this process, as it can be typed again; without any secret that is in it."""
-    return hide(shlex.join(["python", *sys.orig_argv[1:]]))
+    return shlex.join(["python", *map(hide, sys.orig_argv[1:])])  # quoting would change a secret that has a quote
 
 
 def command_began() -> float:
