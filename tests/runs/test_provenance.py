@@ -126,7 +126,7 @@ def test_the_command_can_be_typed_again(tmp_path, options):
 
 
 def test_a_secret_is_not_in_the_command_whatever_quotes_it_has(monkeypatch):
-    secret = "it's a \"secret\" of mine"
+    secret = 'it\'s a "secret" of mine'
     monkeypatch.setenv("MY_PASSWORD", secret)
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "seed=1", f"name={secret}, yes"])
     assert shlex.split(provenance.command()) == ["python", "train.py", "seed=1", "name=***, yes"]

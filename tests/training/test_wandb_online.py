@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -14,8 +15,10 @@ from wandb_server import serving
 
 from vitrine import compose
 from vitrine.config.plain import to_plain
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.training.trackers import RunLogger
+from vitrine.training.wandb_service import Service
 from vitrine.training.wandb_tracker import WandbTracker
 
 ROWS = 6
@@ -192,3 +195,32 @@ def test_syncing_what_is_no_run_says_so(tmp_path):
     assert done.returncode == 1
     assert done.stderr == f"vitrine: {tmp_path / 'none'} is no folder\n"
     assert "0 to push" in sync(tmp_path).stdout
+
+
+@pytest.mark.parametrize("why", ["the clock", "Ctrl-C"])
+def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, monkeypatch, why):
+    asleep = threading.Event()
+    monkeypatch.setattr(WandbTracker, "_start", lambda self: asleep.wait(600))
+    config = compose(["model=vit_nano", "logger=wandb", "logger.wandb.timeout=86400"])
+    record = RunRecord.create(tmp_path, "word")
+    record.update(id=record.name)
+    tracker = WandbTracker(config.logger.wandb, config, record, None, "", stop_by=time.time())
+    if why == "Ctrl-C":
+        monkeypatch.setattr(tracker, "_patience", lambda: signal.raise_signal(signal.SIGINT))
+    told = "took too long to end" if why == "the clock" else "was not waited for"
+    with pytest.raises(RunError, match=told):
+        tracker.finish("finished", {}, {})
+    assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
+    asleep.set()
+
+
+def test_a_run_that_was_given_up_ends_no_client_but_its_own(server):
+    first = Service()
+    first.kill()
+    first._process.wait()
+    second = Service()
+    first.forget()  # its thread notices late
+    assert second._process.poll() is None
+    assert wandb.login(prompt=False)
+    second.forget()
+    assert second._process.wait(PATIENCE) is not None

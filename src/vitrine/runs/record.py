@@ -36,7 +36,7 @@ from typing import Any
 import yaml
 
 from vitrine.atomic import write_text
-from vitrine.errors import RunError, nearest
+from vitrine.errors import Interrupted, RunError, first_line, nearest
 from vitrine.secrecy import hide
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
@@ -140,19 +140,28 @@ class RunRecord:
         return status_of(self.facts)
 
     def history(self) -> list[dict[str, float]]:
-        """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out."""
+        """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out.
+
+        Raises:
+            RunError: it is damaged, or can't be read.
+        """
+        path = self.path / "metrics.csv"
         try:
-            text = (self.path / "metrics.csv").read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1]  # a last line without its end may lack digits, too
+            rows = csv.reader(whole.splitlines())
+            header = next(rows, list(FIRST_COLUMNS))
+            if missing := [name for name in FIRST_COLUMNS if name not in header]:
+                raise ValueError(f"it has no column {missing[0]}")
+            return [
+                {name: float(value) for name, value in zip(header, row, strict=True) if value}
+                for row in rows
+                if len(row) == len(header)
+            ]
         except FileNotFoundError:
             return []
-        whole = text[: text.rfind("\n") + 1]  # a last line without its end may lack digits, too
-        rows = csv.reader(whole.splitlines())
-        header = next(rows, [])
-        return [
-            {name: float(value) for name, value in zip(header, row, strict=True) if value}
-            for row in rows
-            if len(row) == len(header)
-        ]
+        except (OSError, ValueError, csv.Error) as error:
+            raise RunError(f"cannot read {path}: {first_line(error)}") from None
 
     def update(self, **facts: Any) -> None:
         """Set facts in run.json, keeping the others."""
@@ -169,6 +178,18 @@ class RunRecord:
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
         """Mark the run as ``finished``, ``failed`` (by ``error``) or ``interrupted`` (for ``reason``)."""
         self.update(status=status, error=error and hide(error), reason=reason, ended=now())
+
+    def end_by(self, error: BaseException | None) -> str:
+        """Mark the run as what ``error`` made of it, which may be none; gives the status."""
+        if error is None:
+            self.end("finished")
+            return "finished"
+        if isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit)):  # Lightning makes a SystemExit of Ctrl-C
+            kind = type(error) if isinstance(error, Interrupted) else Interrupted
+            self.end("interrupted", reason=kind.reason)
+            return "interrupted"
+        self.end("failed", f"{type(error).__name__}: {error}")
+        return "failed"
 
     def write_config(self, values: Mapping[str, Any]) -> None:
         """Write config.yaml; ``values`` are plain."""
