@@ -100,7 +100,7 @@ def test_the_best_shows_its_test_accuracy_and_test_accuracy_does_not_choose(comm
     shown = dict(line.split("\t") for line in done.stdout.splitlines() if "\t" in line)
     assert (shown["run"], shown["test/acc"]) == (runs[better], f"{metrics[better]['test/acc']:.4f}")
     refused = command("best", "outputs", "--by", "test/acc")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "test/acc chooses nothing" in refused.stderr
 
 
@@ -131,7 +131,7 @@ def test_every_column_is_exported(command, outputs, runs):
 )
 def test_a_mistake_gets_one_clear_message(command, words, told):
     done = command(*words)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(told)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -159,7 +159,7 @@ def test_deleting_asks_and_deletes_the_whole(command, outputs):
     (copy / "run.json").write_text('{"status": "failed"}')
     (copy / "notes.txt").write_text("")
     refused = command("rm", "copies/one")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "nobody is here to be asked; --yes deletes" in refused.stderr
     assert copy.exists()
     assert command("rm", "copies/one", "--yes").stdout.endswith("1 run deleted\n")

@@ -275,13 +275,35 @@ def test_code_versions_and_machine_that_differ_are_told(outputs):
 
 
 def test_a_run_is_removed_as_a_whole_unless_it_is_running(outputs):
-    remove(outputs / "runs" / "a")
+    remove([outputs / "runs" / "a"])
     assert [path.name for path in (outputs / "runs").iterdir()] == ["b"]
     record = RunRecord(outputs / "runs" / "b")
     record.start()
     with pytest.raises(RunError, match=r"b is still running, as process \d+"):
-        remove(record.path)
+        remove([record.path])
     assert json.loads((record.path / "run.json").read_text())["status"] == "running"
     with pytest.raises(RunError, match="is not a run folder"):
-        remove(outputs / "sweeps")
+        remove([outputs / "sweeps"])
     assert len(names(find([outputs]))) == 4
+
+
+def test_of_several_runs_all_are_removed_or_none(outputs):
+    one, running = (RunRecord(outputs / "runs" / name) for name in ("a", "b"))
+    running.start()
+    with pytest.raises(RunError, match="stop it first; nothing deleted"):
+        remove([one.path, running.path], force=True)
+    assert one.path.exists()
+    running.update(host="a-machine-that-is-gone")
+    with pytest.raises(RunError, match="or delete it with --force if it is gone; nothing deleted"):
+        remove([one.path, running.path])
+    assert one.path.exists()
+    remove([one.path, running.path, f"{one.path}/"], force=True)
+    assert list((outputs / "runs").iterdir()) == []
+
+
+def test_what_a_killed_deletion_left_is_deleted_by_the_next(outputs):
+    runs = outputs / "runs"
+    for name in ("a", "x"):
+        (runs / f".{name}.removed" / "inside").mkdir(parents=True)
+    remove([runs / "a"])
+    assert [path.name for path in runs.iterdir()] == ["b"]

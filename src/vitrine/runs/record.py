@@ -139,6 +139,14 @@ class RunRecord:
         """``running``, ``finished``, ``failed`` or ``interrupted``, which a run is too whose process was killed."""
         return status_of(self.facts)
 
+    def has_ended(self, *, force: bool = False) -> bool:
+        """Whether nobody writes the run any more.
+
+        One that reads as running on another machine, which may be gone, is taken for running; by ``force`` it is not.
+        """
+        elsewhere = self.facts.get("host") != socket.gethostname()
+        return self.status != "running" or (force and elsewhere)
+
     def history(self) -> list[dict[str, float]]:
         """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out.
 

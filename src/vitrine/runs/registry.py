@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -170,23 +171,33 @@ def best(found: Found, metric: str, count: int = 1) -> list[Entry]:
     return sorted(runs, key=lambda one: sign * one.metrics[metric])[:count]
 
 
-def remove(run: str | Path) -> None:
-    """Delete a run folder: first out of every list in one step, then from disk.
+def remove(runs: Iterable[str | Path], *, force: bool = False) -> None:
+    """Delete run folders, all or none of them: each first out of every list in one step, then from disk.
+
+    Args:
+        runs: the folders.
+        force: also those that read as running on another machine.
 
     Raises:
-        RunError: there is no such run, or it is still running.
+        RunError: one of them is no run, or still running, and nothing is deleted; or one can't be deleted.
     """
-    record = RunRecord.open(run)
-    if record.status == "running":
-        where = f"as process {record.facts.get('pid')} on {record.facts.get('host')}"
-        raise RunError(f"{record.path} is still running, {where}; stop it first")
-    path = record.path.resolve()
-    hidden = path.with_name(f".{path.name}.removed")
-    try:
-        path.rename(hidden)
-        shutil.rmtree(hidden)
-    except OSError as error:
-        raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
+    records = [RunRecord.open(run) for run in runs]
+    for record in records:
+        if not record.has_ended(force=force):
+            facts = record.facts
+            away = "" if facts.get("host") == socket.gethostname() else ", or delete it with --force if it is gone"
+            where = f"as process {facts.get('pid')} on {facts.get('host')}"
+            raise RunError(f"{record.path} is still running, {where}; stop it first{away}; nothing deleted")
+    for path in dict.fromkeys(record.path.resolve() for record in records):
+        try:
+            for leftover in path.parent.glob(".*.removed"):  # of a deletion that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
+            hidden = path.with_name(f".{path.name}.removed")
+            path.rename(hidden)
+            with suppress(FileNotFoundError):  # another deletion found it left over
+                shutil.rmtree(hidden)
+        except OSError as error:
+            raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
