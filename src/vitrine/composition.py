@@ -227,17 +227,25 @@ class _Composer:
 
     def _mention_the_seed(self, words: Sequence[str]) -> bool:
         """Whether another value follows the seed, as one in a file of the user's may."""
-        return "seed}" in OmegaConf.to_yaml(self.composed(words))
+        typed = [word for word in words if self._section(word)]  # which may be on in another run only
+        composed = self.composed([word for word in words if word not in typed])
+        return any("seed}" in text for text in (*typed, OmegaConf.to_yaml(composed)))
 
     def _config(self, words: list[str], found: list[Fault]) -> Any:
-        sections = {word: optional_section(SCHEMAS[self.name], word.partition("=")[0]) for word in words}
-        inside = {word: section for word, section in sections.items() if section}
+        inside = {word: section for word in words if (section := self._section(word))}
+        outside = [word for word in words if word not in inside]
+        composed = without = self.composed(outside)
         if inside:
-            without = self.composed([word for word in words if word not in inside])
-            off = [word for word, section in inside.items() if OmegaConf.select(without, section) is None]
+            alike = self.name == "train" and without.like is not None  # sections may be on because that run had them
+            whole = _like(without, outside) if alike else without
+            off = [word for word, section in inside.items() if OmegaConf.select(whole, section) is None]
             found += [_section_is_off(word, inside[word]) for word in off]
             words = [word for word in words if word not in off]
-        return finish(self.name, self.composed(words), words)
+            composed = without if alike else self.composed(words)
+        return finish(self.name, composed, words)
+
+    def _section(self, word: str) -> str:
+        return optional_section(SCHEMAS[self.name], word.partition("=")[0])
 
     def _parse(self, word: str) -> Override:
         if word not in self.parsed:

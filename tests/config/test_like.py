@@ -86,6 +86,12 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
     run.write_config(to_plain(compose([*RECIPE, "logger=wandb", "logger.wandb.project=mine"])))
     assert changes(run) == {}
     assert changes(run, "logger=csv") == {"logger.wandb": None}
+    assert changes(run, "logger.wandb.mode=offline", "seed=3") == {"logger.wandb.mode": "offline", "seed": 3}
+    assert changes(run, "logger=wandb", "logger.wandb.project=mine") == {}
+    with pytest.raises(ConfigError, match=r"logger\.wandb is off; turn it on with logger=wandb"):
+        compose([f"like={run.path}", "logger=csv", "logger.wandb.mode=offline"])
+    with pytest.raises(ConfigError, match=r"callbacks\.ema is off"):
+        compose([f"like={run.path}", "callbacks.ema.decay=0.9"])
 
 
 @pytest.mark.parametrize(
