@@ -53,6 +53,8 @@ def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, request):
         pytest.skip("needs a cluster; tests/sweeps/test_cluster.py runs one")
     elif "--help" not in words and "--cfg" not in words:
         words += SHORT
+    if any(word.startswith("sweep=optuna/") for word in words):
+        words += ["sweep.n_trials=2"]
 
     done = python(str(ROOT / words[0]), *words[1:], cwd=tmp_path)
 

@@ -4,14 +4,14 @@ All faults of all trials are told at once, before torch is imported and before a
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_loader import ConfigLoader
@@ -26,12 +26,14 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.like import like
 from vitrine.config.limits import faults
-from vitrine.config.multirun import LAUNCHERS, TrainCommand
+from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
 from vitrine.config.overrides import check_overrides, optional_section, quote
+from vitrine.config.space import Space
 from vitrine.config.vit import missing_weights
 from vitrine.data.folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError, nearest
 from vitrine.runs.record import RunRecord, check_writable
+from vitrine.spaces import first_that_works, space_of, with_commas
 
 SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}
 
@@ -44,11 +46,13 @@ class Point:
         config: its configuration, checked.
         words: all overrides it was composed from.
         varies: those in which it differs from the others of a multirun: key or group, and value as it was typed.
+        space: where a search looks; it begins at this point, which stands for all of the search. Empty if it is none.
     """
 
     config: Any
     words: list[str]
     varies: dict[str, str] = field(default_factory=dict)
+    space: Space = field(default_factory=dict)
 
 
 def compose(overrides: Sequence[str] = ()) -> TrainConfig:
@@ -74,18 +78,24 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides(sound)
         composer = _Composer(name, loader)
+        made = []
         if multirun:
-            found += _unsweepable(overrides)
-            overrides = [one for one in overrides if not one.is_sweep_override() or one.is_discrete_sweep()]
-            if name == "train" and not found:
-                overrides = parser.parse_overrides(_with_space(composer, overrides, loader, found))
+            sweep = _sweep_of(composer, overrides, found) if name == "train" else SweepConfig()
+            found += _unsweepable(overrides, search=sweep.sampler is not None)
+            space, faulty = space_of(sweep, overrides, loader)
+            found += faulty
+            if sweep.sampler is not None:
+                made.append(_start_of_search(composer, overrides, space, found))
+            overrides = [one for one in overrides if one.is_discrete_sweep() or not one.is_sweep_override()]
+            overrides += parser.parse_overrides(quote(with_commas(space, overrides), loader)) if not found else []
         else:
             swept = [one for one in overrides if one.is_sweep_override()]
             problem = "has several values; python train.py -m ... runs them one after the other"
             found += [Fault(one.key_or_group, _typed(one), problem) for one in swept]
+            problem = "is of a multirun: python train.py -m ..."
+            found += [Fault(one.key_or_group, _typed(one), problem) for one in overrides if _is_of_multirun(one)]
             overrides = [one for one in overrides if one not in swept]
-        made = []
-        for words, varies in _combinations(overrides):
+        for words, varies in [] if made else _combinations(overrides):
             try:
                 made.append(Point(composer.config(words, found), words, varies))
             except ConfigError as error:
@@ -114,13 +124,13 @@ def launcher(arguments: list[str]) -> str:
             composed = hydra.compose("train", words, return_hydra_config=True)
         except HydraException as error:
             raise ConfigError([_composition_fault(error)]) from None
-    for kind, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
-        chosen = str(composed.hydra.runtime.choices[f"hydra/{kind}"])
+    for group, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
+        chosen = str(composed.hydra.runtime.choices[f"hydra/{group}"])
         if chosen not in allowed:
             problem = f"is none that vitrine's trials can be given to: {', '.join(allowed)}"
-            if kind == "sweeper":
+            if group == "sweeper":
                 problem = "takes no trials of vitrine's, which are made by sweep=...; see conf/sweep"
-            raise ConfigError([Fault(f"hydra/{kind}", chosen, problem, nearest(chosen, allowed))])
+            raise ConfigError([Fault(f"hydra/{group}", chosen, problem, nearest(chosen, allowed))])
     return str(composed.hydra.runtime.choices["hydra/launcher"])
 
 
@@ -258,28 +268,69 @@ class _Composer:
         return name.startswith("hydra") or (not isinstance(override.value(), dict) and repository.group_exists(name))
 
 
-def _with_space(composer: _Composer, overrides: list[Override], loader: ConfigLoader, found: list[Fault]) -> list[str]:
-    """The words of ``overrides`` and of sweep.space; those that cannot be right are added to ``found``."""
-    words = [one.input_line or "" for one in overrides]
-    typed = {one.key_or_group for one in overrides}
+class Variants:
+    """Configurations of ``train`` that share most words, composed one by one.
+
+    Args:
+        fixed: the words that they share.
+    """
+
+    def __init__(self, fixed: Sequence[str]) -> None:
+        self.fixed = list(fixed)
+        with composing() as loader:
+            self._composer = _Composer("train", loader)
+
+    def config(self, values: Mapping[str, str]) -> TrainCommand | ConfigError:
+        """The configuration with these values of keys or groups, or what keeps it from working."""
+        with composing():
+            words = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
+            words = quote(words, self._composer.loader)
+            return _checked(self._composer, words)
+
+
+def _fixed(overrides: list[Override]) -> list[str]:
+    return [one.input_line or "" for one in overrides if not one.is_sweep_override()]
+
+
+def _sweep_of(composer: _Composer, overrides: list[Override], found: list[Fault]) -> SweepConfig:
+    """What ``sweep`` is set to; where that cannot be composed, nothing, and ``found`` says why."""
     try:
-        fixed = [word for word, one in zip(words, overrides, strict=True) if not one.is_sweep_override()]
-        space = OmegaConf.to_container(composer.composed(fixed).sweep.space)
+        return cast(SweepConfig, OmegaConf.to_object(composer.composed(_fixed(overrides)).sweep))
     except (HydraException, OmegaConfBaseException) as error:
         found.append(_composition_fault(error))
-        return words
-    assert isinstance(space, dict)
-    added = []
-    for key, values in ((str(key), values) for key, values in space.items()):
-        if key in typed:
-            continue
-        if not isinstance(values, list) or not values:
-            found.append(Fault(f"sweep.space.{key}", str(values), "needs a list of values: [1, 2, 3]"))
-            continue
-        added.append(f"{key}=" + ",".join("null" if value is None else str(value) for value in values))
-    sound, faulty = check_overrides(quote(added, loader), SCHEMAS["train"], loader)
-    found += faulty
-    return words + sound
+        return SweepConfig()
+
+
+def _start_of_search(composer: _Composer, overrides: list[Override], space: Space, found: list[Fault]) -> Point:
+    """Where a search begins.
+
+    Raises:
+        ConfigError: with what was ``found`` before; or nowhere in the space can anything be trained.
+    """
+    if found:
+        raise ConfigError(found)
+    fixed = _fixed(overrides)
+
+    def words(chosen: Mapping[str, str]) -> list[str]:
+        return quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())], composer.loader)
+
+    def out_of_limits(chosen: Mapping[str, str], fault: Fault) -> bool:
+        return fault in faults(OmegaConf.to_object(composer.composed(words(chosen))))
+
+    config = first_that_works(space, lambda chosen: _checked(composer, words(chosen)), out_of_limits)
+    return Point(config, fixed, space=space)
+
+
+def _checked(composer: _Composer, words: list[str]) -> Any:
+    """The configuration, or the ConfigError that says why there is none."""
+    found: list[Fault] = []
+    try:
+        config = composer.config(words, found)
+    except ConfigError as error:
+        return ConfigError(found + error.faults)
+    except (HydraException, OmegaConfBaseException) as error:
+        return ConfigError([*found, _composition_fault(error)])
+    return ConfigError(found) if found else config
 
 
 def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -299,7 +350,7 @@ def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[s
         yield words, {key: value.strip("'") for key, value in chosen.items() if key in swept}
 
 
-def _unsweepable(overrides: list[Override]) -> list[Fault]:
+def _unsweepable(overrides: list[Override], *, search: bool) -> list[Fault]:
     """What cannot have several values in a multirun."""
     found = []
     for one in overrides:
@@ -307,11 +358,21 @@ def _unsweepable(overrides: list[Override]) -> list[Fault]:
             if one.key_or_group == "resume":
                 problem = "goes on with one run; the command of a multirun, given again, goes on with all of its trials"
                 found.append(Fault("resume", _typed(one), problem))
-        elif not one.is_discrete_sweep():
-            found.append(Fault(one.key_or_group, _typed(one), "has no end of values; name some: a,b,c"))
-        elif one.key_or_group.split(".")[0].split("/")[0] in ("paths", "sweep", "launcher", "hydra", "rerun", "resume"):
+        elif not one.is_discrete_sweep() and not search:
+            found.append(
+                Fault(
+                    one.key_or_group,
+                    _typed(one),
+                    "has no end of values; name some, a,b,c, or search: sweep.sampler=tpe sweep.n_trials=20",
+                )
+            )
+        elif is_same_for_all(one.key_or_group):
             found.append(Fault(one.key_or_group, _typed(one), "is the same for all trials; it takes one value"))
     return found
+
+
+def _is_of_multirun(override: Override) -> bool:
+    return re.split(r"[./]", override.key_or_group)[0] in ("sweep", "launcher", "rerun")
 
 
 def _section_is_off(word: str, section: str) -> Fault:

@@ -31,6 +31,10 @@ class OutOfTime(Interrupted):
     reason = "trainer.max_time is over"
 
 
+class Pruned(Exception):
+    """Training has stopped after an epoch because others do better; the message says where."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing wrong with a configuration.

@@ -54,6 +54,25 @@ def test_a_difference_that_cannot_be_told_says_how_many_seeds_would_show_it(tmp_
     ]
 
 
+def test_pairs_that_all_differ_by_the_same_are_not_judged(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.5, 0.75], rope=[0.625, 0.875])
+    (one,) = compared(tmp_path).findings.comparisons
+    assert one.verdict == "open"
+    assert one.words == ["rope and learned: all pairs differ by the same 12.50 points, which 2 seeds cannot judge"]
+
+
+def test_a_run_that_diverged_is_named_and_not_counted(tmp_path, write_run):
+    write_run(tmp_path, seed=0)
+    reached = {"test/acc": 0.1, "val/acc": 0.1, "test/loss": float("nan")}
+    lost = write_run(tmp_path, seed=1, metrics=reached)
+    found = compared(tmp_path, metric="test/loss")
+    assert found.summaries[0].interval.count == 1
+    told = f"1 of the runs diverged, test/loss being no number, and are not counted: {lost}"
+    assert told in found.caveats
+    with pytest.raises(RunError, match="every run diverged"):
+        compared(lost, metric="test/loss")
+
+
 def test_one_seed_is_not_enough_to_say_anything(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.9], rope=[0.99])
     found = compared(tmp_path)
@@ -110,7 +129,9 @@ def test_predictions_tell_two_single_models_apart_where_seeds_cannot(tmp_path, w
 
 def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
     found = compared(sweep).findings.comparisons
-    assert [len(one.on_images.p) for one in found] == [3, 3]
+    alone = [stats.binomtest(one, one + other).pvalue for row in found for one, other in row.on_images.only]
+    assert len(alone) == 6
+    assert min(p for row in found for p in row.on_images.p) == pytest.approx(min(1, 6 * min(alone)))
     rope = next(one for one in found if one.row.label == "rope")
     assert "tells 0 of 3 pairs of models of rope and learned apart" in rope.words[1]
 
@@ -186,6 +207,21 @@ def test_every_damaged_part_of_a_record_is_named(tmp_path, write_run, name, cont
     assert folder == str(broken)
     assert name in why
     assert compare(found).summaries[0].interval.count == 1
+
+
+def test_predictions_that_are_none_damage_the_record(tmp_path, write_run):
+    write_run(tmp_path, seed=0)
+    broken = write_run(tmp_path, seed=1)
+    for arrays in (
+        {"labels": np.arange(100) % 10},
+        {"labels": np.arange(100) % 10, "logits": np.zeros((99, 10))},
+        {"labels": np.arange(100) % 10, "logits": np.zeros((100, 4))},
+    ):
+        np.savez(broken / "predictions.npz", **arrays)
+        found = compared(tmp_path)
+        assert found.summaries[0].interval.count == 1
+        (told,) = [words for words in found.caveats if words.startswith("1 record is damaged and not counted: ")]
+        assert str(broken) in told
 
 
 def test_other_test_images_are_refused(tmp_path, write_run):

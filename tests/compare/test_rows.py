@@ -73,6 +73,18 @@ def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run)
     assert table_of(tmp_path).columns == ["callbacks.ema.decay"]
 
 
+def test_how_a_sweep_was_launched_is_no_choice(tmp_path, write_run):
+    for seed, launcher in enumerate(("process", "slurm")):
+        sweep = (
+            f"hydra/launcher={launcher} launcher.workers={seed} logger={launcher} like=RUN{seed} position=learned,rope"
+        )
+        write_run(tmp_path, "position=learned", seed=seed, sweep=sweep)
+        write_run(tmp_path, "position=rope", "trainer.log_every_n_steps=7", seed=seed, sweep=sweep)
+    for launcher, seed in (("process", 5), ("slurm", 6)):
+        write_run(tmp_path, f"model.drop_path=0.{seed}", seed=0, sweep=f"hydra/launcher={launcher} like=RUN{seed}")
+    assert sorted(table_of(tmp_path).columns) == ["model.drop_path", "position"]
+
+
 def test_a_key_that_older_runs_do_not_have_makes_no_row(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     older = write_run(tmp_path, seed=1)
@@ -109,6 +121,19 @@ def test_a_main_effect_pairs_what_else_was_chosen_and_the_seed(tmp_path, write_r
     assert comparison.difference.mean == pytest.approx(0.02)
     assert "4 pairs of runs" in comparison.words[0]
     assert [row.label for row in table.by("patch").rows] == ["patch=2", "patch=4"]
+
+
+def test_a_main_effect_compares_what_ran_on_both_sides_and_says_what_did_not(tmp_path, write_run):
+    command = "position=learned,rope patch=2,4,8 seed=0,1"
+    for scheme, patch, acc in (("learned", 2, 0.9), ("learned", 4, 0.6), ("rope", 2, 0.92), ("rope", 8, 0.3)):
+        for seed in (0, 1):
+            words = (f"position={scheme}", f"patch={patch}")
+            write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed * (patch == 2) * len(scheme), sweep=command)
+    found = compare(find([tmp_path]), by="position")
+    (one,) = found.findings.comparisons
+    assert one.difference.counts == (2, 2)
+    assert one.difference.mean == pytest.approx(0.02 - 0.03 / 2)
+    assert any(words.startswith("not every combination ran with every position") for words in found.caveats)
 
 
 @pytest.mark.parametrize("name", ["rope", "position=rope", "position = rope"])

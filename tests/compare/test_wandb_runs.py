@@ -26,11 +26,19 @@ def node(identity: str, position: str, seed: int, acc: float, state: str = "fini
         "group": "positions",
         "jobType": "train",
         "tags": [],
-        "commit": "0123456789abcdef",
+        "commit": None,
         "createdAt": f"2026-01-31T12:00:0{seed}Z",
         "config": json.dumps({key: {"value": value, "desc": None} for key, value in config.items()} | {"_wandb": {}}),
         "summaryMetrics": json.dumps(
-            {"test/acc": acc, "val/acc": acc, "_runtime": 9, "best": "epoch 3", "confusion": {"_type": "image-file"}}
+            {
+                "status": state,
+                "commit": "0123456789abcdef",
+                "test/acc": acc,
+                "val/acc": acc,
+                "_runtime": 9,
+                "best": "epoch 3",
+                "confusion": {"_type": "image-file"},
+            }
         ),
         "systemMetrics": "{}",
         "historyLineCount": 2,
@@ -76,7 +84,9 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     for number, (position, acc) in enumerate((("learned", 0.8), ("rope", 0.9))):
         for seed in (0, 1, 2):
             server.nodes.append(node(f"{number}{seed}", position, seed, acc + 0.001 * seed**2 * (1 + number)))
-    server.nodes.append(node("99", "rope", 7, 0.1, state="crashed"))
+    server.nodes.append(node("99", "rope", 7, 0.1, state="failed"))
+    killed = node("98", "rope", 8, 0.1, state="crashed") | {"summaryMetrics": "{}"}
+    server.nodes.append(killed)
     found = wandb_runs.fetch("someone/vitrine", "positions")
     assert server.asked == [("someone/vitrine", {"jobType": "train", "group": "positions"}, False)]
     compared = compare(found, target=0.85)
@@ -84,7 +94,9 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     assert [one.row.label for one in compared.summaries] == ["rope", "learned"]
     assert compared.findings.comparisons[0].words[0].startswith("rope is better than learned by 10.17 points")
     assert compared.summaries[0].seconds.mean == 8
-    assert "1 run is not finished and not counted: someone/vitrine/99 (interrupted)" in compared.caveats
+    unfinished = "someone/vitrine/99 (failed), someone/vitrine/98 (interrupted)"
+    assert f"2 runs are not finished and not counted: {unfinished}" in compared.caveats
+    assert found.runs[0].facts["code"] == {"commit": "0123456789abcdef"}
     assert set(found.runs[0].metrics) == {"test/acc", "val/acc"}
     assert found.runs[0].history[0] == {"epoch": 1, "step": 20, "val/acc": 0.5, "seconds": 4}
 

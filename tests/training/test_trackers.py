@@ -22,7 +22,7 @@ from tensorboard.plugins.hparams import metadata
 
 from vitrine import compose
 from vitrine.config.plain import to_plain
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import RunRecord
 from vitrine.training.trackers import RunLogger, TensorBoardTracker, invite
 from vitrine.training.wandb_tracker import WandbTracker
@@ -495,16 +495,17 @@ def test_guests_are_told_what_became_of_a_run_that_did_not_finish(record, error,
     assert guest.calls == [(status, {}, {})]
 
 
-@pytest.mark.parametrize("status", ENDS)
-def test_a_run_has_ended_before_guests_are_waited_for(record, status):
+@pytest.mark.parametrize(("status", "error"), [*ENDS.items(), ("pruned", Pruned("after epoch 1"))])
+def test_a_run_has_ended_before_guests_are_waited_for(record, status, error):
     class Reader(Guest):
         def finish(self, status, metrics, pictures):
             self.calls.append((status, record.status, record.facts["error"]))
 
     reader = Reader("reader")
     record.start()
-    end(RunLogger(record, 0, [reader]), error=ENDS[status])
-    assert reader.calls == [(status, status, "ValueError: no" if status == "failed" else None)]
+    end(RunLogger(record, 0, [reader]), error=error)
+    told = {"failed": "ValueError: no", "pruned": "after epoch 1"}.get(status)
+    assert reader.calls == [(status, status, told)]
 
 
 def test_two_guests_may_fail_at_once(record, capsys):

@@ -85,8 +85,9 @@ def _set(run: Run) -> str | None:
 def _training_data(run: Run) -> Hashable:
     images = run.facts.get("images")
     name, root = run.config.get("data.name"), run.config.get("data.root")
-    counts = f", {images.get('train'):,} images" if isinstance(images, dict) and images.get("train") else ""
-    return f"{name}{f' in {root}' if name == 'imagefolder' else ''}{counts}"
+    count = images.get("train") if isinstance(images, dict) else None
+    place = f" in {root}" if name == "imagefolder" else ""
+    return f"{name}{place}{f', {count:,} images' if isinstance(count, int) else ''}"
 
 
 def _code(run: Run) -> Hashable:

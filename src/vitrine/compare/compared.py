@@ -1,5 +1,6 @@
 """The way from paths to a comparison: find, choose, check, group, test."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,20 +101,34 @@ def compare(
         RunError: nothing is finished, there is no common metric, no such column or baseline, or the runs were
             measured on different images.
     """
+    judged, damaged = _judge(found.runs)
+    found = Found([run for run in found.runs if run.name not in dict(damaged)], [*found.damaged, *damaged])
     finished = [run for run in found.runs if run.status == "finished"]
     unfinished = [run for run in found.runs if run.status != "finished"]
     if not finished:
         raise RunError(_nothing(found))
     chosen = choose(finished, metric)
+    diverged = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
+    finished = [run for run in finished if run not in diverged]
+    if not finished:
+        raise RunError(f"every run diverged: {chosen.name} is no number in any of the {len(diverged)}")
     refuse_other_images(finished, chosen)
     full = tabulate(finished)
     table = full.by(by) if by else full
     against = table.row(baseline) if baseline else table.rows[0]
-    judged = {run.name: Judged.of(run) for run in finished if run.labels}
     said = findings(table, chosen, against, judged if _same_images(finished) else {}, smallest)
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda one: one.interval.mean, reverse=not chosen.lower_is_better)
     warned = caveats(table, chosen, unfinished, found.damaged, by)
+    if by and len({frozenset(row.runs) for row in table.rows}) > 1:
+        warned.append(
+            f"not every combination ran with every {by}: differences are of those that ran on both sides, means of all"
+        )
+    if diverged:
+        names = ", ".join(run.name for run in diverged[:4])
+        warned.append(
+            f"{len(diverged)} of the runs diverged, {chosen.name} being no number, and are not counted: {names}"
+        )
     return Compared(table, full, chosen, target, summaries, said, warned, judged, unfinished)
 
 
@@ -138,6 +153,18 @@ def summarise(row: Row, metric: Metric, target: float | None = None) -> Summary:
         Interval.of(reached) if reached else None,
         len(reached),
     )
+
+
+def _judge(runs: Sequence[Run]) -> tuple[dict[str, Judged], list[tuple[str, str]]]:
+    """Stored predictions by the run's name, and the runs whose predictions are damaged, with why."""
+    judged, damaged = {}, []
+    for run in runs:
+        try:
+            if run.labels and run.status == "finished":
+                judged[run.name] = Judged.of(run)
+        except RunError as error:
+            damaged.append((run.name, str(error)))
+    return judged, damaged
 
 
 def _largest(runs: Sequence[Run], fact: str) -> int | None:

@@ -82,7 +82,7 @@ def findings(
         smallest: the difference that one wants to be able to see, for the number of seeds; else the one that was seen.
     """
     others = [row for row in table.rows if row is not baseline]
-    differences = [difference(row.measured(metric.name), baseline.measured(metric.name)) for row in others]
+    differences = [_difference(row, baseline, metric) for row in others]
     corrected = holm([one.p for one in differences])
     on_images = _on_images(others, baseline, metric, judged)
     tests = sum(not math.isnan(p) for p in corrected)
@@ -97,6 +97,15 @@ def findings(
         comparisons.append(Comparison(row, one, p, images, verdict, words))
     comparisons.sort(key=lambda one: one.difference.mean, reverse=not metric.lower_is_better)
     return Findings(baseline, comparisons, [_best(table, metric), *_count(comparisons, baseline)])
+
+
+def _difference(row: Row, baseline: Row, metric: Metric) -> Difference:
+    """A row less the baseline; of a main effect only what ran on both sides, or other choices would be in it."""
+    values, others = row.measured(metric.name), baseline.measured(metric.name)
+    shared = values.keys() & others.keys()
+    if row.marginal and len(shared) >= 2:
+        values, others = ({key: side[key] for key in side if key in shared} for side in (values, others))
+    return difference(values, others)
 
 
 def _on_images(
@@ -165,7 +174,7 @@ def _by_seeds(
     tests: int,
     smallest: float | None,
 ) -> str:
-    marginal = any(isinstance(key, tuple) for key in row.runs)
+    marginal = row.marginal
     repeats = _repeats(one, marginal)
     if verdict != "open":
         by = f"{metric.size(one.mean)} ({_bounds(one, metric)})"
@@ -174,6 +183,9 @@ def _by_seeds(
     few = min(one.counts)
     if few < 2:
         return f"{names}: no difference can be told from 1 {'run' if marginal else 'seed'}; 3 at least are needed"
+    if math.isnan(one.p):
+        each = "all pairs differ" if one.paired else "both differ, without any spread,"
+        return f"{names}: {each} by the same {metric.size(one.mean)}, which {repeats} cannot judge"
     size = smallest or _one_digit(one.mean, metric) or one.spread
     more = ""
     if one.spread > 0:

@@ -85,9 +85,9 @@ def attention(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
     run = compared.runs[0]
     if not judged:
         return Gallery([], "No predictions were stored to choose images by.")
-    names = class_names(run)
+    names, truth = class_names(run), next(iter(judged.values())).labels
     hard = [one.index for one in hardest(list(judged.values()), MOST_LOOKED_AT // 2)]
-    spread = np.linspace(0, len(next(iter(judged.values())).labels) - 1, MOST_LOOKED_AT).round().astype(int).tolist()
+    spread = np.linspace(0, len(truth) - 1, MOST_LOOKED_AT).round().astype(int).tolist()
     chosen = list(dict.fromkeys([*hard, *spread]))[:MOST_LOOKED_AT]
     rows: list[tuple[str, list[Picture]]] = []
     missing = []
@@ -100,7 +100,7 @@ def attention(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
             missing.append(f"{row.brief}: {_why(error)}")
             continue
         if not rows:
-            labels = [f"true: {names[label]}" for label in judged[one.name].labels[chosen].tolist()]
+            labels = [f"true: {names[label]}" for label in truth[chosen].tolist()]
             rows.append(("the image", [Picture(url(image), told) for image, told in zip(pixels, labels, strict=True)]))
         guesses = judged[one.name].predicted[chosen].tolist() if one.name in judged else [None] * len(chosen)
         right = judged[one.name].right[chosen].tolist() if one.name in judged else [True] * len(chosen)

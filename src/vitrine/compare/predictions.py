@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitrine.compare.runs import Run
+from vitrine.errors import RunError
 
 BINS = 15  # as in arXiv:1706.04599
 
@@ -31,12 +32,15 @@ class Judged:
         """From the logits that the run has stored.
 
         Raises:
-            RunError: they cannot be read.
+            RunError: they cannot be read, or are not predictions.
         """
         from scipy.special import softmax
 
-        labels = run.truth
-        probabilities = softmax(run.logits, axis=1)
+        labels, logits = run.truth, run.logits
+        if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or labels.max() >= logits.shape[1]:
+            shapes = f"labels {labels.shape} and logits {logits.shape}"
+            raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not belong together")
+        probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a run that diverged: every class alike
         predicted = probabilities.argmax(axis=1)
         every = np.arange(len(labels))
         return cls(labels, predicted, probabilities[every, predicted], probabilities[every, labels])

@@ -1,6 +1,7 @@
 """The report: everything there is to see in a comparison, as one page that opens without a network."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from vitrine.atomic import write_text
-from vitrine.compare import figures, pictures
+from vitrine.compare import figures, image_figures, pictures
 from vitrine.compare.compared import Compared
-from vitrine.compare.figures import Looks, Plot, cut
+from vitrine.compare.looks import SYMBOLS, Looks, Plot, cut, several
+from vitrine.compare.parallel import parallel
 from vitrine.compare.pictures import Gallery
-from vitrine.compare.predictions import Judged, calibration, confusion, per_class
-from vitrine.compare.rows import Row
+from vitrine.compare.predictions import Judged, calibration
 from vitrine.compare.tables import cells, headings
 from vitrine.errors import RunError
 
@@ -63,19 +64,19 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
-    looks = Looks(compared)
+    looks, now = Looks(compared), datetime.now()
     parts = sections(compared, looks)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
-        title=f"{compared.metric.title.capitalize()}, {_count(len(compared.table.rows), 'configuration')}",
+        title=f"{compared.metric.title.capitalize()}, {several(len(compared.table.rows), 'configuration')}",
         sources=sources,
-        made=datetime.now().strftime("%-d %B %Y, %H:%M"),
+        made=f"{now.day} {now:%B %Y, %H:%M}",
         compared=compared,
         verdicts=VERDICTS,
         legend=[(*looks.of(row), cut(row.brief)) for row in looks.coloured],
-        glyphs=dict(zip(figures.SYMBOLS, "●■◆▲✚★▼⬟", strict=True)),
+        glyphs=dict(zip(SYMBOLS, "●■◆▲✚★▼⬟", strict=True)),
         others=len(looks.others),
         headings=headings(compared),
         table=[(cells(compared, one), one.row is compared.findings.baseline) for one in compared.summaries],
@@ -98,7 +99,7 @@ def sections(compared: Compared, looks: Looks) -> list[Section]:
     if plots := figures.effects(compared):
         words = "The mean of each choice over all that the others chose, with its 95 % interval."
         found.append(Section("effects", "What each choice does", words, plots, side_by_side=True))
-    if plot := figures.parallel(compared, looks):
+    if plot := parallel(compared, looks):
         found.append(Section("parallel", plot.title, plots=[plot]))
     judged = _comparable(compared)
     if judged:
@@ -115,12 +116,12 @@ def on_test_images(compared: Compared, looks: Looks, judged: dict[str, Judged]) 
     ]
     found = []
     if by_row:
-        plot = figures.reliability([(row, calibration(some)) for row, some in by_row], looks)
+        plot = image_figures.reliability([(row, calibration(some)) for row, some in by_row], looks)
         found.append(Section("reliability", plot.title, plots=[plot]))
         names = pictures.class_names(compared.runs[0])
         if len(names) <= MOST_CLASSES:
-            found.append(Section("classes", "Class by class", plots=[_classes(by_row, names)]))
-            plots = [_confusion(row, some, names) for row, some in by_row]
+            found.append(Section("classes", "Class by class", plots=[image_figures.classes(by_row, names)]))
+            plots = [image_figures.confusions(row, some, names) for row, some in by_row]
             found.append(Section("confusion", "What is taken for what", plots=plots))
     for key, title, gallery in (
         ("hard", "The hardest images", pictures.hard_images(compared, judged)),
@@ -129,53 +130,6 @@ def on_test_images(compared: Compared, looks: Looks, judged: dict[str, Judged]) 
     ):
         found.append(Section(key, title, gallery.words, gallery=gallery))
     return found
-
-
-def _classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str]) -> Plot:
-    """Share of each class's images that are right: rows by classes."""
-    shares = np.array([per_class(some, len(names)).mean(axis=0) for _, some in by_row])
-    rows, short_names = [figures.short(row.brief) for row, _ in by_row], _distinct(names)
-    texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in shares]
-    over_rows = np.nanmean(shares, axis=0) if not np.isnan(shares).all() else np.zeros(len(names))
-    worst = int(np.nanargmin(over_rows))
-    words = f"Share of each class's test images that are right, in %. Hardest is {names[worst]}: "
-    words += f"{100 * over_rows[worst]:.1f} % on average."
-    numbers = [["configuration", *names]]
-    numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
-    axes = ("class", "configuration")
-    return figures.heatmap("classes", "Class by class", words, shares, texts, short_names, rows, axes, numbers=numbers)
-
-
-def _confusion(row: Row, some: Sequence[Judged], names: list[str]) -> Plot:
-    """True class by predicted class, of all runs of a row."""
-    counts = confusion(some, len(names))
-    of_class = counts.sum(axis=1, keepdims=True)
-    shares = counts / np.maximum(of_class, 1)
-    wrong = shares.copy()
-    np.fill_diagonal(wrong, np.nan)  # what is right would outshine every mistake
-    texts = [[str(count) if count else "" for count in line] for line in counts.tolist()]
-    label = cut(row.brief)
-    words = f"{label} has every test image right."
-    if np.nansum(wrong) > 0:
-        true, taken = np.unravel_index(int(np.nanargmax(wrong)), wrong.shape)
-        share = f"{counts[true, taken]} of {int(of_class[true, 0])}"
-        words = f"Most often {label} takes {names[true]} for {names[taken]}: {share}. "
-        words += f"Counts are over {_count(len(some), 'run')}; only mistakes are coloured, by their share of the class."
-    numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
-    numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
-    axes, short_names = ("predicted class", "true class"), _distinct(names)
-    diagonal = [texts[place][place] for place in range(len(names))]
-    for place in range(len(names)):
-        texts[place][place] = ""
-    plot = figures.heatmap(
-        "confusion", "What is taken for what", words, wrong, texts, short_names, short_names, axes, label, numbers
-    )
-    if len(names) <= 12:
-        plot.layout["annotations"] = [
-            {"x": name, "y": name, "text": text, "showarrow": False}
-            for name, text in zip(short_names, diagonal, strict=True)
-        ]
-    return plot
 
 
 def _comparable(compared: Compared) -> dict[str, Judged]:
@@ -196,12 +150,6 @@ def _commands(compared: Compared) -> dict[str, list[tuple[str, str]]]:
     return made
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Class names that fit beside a plot, still all different."""
-    short_names = [figures.short(name, 14) for name in names]
-    return [name if short_names.count(name) == 1 else f"{place} {name}" for place, name in enumerate(short_names)]
-
-
 def _by_key(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
     """Each plot's traces and layout by its name in the page."""
     return {
@@ -213,16 +161,16 @@ def _by_key(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
 
 def _embedded(plots: dict[str, Any]) -> str:
     """As JSON that can stand inside a script element."""
-    text = json.dumps(plots, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    text = json.dumps(_plain(plots), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy as Python's."""
+    """Without numpy's types, and with null for what is no number: JSON has neither."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(type(value).__name__)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,16 +9,20 @@ from vitrine.compare.runs import Run, shown
 from vitrine.errors import RunError, nearest
 
 # What cannot change a result: where things lie, who is told, how a run is called, how it is watched.
-IGNORED_SECTIONS = ("paths.", "logger.", "hydra.")
+IGNORED_SECTIONS = ("paths.", "logger.", "launcher.", "hydra.", "hydra/")
 IGNORED = {
     "name",
     "tags",
     "resume",
+    "like",
+    "rerun",
+    "sweep",
     "paths",
     "logger",
     "data.storage",
     "data.workers",
     "trainer.log_every_n_steps",
+    "trainer.max_time",
     "callbacks.test_curve",
     "debug.traceback",
     "debug.profile",
@@ -40,6 +44,11 @@ class Row:
     label: str
     values: Mapping[str, str]
     runs: Mapping[Hashable, Run]
+
+    @property
+    def marginal(self) -> bool:
+        """Whether it stands for all that other columns chose."""
+        return any(isinstance(key, tuple) for key in self.runs)
 
     @property
     def brief(self) -> str:
@@ -173,7 +182,7 @@ def _columns(
         if key := _key_of(word, values, resolved):
             chosen[word] = resolved[key]
             stands_for.add(key)
-        elif None not in values and "." not in word and word not in IGNORED:  # a word that sets several keys
+        elif None not in values and not _no_choice(word):  # a word that sets several keys
             chosen[word] = tuple(map(str, values))
     along, asked = {}, list(chosen.values())
     for key in sorted(differing - stands_for):
@@ -197,6 +206,11 @@ def _key_of(word: str, given: Sequence[str | None], resolved: Mapping[str, tuple
     ]
     fitting.sort(key=lambda key: (not key.endswith(f".{word}"), not key.startswith((f"{word}.", "model.")), key))
     return fitting[0] if fitting else None
+
+
+def _no_choice(word: str) -> bool:
+    """Whether a word of the command line is a key's own name, or of something that cannot change a result."""
+    return "." in word or word in IGNORED or word.startswith(IGNORED_SECTIONS)
 
 
 def _follows(values: Sequence[str], chosen: Sequence[Sequence[str]]) -> bool:

@@ -64,7 +64,8 @@ class Run:
 
     def seconds_to(self, target: float) -> float | None:
         """Training time until validation accuracy first reached ``target``; ``None`` if it never did."""
-        return next((row["seconds"] for row in self.history if row.get("val/acc", -1.0) >= target), None)
+        times = (row for row in self.history if "seconds" in row and "val/acc" in row)
+        return next((row["seconds"] for row in times if row["val/acc"] >= target), None)
 
     @property
     def logits(self) -> np.ndarray:

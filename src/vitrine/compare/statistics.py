@@ -45,8 +45,8 @@ class Difference:
 
     Attributes:
         mean: the difference.
-        low, high: its 95 % interval; NaN where there are too few values.
-        p: two-sided, of no difference; NaN where there are too few values.
+        low, high: its 95 % interval; NaN where there are too few values, or none of them varies.
+        p: two-sided, of no difference; NaN where there is no interval, but 1 where all values are equal.
         paired: whether values were compared pair by pair (paired t-test), or as two groups (Welch's).
         counts: values on either side; pairs, twice, where they are paired.
         spread: standard deviation that the test stands on: of the pairs' differences, or pooled of the two groups.
@@ -80,8 +80,9 @@ def difference(values: Mapping[Hashable, float], others: Mapping[Hashable, float
     pooled = _pooled(one, other)
     spread = float(np.std(one - other, ddof=1)) if paired else pooled
     effect = _effect(one, other)
-    if spread <= 1e-12 * max(1.0, float(np.abs(one).max())):  # nothing varies: there is no distribution to ask
-        return Difference(mean, mean, mean, 1.0 if abs(mean) < 1e-12 else 0.0, paired, counts, 0.0, effect)
+    if spread <= 1e-12 * max(1.0, float(np.abs(one).max())):  # accuracies are whole numbers of images: it happens
+        p = 1.0 if abs(mean) < 1e-12 else nothing  # without a spread, a difference can't be judged
+        return Difference(mean, nothing, nothing, p, paired, counts, 0.0, effect)
     result = stats.ttest_rel(one, other) if paired else stats.ttest_ind(one, other, equal_var=False)
     interval = result.confidence_interval(0.95)
     low, high = float(interval.low), float(interval.high)

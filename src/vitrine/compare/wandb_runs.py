@@ -35,9 +35,9 @@ def read(run: Any) -> Run:
     summary = {key: value for key, value in run.summary_metrics.items() if not key.startswith("_")}
     metrics = {key: float(value) for key, value in summary.items() if _is_number(value)}
     history = [_numbers(row) for row in run.scan_history()]
-    facts = {"started": run.created_at, "command": "", "code": {"commit": run.commit}}
+    facts = {"started": run.created_at, "command": "", "code": {"commit": summary.get("commit") or run.commit}}
     name = f"{run.entity}/{run.project}/{run.id}"
-    status = STATES.get(run.state, "interrupted")
+    status = summary.get("status") or STATES.get(run.state, "interrupted")
     return Run(name, status, flat(config), {}, facts, metrics if status == "finished" else {}, history)
 
 

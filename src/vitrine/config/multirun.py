@@ -3,11 +3,23 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vitrine.config.limits import number
+from vitrine.config.limits import choice, number
 from vitrine.config.schema import TrainConfig
 
 CLUSTERS = ("slurm", "local")
 LAUNCHERS = ("basic", "process", *CLUSTERS)
+SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
+PRUNERS = ("none", "median", "successive_halving")
+
+# What a search can go by, and whether more of it is better.
+OBJECTIVES = {
+    "val/acc": True,
+    "val/loss": False,
+    "images_per_second": True,
+    "train_seconds": False,
+    "parameters": False,
+    "flops_per_image": False,
+}
 
 # What cannot change what a run comes to: another value here makes no other trial and no other sweep.
 WITHOUT_EFFECT = (
@@ -29,6 +41,9 @@ WITHOUT_EFFECT = (
     "trainer.max_time",
 )
 
+# What is no matter of single trials.
+SAME_FOR_ALL = ("paths", "sweep", "launcher", "hydra", "rerun", "resume")
+
 
 @dataclass
 class SweepConfig:
@@ -36,11 +51,22 @@ class SweepConfig:
 
     Attributes:
         name: folder under ``sweeps/``; null makes one from what is asked for.
-        space: keys or groups with their values, as if typed with commas; what is typed comes before it.
+        space: keys or groups with their values, as if typed with commas; what is typed comes before it. In a search
+            also an interval, ``{low: 1e-4, high: 1e-2, log: true}`` (config/space.py).
+        sampler: who chooses the next trial of a search; null is no search, but every combination.
+        n_trials: of a search, in all; null, with the grid sampler, is every combination.
+        repeats: runs of each trial of a search, with successive seeds; it is judged by their mean.
+        metrics: what a search goes by, one or several of ``OBJECTIVES``.
+        pruner: stops runs of a search that others leave behind.
     """
 
     name: str | None = None
     space: dict[str, Any] = field(default_factory=dict)
+    sampler: str | None = choice(SAMPLERS, None)
+    n_trials: int | None = number(None, ge=1, le=1_000_000)
+    repeats: int = number(1, ge=1, le=100)
+    metrics: list[str] = field(default_factory=lambda: ["val/acc"])
+    pruner: str = choice(PRUNERS, "none")
 
 
 @dataclass
@@ -95,6 +121,11 @@ class TrainCommand(TrainConfig):
     def run(self) -> TrainConfig:
         """What one run is made with."""
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
+
+
+def is_same_for_all(key: str) -> bool:
+    """Whether all trials of a multirun share ``key``."""
+    return key.split(".")[0].split("/")[0] in SAME_FOR_ALL
 
 
 def has_no_effect(key: str, data: str = "") -> bool:

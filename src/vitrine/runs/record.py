@@ -14,11 +14,11 @@
         attention.png     a few images, and where the model looks
         checkpoints/      best.ckpt, last.ckpt
 
-``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``) or ``interrupted`` (with
-``reason``). Every file but metrics.csv is replaced whole (:mod:`vitrine.atomic`), so a crash leaves the old or the new
-one; metrics.csv grows by whole rows, and a row cut short by a crash is dropped when the run goes on. A process that is
-killed cannot say so: its run still reads ``running``, and :attr:`RunRecord.status` tells that no such process is there
-any more.
+``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
+or ``pruned``: stopped by a search, after the epoch that ``error`` names. Every file but metrics.csv is replaced whole
+(:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows by whole rows, and a row cut short
+by a crash is dropped when the run goes on. A process that is killed cannot say so: its run still reads ``running``, and
+:attr:`RunRecord.status` tells that no such process is there any more.
 """
 
 import csv
@@ -36,7 +36,7 @@ from typing import Any
 import yaml
 
 from vitrine.atomic import write_text
-from vitrine.errors import Interrupted, RunError, first_line, nearest
+from vitrine.errors import Interrupted, Pruned, RunError, first_line, nearest
 from vitrine.secrecy import hide
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
@@ -136,7 +136,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """``running``, ``finished``, ``failed`` or ``interrupted``, which a run is too whose process was killed."""
+        """As in run.json, but that a run is ``interrupted``, too, whose process was killed."""
         return status_of(self.facts)
 
     def has_ended(self, *, force: bool = False) -> bool:
@@ -184,7 +184,7 @@ class RunRecord:
         self.update(status="running", error=None, reason=None, **process)
 
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
-        """Mark the run as ``finished``, ``failed`` (by ``error``) or ``interrupted`` (for ``reason``)."""
+        """Mark the run as ``finished``, ``failed`` or ``pruned`` (by ``error``), ``interrupted`` (for ``reason``)."""
         self.update(status=status, error=error and hide(error), reason=reason, ended=now())
 
     def end_by(self, error: BaseException | None) -> str:
@@ -196,6 +196,9 @@ class RunRecord:
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
             self.end("interrupted", reason=kind.reason)
             return "interrupted"
+        if isinstance(error, Pruned):
+            self.end("pruned", str(error))
+            return "pruned"
         self.end("failed", f"{type(error).__name__}: {error}")
         return "failed"
 

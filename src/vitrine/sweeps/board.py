@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vitrine.sweeps.sweep import METRIC, Best, Sweep
-from vitrine.sweeps.trial import Outcome, Trial
+from vitrine.sweeps.trial import OVER, Outcome, Trial
 
-COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
+COLOURS = {"finished": "green", "pruned": "blue", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 SHOWN = 12  # trials at most in the live table: those that run, and the last ones that ended
 
 
@@ -43,7 +43,7 @@ class Board:
         self.sweep.write(self.outcomes)
         counts = Counter(one.status for one in self.outcomes)
         done = f", {counts['finished']} of them finished before" if counts["finished"] else ""
-        print(f"sweep    {_count(len(self.outcomes), 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
+        print(f"sweep    {_count(self.sweep.total, 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
         if self._live:
             self._live.start()
         return self
@@ -56,12 +56,14 @@ class Board:
 
     def begins(self, trial: Trial) -> None:
         """A trial is begun."""
+        self._grow()
         self._began[trial.number] = time.monotonic()
         if not self._live:
-            print(f"\ntrial {trial.number + 1} of {len(self.outcomes)}: {trial.told}", flush=True)
+            print(f"\ntrial {trial.number + 1} of {self.sweep.total}: {trial.told}", flush=True)
 
     def ended(self, trial: Trial, came: Outcome) -> None:
         """A trial has ended, or was finished before."""
+        self._grow()
         self.outcomes[trial.number] = came
         began = self._began.pop(trial.number, None)
         if began is None:
@@ -70,21 +72,27 @@ class Board:
             self._took.append(time.monotonic() - began)
         self.sweep.write(self.outcomes)
         if not self._live:
-            reached = f"{METRIC} {came.metrics[METRIC]:.4f}" if METRIC in came.metrics else came.error
+            metric = self.sweep.metric
+            said = f"{metric} {value_told(came.metrics[metric])}" if metric in came.metrics else came.error
             left = self._left()
             told = f"; left {left}" if left else ""
-            print(f"trial {trial.number + 1} of {len(self.outcomes)} {came.status}: {reached}{told}", flush=True)
+            print(f"trial {trial.number + 1} of {self.sweep.total} {came.status}: {said}{told}", flush=True)
+
+    def _grow(self) -> None:
+        """Take in trials that a search has made since."""
+        self.outcomes += [Outcome("new")] * (len(self.sweep.trials) - len(self.outcomes))
 
     def _left(self) -> str:
         """How long the rest takes, by the pace so far of the trials that finished in this session."""
-        rest = sum(one.status not in ("finished", "failed") for one in self.outcomes)
+        rest = self.sweep.total - sum(one.status in (*OVER, "failed") for one in self.outcomes)
         if not self._took or not rest:
             return ""
         pace = (time.monotonic() - self._start) / len(self._took)
         return str(timedelta(seconds=round(pace * rest)))
 
     def _draw(self) -> Group:
-        counts = Counter(one.status for one in self.outcomes)
+        self._grow()
+        counts, metric = Counter(one.status for one in self.outcomes), self.sweep.metric
         running = [trial for trial in self.sweep.trials if trial.number in self._began]
         ended = [
             trial
@@ -92,20 +100,20 @@ class Board:
             if trial.number not in self._began and self.outcomes[trial.number].status in COLOURS
         ]
         table = Table(box=None, pad_edge=False)
-        for name in (*self.sweep.keys, METRIC, "state"):
-            table.add_column(name, justify="right" if name == METRIC else "left")
+        for name in (*self.sweep.keys, metric, "state"):
+            table.add_column(name, justify="right" if name == metric else "left")
         for trial in [*ended[-max(2, SHOWN - len(running)) :], *running][-SHOWN:]:
             came = self.outcomes[trial.number]
             status = "running" if trial.number in self._began else came.status
             seconds = time.monotonic() - self._began.get(trial.number, time.monotonic())
             state = f"running {timedelta(seconds=int(seconds))}" if status == "running" else status
-            reached = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
-            table.add_row(*_cells(self.sweep, trial), reached, Text(state, COLOURS[status]))
-        over = counts["finished"] + counts["failed"]
-        total = len(self.outcomes)
+            value = value_told(came.metrics[metric]) if metric in came.metrics else ""
+            table.add_row(*_cells(self.sweep, trial), value, Text(state, COLOURS[status]))
+        over = sum(counts[status] for status in (*OVER, "failed"))
+        total = self.sweep.total
         line = f"{over} of {total}" + (f", {counts['failed']} failed" if counts["failed"] else "")
         best, left = self.sweep.best(self.outcomes), self._left()
-        line += f"; best {METRIC} {best.mean:.4f}" if best else ""
+        line += f"; best {metric} {value_told(best.mean)}" if best else ""
         line += f"; left {left}" if left else ""
         return Group(table, ProgressBar(total, over, width=40), Text(line))
 
@@ -119,13 +127,13 @@ def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
     for name in (*sweep.keys, METRIC, "seconds", "state"):
         table.add_column(name, justify="right" if name in (METRIC, "seconds") else "left")
     for trial, came in zip(sweep.trials, outcomes, strict=True):
-        reached = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
+        value = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
         seconds = f"{came.seconds:.1f}" if came.seconds else ""
-        table.add_row(*_cells(sweep, trial), reached, seconds, Text(came.status, COLOURS.get(came.status, "")))
+        table.add_row(*_cells(sweep, trial), value, seconds, Text(came.status, COLOURS.get(came.status, "")))
     console.print()
     console.print(table)
     if best := sweep.best(outcomes):
-        print(f"\n{_reached(best)}\n  {best.command(sweep.common)}")
+        print(f"\nbest on validation: {reached(best, [METRIC])}\n  {best.command(sweep.common)}")
     print(f"\nsweep folder  {sweep.folder}\ncompare       python scripts/compare.py {sweep.folder}", flush=True)
     failed = [(trial, came) for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status == "failed"]
     if failed:
@@ -134,11 +142,18 @@ def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
         print("\n".join([head, *lines]), file=sys.stderr)
 
 
-def _reached(best: Best) -> str:
+def reached(best: Best, metrics: Sequence[str]) -> str:
+    """What a configuration is, what it has reached, and what the test images say of it."""
     told = ",".join(f"{key}={value}" for key, value in best.varies.items()) or "what was trained"
     seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
+    values = ", ".join(f"{name} {value_told(best.metrics[name])}" for name in metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
-    return f"best on validation: {told} ({METRIC} {best.mean:.4f}{test}{seeds})"
+    return f"{told} ({values}{test}{seeds})"
+
+
+def value_told(value: float) -> str:
+    """A metric as it stands in tables."""
+    return f"{value:.4f}" if value < 100 else f"{value:,.0f}"
 
 
 def _cells(sweep: Sweep, trial: Trial) -> list[str]:

@@ -18,7 +18,7 @@ def trial_name(config: TrainConfig, varies: Mapping[str, str]) -> str:
     return f"{_letters(told)}_{fingerprint(config)}"
 
 
-def sweep_name(words: Sequence[str], keys: Sequence[str], data: str) -> str:
+def sweep_name(words: Sequence[str], keys: Sequence[str], data: str, asked: Any = None) -> str:
     """A sweep's folder: the fixed words and the keys that vary, whatever values they take, in any order.
 
     So a command with more values, or fewer, is the same sweep.
@@ -27,13 +27,15 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], data: str) -> str:
         words: what all trials have in common, as overrides.
         keys: the keys or groups that vary.
         data: the data source.
+        asked: of a search, what it is the answer to.
     """
     parts = [word.partition("=") for word in words]
     fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or not has_no_effect(key, data))
     chosen = {key: value for key, _, value in parts}
     choices = [chosen[key] for key in ("experiment", "model", "data", "sweep") if key in chosen]
+    identity = [fixed, sorted(keys)] if asked is None else [fixed, sorted(keys), asked]
     told = "_".join([*choices, "-".join(sorted(key.rpartition(".")[2] for key in keys))])
-    return f"{_letters(told.strip('_')) or 'sweep'}_{_hash([fixed, sorted(keys)])}"
+    return f"{_letters(told.strip('_')) or 'sweep'}_{_hash(identity)}"
 
 
 def fingerprint(config: TrainConfig) -> str:

@@ -2,7 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from vitrine.composition import Point
@@ -11,9 +13,9 @@ from vitrine.errors import ConfigError, Fault, Interrupted
 from vitrine.runs.provenance import command_began
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
-from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.queue import Queue, Source
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import Busy, carry_out
+from vitrine.sweeps.trial import Busy, Trial, carry_out
 from vitrine.training.launched import launched
 
 
@@ -25,21 +27,49 @@ def run(points: Sequence[Point], launcher: str) -> int:
         ConfigError: the launcher is asked for more than there is.
         Interrupted: a signal asked to stop; the same command goes on.
     """
+    if points[0].space:
+        return _search(points[0], launcher)
     sweep = Sweep.plan(points)
     carry_out_all = _carrier(launcher, points[0].config.launcher, sweep)
-    with Board(sweep, live=launcher != "basic" and sys.stdout.isatty()) as board:
+    with Board(sweep, live=_is_live(launcher)) as board:
         queue = Queue(sweep.trials, board.begins, board.ended)
-        try:
+        with _written_at_the_end(board):
             carry_out_all(queue)
-        except Interrupted as stop:
-            board.outcomes = sweep.outcomes()
-            sweep.write(board.outcomes)
-            raise type(stop)(f"{stop.reason}; the same command goes on with what is left") from None
     show_end(sweep, board.outcomes)
     return sum(came.status == "failed" for came in board.outcomes)
 
 
-def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[[Queue], None]:
+def _search(point: Point, launcher: str) -> int:
+    from vitrine.sweeps.ranking import conclude, described
+    from vitrine.sweeps.search import Search
+
+    search = Search(point)
+    sweep = replace(search.sweep, more=lambda: described(search))
+    one = Trial(0, point.config.run, {}, sweep.folder)  # what each of them needs of a machine
+    carry_out_all = _carrier(launcher, point.config.launcher, replace(sweep, trials=[one]))
+    with Board(sweep, live=_is_live(launcher)) as board:
+        search.begins, search.ended = board.begins, board.ended
+        with _written_at_the_end(board):
+            carry_out_all(search)
+    return conclude(search)
+
+
+def _is_live(launcher: str) -> bool:
+    return launcher != "basic" and sys.stdout.isatty()
+
+
+@contextmanager
+def _written_at_the_end(board: Board) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as stop:
+        raise type(stop)(f"{stop.reason}; the same command goes on with what is left") from None
+    finally:
+        board.outcomes = board.sweep.outcomes()
+        board.sweep.write(board.outcomes)
+
+
+def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[[Source], None]:
     """What carries out the trials of a queue, once it is certain that it can.
 
     Raises:
@@ -57,7 +87,7 @@ def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[
     return partial(cluster.carry_out_all, scheduler=cluster.scheduler(launcher, settings, sweep))
 
 
-def _one_after_the_other(queue: Queue) -> None:
+def _one_after_the_other(queue: Source) -> None:
     """``hydra/launcher=basic``: in this process."""
     while not queue.done:
         if (trial := queue.ask()) is None:

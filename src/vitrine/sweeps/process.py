@@ -21,7 +21,7 @@ from types import FrameType
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs.provenance import command_began
-from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.queue import Source
 from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
 
 BUSY = 76  # exit code of a process that found another at its trial
@@ -37,7 +37,7 @@ class Place:
     gpus: tuple[str, ...] = ()
 
 
-def carry_out_all(queue: Queue, free: list[Place]) -> None:
+def carry_out_all(queue: Source, free: list[Place]) -> None:
     """Carry out the trials of ``queue`` in processes, one at a time in each place.
 
     Raises:
@@ -95,7 +95,7 @@ def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
     return [Place(threads)] * workers
 
 
-def _collect(queue: Queue, trial: Trial, code: int, asked: bool) -> None:
+def _collect(queue: Source, trial: Trial, code: int, asked: bool) -> None:
     if code == BUSY:
         queue.put_back(trial)
     elif code < 0 and not asked:

@@ -3,10 +3,29 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from vitrine.sweeps.trial import Outcome, Trial, outcome
+from vitrine.sweeps.trial import OVER, Outcome, Trial, outcome
 
-OVER = ("finished", "failed")
+
+class Source(Protocol):
+    """Where launchers get trials from; each one that was handed out is told or put back."""
+
+    def ask(self, *, waits: bool = False) -> Trial | None:
+        """The next trial to carry out; ``None`` where there is none now."""
+
+    def begun(self, trial: Trial) -> None:
+        """A trial that was handed out to wait has been begun."""
+
+    def tell(self, trial: Trial, came: Outcome) -> None:
+        """Take what a trial has come to."""
+
+    def put_back(self, trial: Trial) -> None:
+        """Take back a trial that another process is at."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to hand out, or handed out, or with other processes."""
 
 
 class Queue:
@@ -79,7 +98,7 @@ class Queue:
             known = outcome(trial.folder)
             if known.status != "running":
                 self._elsewhere.remove(trial)
-                if known.status in OVER:
+                if known.status in (*OVER, "failed"):
                     self._ended(trial, known)
                 else:
                     self._left.append(trial)

@@ -15,7 +15,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from typing import Any
 
 from vitrine.atomic import write_text
 from vitrine.composition import Point
-from vitrine.config.multirun import TrainCommand
+from vitrine.config.multirun import OBJECTIVES, TrainCommand
 from vitrine.errors import RunError
 from vitrine.runs import provenance
 from vitrine.sweeps.identity import sweep_name, trial_name
@@ -42,12 +42,23 @@ class Sweep:
         trials: that the command asks for, in its order.
         common: the overrides that all of them share.
         keys: that vary.
+        metric: that chooses among them.
+        planned: trials that there will be, where more are made while it runs.
+        more: what else is to stand in sweep.json.
     """
 
     folder: Path
     trials: list[Trial]
     common: list[str]
     keys: list[str]
+    metric: str = METRIC
+    planned: int = 0
+    more: Callable[[], dict[str, Any]] = dict
+
+    @property
+    def total(self) -> int:
+        """Trials there are or will be."""
+        return max(self.planned, len(self.trials))
 
     @classmethod
     def plan(cls, points: Sequence[Point]) -> "Sweep":
@@ -60,8 +71,8 @@ class Sweep:
         keys = list(points[0].varies)
         common = [word for word in points[0].words if word.partition("=")[0] not in keys]
         name = command.sweep.name or sweep_name(common, keys, command.data.name)
-        folder = _folder(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-        _check_format(folder)
+        folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+        check_format(folder)
         trials: dict[str, Trial] = {}
         for point in points:
             config = point.config.run
@@ -88,11 +99,12 @@ class Sweep:
             "format": FORMAT,
             "name": self.folder.name,
             "command": provenance.command(),
-            "metric": METRIC,
+            "metric": self.metric,
             "common": self.common,
             "keys": self.keys,
             "written": time.time(),
             "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
+            **self.more(),
             "trials": list(described.values()),
         }
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +112,7 @@ class Sweep:
 
     def best(self, outcomes: Sequence[Outcome]) -> "Best | None":
         """The best configuration so far."""
-        return best_of([trial.varies for trial in self.trials], outcomes)
+        return best_of([trial.varies for trial in self.trials], outcomes, self.metric)
 
 
 @dataclass(frozen=True)
@@ -126,18 +138,19 @@ class Best:
         return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
 
 
-def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome]) -> Best | None:
+def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome], metric: str = METRIC) -> Best | None:
     """The best of the configurations with the most finished seeds; ``None`` while there is none.
 
     Args:
         varies: what distinguishes each trial.
         outcomes: what each has come to.
+        metric: that chooses.
     """
     seeds = {one.get("seed") for one in varies}
     groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
     for one, came in zip(varies, outcomes, strict=True):
         kept = tuple((key, value) for key, value in one.items() if key != "seed" or len(seeds) == 1)
-        if came.status == "finished" and METRIC in came.metrics:
+        if came.status == "finished" and metric in came.metrics:
             groups.setdefault(kept, []).append(came.metrics)
     if not groups:
         return None
@@ -147,8 +160,9 @@ def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome]) ->
         for kept, metrics in groups.items()
         if len(metrics) == most
     }
-    kept = max(means, key=lambda one: means[one][METRIC])
-    return Best(dict(kept), means[kept][METRIC], means[kept], most)
+    sign = 1 if OBJECTIVES[metric] else -1
+    kept = max(means, key=lambda one: sign * means[one][metric])
+    return Best(dict(kept), means[kept][metric], means[kept], most)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -157,7 +171,7 @@ def read(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: there is none, or it is damaged or of another version.
     """
-    _check_format(folder)
+    check_format(folder)
     try:
         return dict(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -169,7 +183,7 @@ def _as_typed(word: str) -> str:
     return re.sub(r"^([\w/]+)='(\d+)'$", r"\1=\2", word)
 
 
-def _folder(first: Path, rerun: bool) -> Path:
+def newest(first: Path, rerun: bool) -> Path:
     """The newest folder of a sweep: ``NAME``, or ``NAME_2`` once it was carried out anew; or the one after that."""
     number = 1
     while _numbered(first, number + 1).exists():
@@ -181,7 +195,8 @@ def _numbered(first: Path, number: int) -> Path:
     return first if number == 1 else first.with_name(f"{first.name}_{number}")
 
 
-def _check_format(folder: Path) -> None:
+def check_format(folder: Path) -> None:
+    """Raise RunError where the sweep in ``folder`` was written by another version."""
     path = folder / "sweep.json"
     if not path.exists():
         return

@@ -11,12 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
-from vitrine.errors import Interrupted, RunError, VitrineError
+from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
+
+if TYPE_CHECKING:
+    from vitrine.training.callbacks import Judge
+
+OVER = ("finished", "pruned")  # nothing is left to do
 
 # May be other than when an interrupted trial was begun: it goes on with the new value.
 GOES_ON_WITH = (
@@ -40,12 +46,14 @@ class Trial:
         config: what it is made with.
         varies: the overrides in which it differs from other trials.
         folder: its run folder, in that of the sweep.
+        judge: of a search, stops it early where others do better.
     """
 
     number: int
     config: TrainConfig
     varies: dict[str, str]
     folder: Path
+    judge: "Judge | None" = None
 
     @property
     def told(self) -> str:
@@ -68,10 +76,10 @@ class Outcome:
     """What a trial has come to.
 
     Attributes:
-        status: ``finished``, ``failed``, ``interrupted``; ``new`` before anything is done, ``running`` in a process,
-            ``damaged`` where run.json cannot be read.
-        metrics: final metrics; empty for a trial that is not finished.
-        error: why it failed; empty otherwise.
+        status: ``finished``, ``pruned``, ``failed``, ``interrupted``; ``new`` before anything is done, ``running`` in a
+            process, ``damaged`` where run.json cannot be read.
+        metrics: final metrics, and what else of the run is told by a number; empty for a trial that is not finished.
+        error: why it failed, or where it was pruned; empty otherwise.
         seconds: that training took, in all its sessions; 0.0 where that is not known.
     """
 
@@ -90,7 +98,15 @@ def outcome(folder: Path) -> Outcome:
         facts, status, metrics = record.facts, record.status, record.metrics
     except RunError as error:
         return Outcome("damaged", error=str(error))
-    return Outcome(status, metrics, facts.get("error") or "", metrics.get("train_seconds", 0.0))
+    seconds = metrics.get("train_seconds", 0.0)
+    return Outcome(status, metrics and metrics | _figures(facts), facts.get("error") or "", seconds)
+
+
+def _figures(facts: dict[str, Any]) -> dict[str, float]:
+    """Size and speed, which searches may go by too."""
+    figures = {name: facts.get(name) for name in ("parameters", "flops_per_image")}
+    figures["images_per_second"] = (facts.get("speed") or {}).get("images_per_second")
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def carry_out(trial: Trial, began: float | None = None, time_from: float | None = None) -> Outcome:
@@ -107,12 +123,14 @@ def carry_out(trial: Trial, began: float | None = None, time_from: float | None 
     """
     with held(trial):
         known = outcome(trial.folder)
-        if known.status == "finished":
+        if known.status in OVER:
             return known
         try:
             _train(trial, known, began, time_from)
         except Interrupted:
             raise
+        except Pruned as error:
+            print(f"vitrine: {trial.told}: pruned {error}")
         except VitrineError as error:
             _note_failure(trial, str(error))
             print(f"vitrine: {trial.told}: {error}", file=sys.stderr)
@@ -149,7 +167,7 @@ def died(trial: Trial, reason: str) -> Outcome:
     """Record that the process which carried out ``trial`` ended without a word; another may have taken it up since."""
     try:
         with held(trial):
-            if outcome(trial.folder).status != "finished":
+            if outcome(trial.folder).status not in OVER:
                 _note_failure(trial, reason)
     except Busy:
         pass
@@ -169,7 +187,8 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
             print(f"vitrine: {trial.told} starts over: {error}", file=sys.stderr)
         else:
             record.end("interrupted")  # also where it says that it is running: that process would hold the lock
-            resume(trial.folder, trial.config, [f"{key}=" for key in GOES_ON_WITH], began=began, time_from=time_from)
+            changed = [f"{key}=" for key in GOES_ON_WITH]
+            resume(trial.folder, trial.config, changed, began=began, time_from=time_from, judge=trial.judge)
             return
     shutil.rmtree(trial.folder, ignore_errors=True)
     fit(
@@ -179,6 +198,7 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
         varies=trial.told,
         began=began,
         time_from=time_from,
+        judge=trial.judge,
     )
 
 

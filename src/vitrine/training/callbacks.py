@@ -1,15 +1,45 @@
 """What happens around training: progress for a person, and rows for the record."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vitrine.errors import Pruned
 from vitrine.training.classifier import Classifier
+from vitrine.training.stopping import CleanStop
+
+
+class Judge(Protocol):
+    """Says after each epoch whether a run is worth going on with; sent to the process that trains."""
+
+    def __call__(self, epoch: int, metrics: Mapping[str, float]) -> bool:
+        """Whether to stop after ``epoch``, from 1, with these validation metrics."""
+
+
+class Pruning(Callback):
+    """Raises :class:`Pruned` after an epoch that ``judge`` finds not worth going on from; the first process asks it.
+
+    A signal that has come in the same epoch goes before, and so does the clock: the whole command is to stop then.
+    """
+
+    def __init__(self, judge: Judge, clean_stop: CleanStop) -> None:
+        self.judge = judge
+        self.clean_stop = clean_stop
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Tell what the epoch has reached, and stop unless it was the last one anyway."""
+        epoch = trainer.current_epoch + 1
+        values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        stop = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(epoch, values))
+        if stop and epoch != trainer.max_epochs and not self.clean_stop.agreed(trainer, trained=False):
+            reached = ", ".join(f"{name} {value:.4f}" for name, value in sorted(values.items()))
+            raise Pruned(f"after epoch {epoch} of {trainer.max_epochs}, at {reached}")
 
 
 class TrainingLog(Callback):

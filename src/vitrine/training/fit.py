@@ -27,7 +27,7 @@ from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
-from vitrine.training.callbacks import ProgressBar, TrainingLog
+from vitrine.training.callbacks import Judge, ProgressBar, Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
 from vitrine.training.compilation import Compilation, Compiled
@@ -72,6 +72,7 @@ class Run:
         group: word that runs of one sweep share, for trackers.
         varies: what distinguishes the run in its group, as it was typed.
         pretrained: weights to start from, if it doesn't start from its own checkpoint.
+        judge: stops it early, if anybody does.
     """
 
     config: TrainConfig
@@ -83,6 +84,7 @@ class Run:
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
+    judge: Judge | None = None
 
 
 def fit(
@@ -94,6 +96,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
     time_from: float | None = None,
+    judge: Judge | None = None,
 ) -> Result:
     """Train, choose the best epoch on validation, test it once, and leave a run folder.
 
@@ -107,12 +110,14 @@ def fit(
         callbacks: Lightning callbacks beside the configured ones; in one process only.
         began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
         time_from: when ``trainer.max_time`` began, likewise; else as ``began``. A multirun's trials share one time.
+        judge: asked after each epoch whether to stop; it must be possible to pickle.
 
     Raises:
         ConfigError: ``config`` can't work; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
         RunError: the run folder can't be written, or the weights to start from can't be read.
         Interrupted: a signal asked to stop, or, as ``OutOfTime``, the clock did; the run can be gone on with.
+        Pruned: ``judge`` asked to stop; nothing has been tested.
     """
     enter()
     began = time.time() if began is None else began
@@ -126,7 +131,7 @@ def fit(
         runs = Path(config.paths.output_dir) / "runs"
         record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
         end = stop_by(config, began if time_from is None else time_from)
-        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained)
+        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
         with recorded(record):
             _write_origin(run, data, like)
             return carry_out(run, data, callbacks)
@@ -145,7 +150,7 @@ def recorded(record: RunRecord) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if record.facts.get("status") == "finished" or record.end_by(error) == "failed":
+        if record.facts.get("status") == "finished" or record.end_by(error) != "interrupted":
             raise
         kind = type(error) if isinstance(error, Interrupted) else Interrupted
         raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
@@ -282,6 +287,7 @@ def _train(
     if stopping is not None:
         mode = "max" if stopping.monitor == "val/acc" else "min"
         callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
+    ending = [stop] if run.judge is None else [Pruning(run.judge, stop), stop]
     trainer = pl.Trainer(
         max_epochs=config.trainer.max_epochs,
         accelerator=hardware.accelerator,
@@ -296,7 +302,7 @@ def _train(
         profiler="simple" if config.debug.profile else Unprofiled(),
         logger=logger or False,
         # Compiling takes long: signals are listened to before.
-        callbacks=[*callbacks, *watchers, checkpoints, stop, Compilation(asked, trials, tell)],
+        callbacks=[*callbacks, *watchers, checkpoints, *ending, Compilation(asked, trials, tell)],
         # Which processes there are is known: Lightning would go by whatever Slurm has set around it.
         plugins=[AtomicCheckpointIO(), TorchElasticEnvironment() if hardware.devices > 1 else LightningEnvironment()],
         default_root_dir=run.record.path,

@@ -22,7 +22,7 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from vitrine.errors import Interrupted, RunError, VitrineError
+from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -116,7 +116,7 @@ def _follow(me: Launched) -> None:
             sys.exit()
         try:
             _together(partial(work, me.rank), number, me)
-        except (Interrupted, OtherFailed):
+        except (Interrupted, Pruned, OtherFailed):
             pass  # the first process says it
         except Exception as error:
             print(f"vitrine: process {me.rank} of {me.count}: {_in_words(error)}", file=sys.stderr, flush=True)
@@ -133,7 +133,7 @@ def _together(work: Callable[[], None], number: int, me: Launched) -> None:
     init_process_group(store=store, rank=me.rank, world_size=me.count)
     try:
         work()
-    except Interrupted:
+    except (Interrupted, Pruned):
         raise
     except Exception as error:
         told = _store().compare_set(f"failed {number}", "", f"{me.rank} {_in_words(error)}").decode()

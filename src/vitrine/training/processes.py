@@ -16,11 +16,11 @@ from types import FrameType
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
-from vitrine.errors import Interrupted, OutOfTime, RunError, VitrineError
+from vitrine.errors import Interrupted, OutOfTime, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.training.devices import Hardware
 
-TOLD = 3  # exit code of a process that has written its error
+TOLD, PRUNED = 3, 4  # exit codes of a process that has written its error, or where it was pruned
 GRACE_SECONDS = 15.0  # for the other processes to end by themselves once one has ended
 
 
@@ -29,6 +29,7 @@ def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) 
 
     Raises:
         Interrupted: they were asked to stop; as ``OutOfTime``, by the clock.
+        Pruned: they stopped because others do better.
         RunError: one of them failed or was killed; the others are stopped then.
     """
     sys.stdout.flush()
@@ -46,6 +47,8 @@ def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) 
                 raise Interrupted from None
             if error.exit_code == TOLD:
                 raise RunError(record.facts["error"]) from None
+            if error.exit_code == PRUNED:
+                raise Pruned(record.facts["error"]) from None
             how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with code {error.exit_code}"
             hint = "; out of memory?" if error.signal_name == "SIGKILL" else ""
             raise RunError(f"process {error.error_index} of {hardware.devices} {how}{hint}") from None
@@ -73,9 +76,9 @@ def _one(rank: int, work: Callable[[int], None], record: RunRecord, hardware: Ha
         work(rank)
     except (Interrupted, KeyboardInterrupt) as stop:
         sys.exit(stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code)
-    except VitrineError as error:
+    except (VitrineError, Pruned) as error:
         record.update(error=str(error))
-        sys.exit(TOLD)
+        sys.exit(PRUNED if isinstance(error, Pruned) else TOLD)
 
 
 class _Passing:

@@ -15,6 +15,7 @@ from vitrine.data.module import ImageData
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
+from vitrine.training.callbacks import Judge
 from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoint
 from vitrine.training.devices import choose
 from vitrine.training.display import quiet_libraries, show_result
@@ -45,6 +46,7 @@ def resume(
     *,
     began: float | None = None,
     time_from: float | None = None,
+    judge: Judge | None = None,
 ) -> Result:
     """Go on with the run in ``folder`` as it was configured, from its last checkpoint.
 
@@ -54,10 +56,12 @@ def resume(
         overrides: which values those are, as typed; each must be one of ``CHANGEABLE``.
         began: as in :func:`fit`.
         time_from: as in :func:`fit`.
+        judge: as in :func:`fit`.
 
     Raises:
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
         ConfigError: an override would make it another run.
+        Pruned: as in :func:`fit`.
     """
     enter()
     began = time.time() if began is None else began
@@ -88,7 +92,7 @@ def resume(
         hardware = choose(config)
         data = ImageData(config, hardware.accelerator, hardware.per_node)
         end = stop_by(config, began if time_from is None else time_from)
-        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained)
+        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
         if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
             raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")
         times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]

@@ -117,7 +117,7 @@ class CleanStop(Callback):
             self.limit.step_done(module.images_per_step)
         due = trainer.world_size == 1 or trainer.global_step % self._every == 0
         due = due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        if due and (stop := self._agreed(trainer, trained=False)):
+        if due and (stop := self.agreed(trainer, trained=False)):
             self.checkpoints.save(trainer)
             raise stop
 
@@ -139,10 +139,10 @@ class CleanStop(Callback):
         if self.limit is not None:
             self.limit.epoch_done()
         trained = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        if stop := self._agreed(trainer, trained=trained):
+        if stop := self.agreed(trainer, trained=trained):
             raise stop
 
-    def _agreed(self, trainer: pl.Trainer, *, trained: bool) -> Interrupted | None:
+    def agreed(self, trainer: pl.Trainer, *, trained: bool) -> Interrupted | None:
         """What to stop with, if any process has a reason to; every process must ask."""
         asked = self.asked
         stop = asked or (self.limit is not None and self.limit.over(trained=trained))

@@ -34,7 +34,7 @@ from vitrine.training.wandb_service import Service
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the process to end, once W&B is done
-EXIT_CODES = {"finished": 0, "interrupted": 255, "failed": 1}  # 255 is what the client itself says of Ctrl-C
+EXIT_CODES = {"finished": 0, "pruned": 0, "interrupted": 255, "failed": 1}  # 255: as the client itself after Ctrl-C
 CAPTIONS = {"attention": "images, where the model looks, and its predictions"}
 
 

@@ -1,0 +1,144 @@
+"""The report's plots of stored predictions: calibration, classes, what is taken for what."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vitrine.compare.looks import OTHER, Looks, Plot, cut, five_digits, several, short
+from vitrine.compare.predictions import Calibration, Judged, confusion, per_class
+from vitrine.compare.rows import Row
+
+
+def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -> Plot:
+    """Share of images that are right against confidence."""
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [0, 100],
+            "y": [0, 100],
+            "line": {"color": OTHER, "width": 1, "dash": "dot"},
+            "hoverinfo": "skip",
+            "meta": {},
+        }
+    ]
+    for row, one in calibrations[::-1]:
+        colour, symbol, word = looks.of(row)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": five_digits(100 * one.confidence),
+                "y": five_digits(100 * one.accuracy),
+                "text": [f"{count:,} images" for count in one.count.tolist()],
+                "line": {"color": colour, "width": 2},
+                "marker": {"color": colour, "symbol": symbol, "size": 7},
+                "hovertemplate": f"{short(row.brief)}: %{{x:.1f}} % sure, %{{y:.1f}} % right, %{{text}}<extra></extra>",
+                "meta": {"row": word},
+            }
+        )
+    best = min(calibrations, key=lambda pair: pair[1].error)
+    words = (
+        f"{cut(best[0].brief)} is calibrated best: its confidence is {100 * best[1].error:.1f} points from its "
+        "accuracy, on average (expected calibration error, 15 bins). Below the dotted line a model is too sure."
+    )
+    layout = {
+        "height": 420,
+        "xaxis": {"title": {"text": "confidence (%)"}, "range": [0, 103]},
+        "yaxis": {"title": {"text": "images that are right (%)"}, "range": [0, 103]},
+        "hovermode": "closest",
+    }
+    numbers = [["configuration", "ECE (points)"]]
+    numbers += [[row.label, f"{100 * one.error:.2f}"] for row, one in calibrations]
+    return Plot("reliability", "Is confidence earned?", words, traces, layout, numbers)
+
+
+def classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str]) -> Plot:
+    """Share of each class's images that are right: rows by classes."""
+    shares = np.array([per_class(some, len(names)).mean(axis=0) for _, some in by_row])
+    rows, short_names = [short(row.brief) for row, _ in by_row], _distinct(names)
+    texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in shares]
+    over_rows = np.nanmean(shares, axis=0) if not np.isnan(shares).all() else np.zeros(len(names))
+    worst = int(np.nanargmin(over_rows))
+    words = f"Share of each class's test images that are right, in %. Hardest is {names[worst]}: "
+    words += f"{100 * over_rows[worst]:.1f} % on average."
+    numbers = [["configuration", *names]]
+    numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
+    axes = ("class", "configuration")
+    return heatmap("classes", "Class by class", words, shares, texts, short_names, rows, axes, numbers=numbers)
+
+
+def confusions(row: Row, some: Sequence[Judged], names: list[str]) -> Plot:
+    """True class by predicted class, of all runs of a row."""
+    counts = confusion(some, len(names))
+    of_class = counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(of_class, 1)
+    wrong = shares.copy()
+    np.fill_diagonal(wrong, np.nan)  # what is right would outshine every mistake
+    texts = [[str(count) if count else "" for count in line] for line in counts.tolist()]
+    label = cut(row.brief)
+    words = f"{label} has every test image right."
+    if np.nansum(wrong) > 0:
+        true, taken = np.unravel_index(int(np.nanargmax(wrong)), wrong.shape)
+        share = f"{counts[true, taken]} of {int(of_class[true, 0])}"
+        words = f"Most often {label} takes {names[true]} for {names[taken]}: {share}. "
+        words += (
+            f"Counts are over {several(len(some), 'run')}; only mistakes are coloured, by their share of the class."
+        )
+    numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
+    numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
+    axes, short_names = ("predicted class", "true class"), _distinct(names)
+    diagonal = [texts[place][place] for place in range(len(names))]
+    for place in range(len(names)):
+        texts[place][place] = ""
+    plot = heatmap(
+        "confusion", "What is taken for what", words, wrong, texts, short_names, short_names, axes, label, numbers
+    )
+    if len(names) <= 12:
+        plot.layout["annotations"] = [
+            {"x": name, "y": name, "text": text, "showarrow": False}
+            for name, text in zip(short_names, diagonal, strict=True)
+        ]
+    return plot
+
+
+def heatmap(
+    key: str, title: str, words: str, shares: np.ndarray, texts: list[list[str]], across: list[str], down: list[str],
+    axes: tuple[str, str], choice: str = "", numbers: list[list[str]] | None = None,
+) -> Plot:  # fmt: skip
+    """Shares in [0, 1] as a grid, ``down`` by ``across``, with a text in each cell."""
+    readable = len(across) <= 12
+    trace = {
+        "type": "heatmap",
+        "z": [[None if np.isnan(value) else round(100 * float(value), 2) for value in line] for line in shares],
+        "x": across,
+        "y": down,
+        "text": texts,
+        "texttemplate": "%{text}" if readable else "",
+        "hovertemplate": f"{axes[1]} %{{y}}, {axes[0]} %{{x}}: %{{text}}<extra></extra>",
+        "colorscale": "Blues",
+        "showscale": False,
+        "xgap": 1,
+        "ygap": 1,
+        "meta": {},
+    }
+    layout = {
+        "height": 140 + max(180, min(620, 34 * len(down))),
+        "xaxis": {"title": {"text": axes[0]}, "type": "category", "showgrid": False, "ticks": "", "automargin": True},
+        "yaxis": {
+            "title": {"text": axes[1]},
+            "type": "category",
+            "autorange": "reversed",
+            "showgrid": False,
+            "ticks": "",
+            "automargin": True,
+        },
+    }
+    return Plot(key, title, words, [trace], layout, numbers or [], choice)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Class names that fit beside a plot, still all different."""
+    short_names = [short(name, 14) for name in names]
+    return [name if short_names.count(name) == 1 else f"{place} {name}" for place, name in enumerate(short_names)]

@@ -1,0 +1,95 @@
+"""What all of the report's plots share: colours and marks of rows, how names and numbers are written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vitrine.compare.compared import Compared
+from vitrine.compare.metric import Metric
+from vitrine.compare.rows import Row
+from vitrine.compare.statistics import Interval
+
+# Told apart with any colour vision (by their symbols too), and at least 3:1 against the page in light and dark.
+COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
+OTHER = "#8b9198"  # of rows beyond the colours
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot with what it says.
+
+    Attributes:
+        key: its name in the page.
+        title: heading.
+        words: what is to be seen in it, in a sentence.
+        traces, layout: for plotly.
+        numbers: the same as a table, headings first; empty where the page has it in its large table.
+        choice: what the reader chooses by a menu, if this is one of several of the same heading.
+    """
+
+    key: str
+    title: str
+    words: str
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any]
+    numbers: list[list[str]] = field(default_factory=list)
+    choice: str = ""
+
+
+class Looks:
+    """What each row is drawn with: best rows in colours, in the order of their means; the baseline always."""
+
+    def __init__(self, compared: Compared) -> None:
+        rows = [one.row for one in compared.summaries]
+        baseline = compared.findings.baseline
+        coloured = rows[: len(COLOURS)]
+        if baseline not in coloured:
+            coloured = [*coloured[:-1], baseline]
+        self.coloured = coloured
+        self.others = [row for row in rows if row not in coloured]
+
+    def of(self, row: Row) -> tuple[str, str, str]:
+        """Colour, symbol and the word that the page knows the row by."""
+        if row in self.coloured:
+            index = self.coloured.index(row)
+            return COLOURS[index], SYMBOLS[index], str(index)
+        return OTHER, "circle", "others"
+
+
+def short(name: str, most: int = 28) -> str:
+    """A name that fits beside a plot, safe in plotly's own markup."""
+    return cut(name, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def cut(name: str, most: int = 28) -> str:
+    """A name with at most so many letters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def written(interval: Interval, metric: Metric) -> str:
+    """A mean with half its interval and unit."""
+    half = "" if np.isnan(interval.half) else f" ± {metric.number(interval.half)}"
+    return f"{metric.number(interval.mean)}{half}{metric.unit}"
+
+
+def five_digits(values: np.ndarray) -> list[float]:
+    """Values as short as a plot needs them."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+def unit_of(metric: Metric) -> str:
+    """As it follows an axis' title: `` (%)``."""
+    return f" ({metric.unit.strip()})" if metric.unit else ""
+
+
+def several(number: int, what: str) -> str:
+    """A number with its noun: ``3 runs``."""
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

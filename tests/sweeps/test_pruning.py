@@ -1,0 +1,154 @@
+"""Runs that a search stops early: what the rules say, and what real trainings and real commands leave."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState
+from running import ROOT, SMALL
+
+import vitrine
+from vitrine.errors import Pruned
+from vitrine.runs import RunRecord
+from vitrine.sweeps.pruning import Pruner
+from vitrine.sweeps.study import open_study
+from vitrine.training.fit import fit
+from vitrine.training.resume import resume
+
+
+def study_of(folder, *curves):
+    """A study of finished trials with these accuracies after each epoch."""
+    study = open_study(folder, ["val/acc"])
+    for curve in curves:
+        trial = study.ask()
+        for epoch, value in enumerate(curve, start=1):
+            trial.report(value, epoch)
+        study.tell(trial, curve[-1])
+    return study
+
+
+def test_the_median_stops_what_five_others_leave_behind_after_a_quarter_of_its_epochs(tmp_path):
+    study = study_of(tmp_path, *[[0.2, 0.3 + 0.1 * number, 0.8, 0.9] for number in range(5)])
+    bad, good = study.ask(), study.ask()
+    judge = Pruner(tmp_path, bad.number, "median", "val/acc", epochs=8)
+    assert not judge(1, {"val/acc": 0.0})
+    assert judge(2, {"val/acc": 0.4})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert judge(2, {"val/acc": 0.9})  # the epoch was told before: a run that goes on has it again
+    assert not Pruner(tmp_path, good.number, "median", "val/acc", epochs=8)(2, {"val/acc": 0.6})
+    assert open_study(tmp_path).trials[bad.number].intermediate_values == {1: 0.0, 2: 0.4}
+
+
+def test_successive_halving_lets_the_best_quarter_go_on(tmp_path):
+    study = open_study(tmp_path, ["val/acc"])
+    stopped = []
+    for value in (0.5, 0.4, 0.6, 0.3, 0.2):
+        trial = study.ask()
+        stopped.append(
+            Pruner(tmp_path, trial.number, "successive_halving", "val/acc", epochs=16)(1, {"val/acc": value})
+        )
+        study.tell(trial, state=TrialState.PRUNED if stopped[-1] else None, values=None if stopped[-1] else value)
+    assert stopped == [False, True, False, True, True]
+
+
+def test_a_run_of_a_trial_that_is_over_is_left_alone(tmp_path):
+    study = study_of(tmp_path, *[[0.9, 0.9]] * 6)
+    assert not Pruner(tmp_path, 0, "median", "val/acc", epochs=4)(3, {"val/acc": 0.0})
+    assert len(study.trials) == 6
+
+
+@dataclass(frozen=True)
+class After:
+    """Stops a run after an epoch."""
+
+    last: int
+
+    def __call__(self, epoch, metrics):
+        assert set(metrics) == {"val/acc", "val/loss"}
+        return epoch == self.last
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    """A real training of three epochs that was stopped after the second."""
+    config = vitrine.compose(
+        [
+            *SMALL,
+            "trainer.max_epochs=3",
+            "debug.limit_batches=2",
+            "accelerator=cpu",
+            f"paths.output_dir={tmp_path_factory.mktemp('pruned')}",
+        ]
+    )
+    with pytest.raises(Pruned, match=r"after epoch 2 of 3, at val/acc 0\.\d{4}, val/loss"):
+        fit(config, judge=After(2))
+    (run,) = (Path(config.paths.output_dir) / "runs").iterdir()
+    return RunRecord(run)
+
+
+def test_a_pruned_run_says_so_is_not_tested_and_can_be_gone_on_with(pruned):
+    assert pruned.status == "pruned"
+    assert pruned.facts["error"].startswith("after epoch 2 of 3")
+    assert pruned.metrics == {}
+    assert [row["epoch"] for row in pruned.history() if "val/acc" in row] == [1, 2]
+    assert not (pruned.path / "predictions.npz").exists()
+    result = resume(pruned.path)
+    assert pruned.status == "finished"
+    assert "test/acc" in result.metrics
+
+
+def test_the_first_of_several_processes_decides_for_all(tmp_path):
+    config = vitrine.compose([*SMALL, "debug.limit_batches=2", "accelerator=cpu_ddp", f"paths.output_dir={tmp_path}"])
+    with pytest.raises(Pruned, match="after epoch 1 of 2"):
+        fit(config, folder=tmp_path / "run", judge=After(1))
+    assert RunRecord(tmp_path / "run").status == "pruned"
+
+
+def test_the_last_epoch_stops_nothing(tmp_path):
+    config = vitrine.compose(
+        [*SMALL, "trainer.max_epochs=1", "debug.limit_batches=1", "accelerator=cpu", f"paths.output_dir={tmp_path}"]
+    )
+    assert "test/acc" in fit(config, judge=After(1)).metrics
+
+
+def test_a_killed_search_of_real_trainings_goes_on_and_prunes(tmp_path):
+    words = [
+        *SMALL,
+        "data.batch_size=64",
+        "accelerator=cpu",
+        "optimizer.lr=3e-3,1e-7",
+        "sweep.sampler=grid",
+        "sweep.metrics=[val/loss]",
+        "sweep.pruner=successive_halving",
+    ]
+    forked = ["hydra/launcher=process", "launcher.workers=1", "launcher.threads=1"]
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *forked]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("outputs/sweeps/*/*/checkpoints/last.ckpt")):
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "outputs" / "sweeps").iterdir()
+    facts = json.loads((folder / "sweep.json").read_text())["search"]
+    assert [(row["varies"]["optimizer.lr"], row["state"]) for row in facts["trials"]] == [
+        ("0.003", "finished"),
+        ("1e-07", "pruned"),
+    ]
+    good, bad = (RunRecord(folder / row["folders"][0]) for row in facts["trials"])
+    assert (good.status, bad.status) == ("finished", "pruned")
+    assert facts["trials"][0]["values"] == {"val/loss": good.metrics["val/loss"]}
+    assert [row["epoch"] for row in good.history() if "val/acc" in row] == [1, 2]
+    assert [row["epoch"] for row in bad.history() if "val/acc" in row] == [1]
+    assert "pruned after epoch 1 of 2" in done.stdout
+    assert "python train.py" in done.stdout
+    assert "optimizer.lr=0.003" in done.stdout

@@ -1,0 +1,335 @@
+"""Searches: which trials are made, what Optuna is told of them, and what is found when the command is given again."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import searching
+from optuna.trial import TrialState
+from searching import TWO, accuracy, run, search, train
+
+from vitrine.errors import ConfigError, RunError
+from vitrine.sweeps.ranking import chosen, conclude, described, rows
+from vitrine.sweeps.trial import outcome
+
+RANDOM = [*TWO, "sweep.sampler=random"]
+
+
+def chosen_values(one):
+    """What was chosen for each trial, in order."""
+    return [trial.user_attrs["varies"] for trial in one.trials()]
+
+
+def trained(one):
+    """Run folders, as often as they were trained."""
+    return Counter((one.sweep.folder / "trained.txt").read_text().split())
+
+
+def process(folder, seconds, *words):
+    """Another process of the search."""
+    command = [sys.executable, searching.__file__, str(folder), str(seconds), *words]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+@pytest.mark.parametrize(("sampler", "count"), [("tpe", 12), ("random", 4), ("cmaes", 8), ("nsga2", 7)])
+def test_a_sampler_is_told_what_its_trials_reached_and_chooses_the_same_though_it_was_stopped(
+    tmp_path, monkeypatch, sampler, count
+):
+    monkeypatch.setattr("vitrine.sweeps.study.POPULATION", 3)  # of the trials that NSGA-II draws at random
+    words = [*TWO, f"sweep.sampler={sampler}", f"sweep.n_trials={count}"]
+    whole = run(search(tmp_path / "a", *words))
+    run(search(tmp_path / "b", *words), most=count - 3)
+    stopped = run(search(tmp_path / "b", *words))
+
+    assert chosen_values(whole) == chosen_values(stopped)
+    assert (
+        len({values["optimizer.lr"] for values in chosen_values(whole)}) >= 3
+    )  # NSGA-II's children take after parents
+    assert len(whole.trials()) == count
+    for trial in whole.trials():
+        (only,) = whole.runs(trial.number)
+        assert trial.state == TrialState.COMPLETE
+        assert trial.value == accuracy(only.config)
+        assert only.folder.name.startswith(only.told)
+        assert f"{only.config.optimizer.lr!r}" == trial.user_attrs["varies"]["optimizer.lr"]
+    assert set(trained(stopped).values()) == {1}
+
+
+def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
+    words = [*TWO, "sweep.sampler=tpe", "sweep.n_trials=24"]
+    one, other = run(search(tmp_path, *words)), run(search(tmp_path, *words, "seed=1"), most=3)
+    assert one.sweep.folder != other.sweep.folder
+    assert chosen_values(one)[:3] != chosen_values(other)
+    rates = [math.log10(float(values["optimizer.lr"])) for values in chosen_values(one)]
+    assert sum(abs(rate + 3) for rate in rates[-10:]) < sum(abs(rate + 3) for rate in rates[:10])
+    shares = described(one)["search"]["importance"]["val/acc"]
+    assert shares["optimizer.lr"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_search_is_done_when_it_has_its_trials_and_can_be_given_more(tmp_path):
+    first = run(search(tmp_path, *RANDOM, "sweep.n_trials=3"))
+    before = chosen_values(first)
+    again = search(tmp_path, *RANDOM, "sweep.n_trials=3")
+    assert again.done
+    assert again.ask() is None
+    more = search(tmp_path, "sweep.pruner=median", *TWO, "sweep.sampler=tpe", "sweep.n_trials=5")
+    assert more.sweep.folder == first.sweep.folder
+    assert not more.done
+    run(more)
+    assert chosen_values(more)[:3] == before
+    assert len(more.trials()) == 5
+    assert set(trained(more).values()) == {1}
+
+
+def test_what_else_is_asked_for_is_another_search(tmp_path):
+    first = search(tmp_path, *RANDOM, "sweep.n_trials=3").sweep.folder
+    assert search(tmp_path, *RANDOM, "sweep.n_trials=4", "logger=tensorboard").sweep.folder == first
+    for words in (
+        [*RANDOM, "model=vit_nano"],
+        [TWO[0], "optimizer.weight_decay=tag(log,interval(1e-3,0.5))", "sweep.sampler=random"],
+        [*RANDOM, "sweep.metrics=[val/loss]"],
+        [*RANDOM, "sweep.repeats=2"],
+        [*RANDOM, "rerun=true"],
+    ):
+        assert search(tmp_path, *words, "sweep.n_trials=3").sweep.folder != first
+
+
+def test_a_killed_process_s_trial_is_gone_on_with_by_the_same_command(tmp_path):
+    words = [*RANDOM, "sweep.n_trials=3"]
+    killed = process(tmp_path, 60, *words)
+    while not list(tmp_path.glob("sweeps/*/*/config.yaml")):
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    one = search(tmp_path, *words)
+    (begun,) = one.trials()
+    assert begun.state == TrialState.RUNNING
+    run(one)
+    assert len(one.trials()) == 3
+    assert {trial.state for trial in one.trials()} == {TrialState.COMPLETE}
+    assert chosen_values(one)[0] == begun.user_attrs["varies"]
+    assert trained(one) == Counter({one.runs(number)[0].folder.name: 2 if number == 0 else 1 for number in range(3)})
+
+
+def test_a_trial_whose_suggestion_was_cut_short_is_made_anew(tmp_path):
+    words = [*RANDOM, "sweep.n_trials=2"]
+    search(tmp_path, *words).study.ask()  # killed before anything else was written
+    one = run(search(tmp_path, *words))
+    assert [trial.state for trial in one.trials()] == [TrialState.COMPLETE] * 2
+    assert one.study.trials[0].state == TrialState.FAIL
+
+
+def test_processes_share_a_search_and_no_trial_is_made_twice(tmp_path):
+    words = [*RANDOM, "sweep.n_trials=8"]
+    other = process(tmp_path, 0.3, *words)
+    while not list(tmp_path.glob("sweeps/*/study.journal")):
+        time.sleep(0.05)
+    one = run(search(tmp_path, *words), seconds=0.3)
+    assert other.wait(timeout=30) == 0
+    assert len(one.trials()) == 8
+    assert len(trained(one)) == 8
+    assert set(trained(one).values()) == {1}
+    pids = {json.loads((run.folder / "run.json").read_text())["pid"] for run in one.sweep.trials}
+    assert pids == {os.getpid(), other.pid}
+
+
+def test_a_trial_with_repeats_is_the_mean_over_its_seeds(tmp_path):
+    one = run(search(tmp_path, *RANDOM, "sweep.n_trials=2", "sweep.repeats=3", "seed=5"))
+    for trial in one.trials():
+        runs = one.runs(trial.number)
+        assert [each.config.seed for each in runs] == [5, 6, 7]
+        assert trial.value == pytest.approx(sum(accuracy(each.config) for each in runs) / 3)
+    assert len(one.sweep.trials) == 6
+    (best,) = chosen(one, rows(one))
+    assert best.count == 3
+    assert "seed" not in best.varies
+
+
+def test_with_a_pruner_the_first_seed_says_whether_there_are_others(tmp_path):
+    one = search(tmp_path, *RANDOM, "sweep.n_trials=1", "sweep.repeats=2", "sweep.pruner=median")
+    first = one.ask()
+    assert first.judge is not None
+    assert one.ask() is None
+    train(first)
+    one.tell(first, outcome(first.folder))
+    second = one.ask()
+    assert (second.config.seed, second.judge) == (1, None)
+
+
+def test_launchers_are_given_several_at_once_but_not_more_than_can_be_learned_from(tmp_path):
+    one = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12")
+    given = [one.ask(waits=True) for _ in range(4)]
+    assert [trial is None for trial in given] == [False, False, False, True]
+    begun = []
+    one.begins = begun.append
+    one.begun(given[0])
+    assert begun == given[:1]
+    other = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12", "launcher.workers=1")
+    assert other.ask() is not None
+    assert other.ask() is None
+    assert not other.done
+
+
+def test_failures_are_told_and_tried_again_unless_they_gave_no_number(tmp_path, capsys):
+    words = ["depth=1,2,3,4", "sweep.sampler=grid"]
+
+    def reach(config):
+        return {1: "out of memory", 2: {"val/acc": 0.7}, 3: {"val/acc": math.nan}, 4: {"val/acc": 0.6}}[
+            config.model.depth
+        ]
+
+    one = run(search(tmp_path, *words), reach)
+    assert [trial.state.name for trial in one.trials()] == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
+    assert conclude(one) == 2
+    told = capsys.readouterr()
+    assert "2 of 4 trials failed" in told.err
+    assert "depth=1: out of memory" in told.err
+    assert "depth=3: val/acc is not a number" in told.err
+    again = run(search(tmp_path, *words), lambda config: 0.8)
+    assert conclude(again) == 1
+    assert [row.varies["depth"] for row in rows(again)] == ["1", "2", "4", "3"]
+    assert [row.state for row in rows(again)] == ["finished"] * 3 + ["failed"]
+    assert sorted(trained(again).values()) == [1, 1, 1, 2]
+
+
+def test_a_loss_that_is_no_number_is_a_failure_whatever_the_accuracy_is(tmp_path):
+    one = run(search(tmp_path, *RANDOM, "sweep.n_trials=1"), lambda config: {"val/acc": 0.1, "val/loss": math.nan})
+    assert [(row.state, row.why) for row in rows(one)] == [("failed", "val/loss is not a number")]
+
+
+def test_what_cannot_be_combined_is_avoided_and_does_not_count(tmp_path, capsys):
+    words = ["model=vit_nano", "patch=2,4,7,14,16", "sweep.sampler=tpe", "sweep.n_trials=25"]
+    one = run(search(tmp_path, *words), lambda config: 0.5 + 0.1 * (config.model.patch_size == 4))
+    assert len(one.trials()) == 25
+    assert {values["patch"] for values in chosen_values(one)} == {"2", "4"}  # digits are 8 pixels wide
+    assert one.infeasible()
+    for trial in one.infeasible():
+        assert trial.state == TrialState.PRUNED
+        assert "must divide the image size, 8" in trial.user_attrs["infeasible"]
+    late = [trial for trial in one.infeasible() if trial.number >= 20]
+    assert len(late) < len(one.infeasible()) / 2
+    assert len(rows(one)) == 2  # each configuration once
+    assert sorted(trained(one).values()) == [1, 1]
+    conclude(one)
+    assert "suggestions could not be trained" in capsys.readouterr().err
+
+
+def test_a_grid_is_every_combination_once_in_its_order(tmp_path):
+    words = ["patch=2,7,4", "model.drop_path=interval(0,0.2)", "sweep.sampler=grid"]
+    with pytest.raises(ConfigError, match="needs a step"):
+        search(tmp_path, *words)
+    words[1] = "model.drop_path=0.0,0.1"
+    one = run(search(tmp_path, *words))
+    assert [tuple(values.values()) for values in chosen_values(one)] == [
+        ("2", "0.0"),
+        ("2", "0.1"),
+        ("4", "0.0"),
+        ("4", "0.1"),
+    ]
+    assert len(one.infeasible()) == 2
+    assert run(search(tmp_path, *words, "sweep.n_trials=3")).done
+
+
+def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
+    words = ["depth=1,2,3,4,6", "sweep.sampler=grid", "sweep.metrics=[val/acc,parameters]"]
+    reached = {1: 0.5, 2: 0.7, 3: 0.6, 4: 0.9, 6: 0.9}  # depth 3 has more parameters than 2, and is worse; 6 than 4
+    one = run(search(tmp_path, *words), lambda config: reached[config.model.depth])
+    best = chosen(one, rows(one))
+    assert [each.varies["depth"] for each in best] == ["4", "2", "1"]
+    assert [each.metrics["parameters"] for each in best] == [4000, 2000, 1000]
+    assert conclude(one) == 0
+    shown = capsys.readouterr().out
+    assert "depth=2 (val/acc 0.7000, parameters 2,000; test/acc 0.5000)" in shown
+    assert f"python train.py {_out(tmp_path)} depth=2" in shown
+    facts = described(one)["search"]
+    assert [each["command"] for each in facts["pareto"]] == [
+        f"python train.py {_out(tmp_path)} depth={depth}" for depth in (4, 2, 1)
+    ]
+
+
+def test_nsga2_searches_for_such_a_front(tmp_path):
+    words = [
+        *TWO,
+        "depth=1,2,3,4",
+        "sweep.sampler=nsga2",
+        "sweep.n_trials=12",
+        "sweep.metrics=[val/acc,images_per_second]",
+    ]
+    one = run(search(tmp_path, *words))
+    assert [len(trial.values) for trial in one.trials()] == [2] * 12
+    assert [direction.name for direction in one.study.directions] == ["MAXIMIZE", "MAXIMIZE"]
+
+
+def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, capsys):
+    one = run(search(tmp_path, *RANDOM, "model=vit_nano", "patch=2", "sweep.n_trials=4"))
+    assert conclude(one) == 0
+    shown = capsys.readouterr().out
+    lines = [line.split() for line in shown.splitlines() if line.endswith("finished")]
+    values = [float(line[2]) for line in lines]
+    assert values == sorted(values, reverse=True)
+    assert len(values) == 4
+    best = lines[0]
+    words = f"model=vit_nano patch=2 optimizer.lr={best[0]} optimizer.weight_decay={best[1]}"
+    command = f"python train.py {_out(tmp_path)} {words}"
+    assert command in shown
+    assert shown.count("test/acc") == 1
+    facts = described(one)
+    assert facts["best"]["command"] == command
+    assert facts["best"]["mean"] == pytest.approx(values[0], abs=1e-4)
+    assert [row["values"]["val/acc"] for row in facts["search"]["trials"]] == pytest.approx(values, abs=1e-4)
+    assert facts["search"]["space"]["optimizer.lr"] == {"low": 1e-4, "high": 1e-2, "log": True}
+
+
+def test_losses_are_ranked_from_below(tmp_path):
+    words = ["depth=1,2,3", "sweep.sampler=grid", "sweep.metrics=[val/loss]"]
+    one = run(search(tmp_path, *words), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
+    assert rows(one)[0].varies == {"depth": "2"}
+    assert one.study.best_trial.user_attrs["varies"] == {"depth": "2"}
+
+
+def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
+    words = ["sweep.name=mine", "sweep.n_trials=1"]
+    run(search(tmp_path, *RANDOM, *words))
+    with pytest.raises(
+        ConfigError, match=r"another search: its space .*high: 0\.01.*this one's.*high: 0\.1.*sweep\.name"
+    ):
+        search(tmp_path, "optimizer.lr=tag(log,interval(1e-4,1e-1))", TWO[1], "sweep.sampler=random", *words)
+    with pytest.raises(ConfigError, match=r"its metrics \[val/acc\], this one's \[val/loss\]"):
+        search(tmp_path, *RANDOM, *words, "sweep.metrics=[val/loss]")
+    grid = tmp_path / "sweeps" / "theirs"
+    grid.mkdir()
+    (grid / "sweep.json").write_text('{"format": 1}')
+    with pytest.raises(ConfigError, match="a sweep that is no search"):
+        search(tmp_path, *RANDOM, "sweep.name=theirs", "sweep.n_trials=1")
+
+
+def test_half_a_line_at_the_journal_s_end_is_dropped_and_a_damaged_journal_is_told(tmp_path):
+    words = [*RANDOM, "sweep.n_trials=2"]
+    one = run(search(tmp_path, *words))
+    journal = one.sweep.folder / "study.journal"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code": 5, "wor')
+    assert run(search(tmp_path, *RANDOM, "sweep.n_trials=3")).done
+    journal.write_bytes(b"not a journal\n" + whole)
+    with pytest.raises(RunError, match=r"cannot read .*study.journal"):
+        search(tmp_path, *words)
+
+
+def test_a_search_that_can_train_nothing_more_comes_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrine.sweeps.search.IN_VAIN", 3)
+    words = ["patch=2,7,14,16", "sweep.sampler=random", "sweep.n_trials=1000"]
+    one = search(tmp_path, *words)
+    run(one)
+    assert 0 < len(one.trials()) < 1000
+
+
+def _out(folder: Path) -> str:
+    return f"paths.output_dir={folder}"
