@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from vitrine import compose
+from vitrine.composition import launcher, points
 from vitrine.config.plain import to_plain
 from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
@@ -92,6 +93,11 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
         compose([f"like={run.path}", "logger=csv", "logger.wandb.mode=offline"])
     with pytest.raises(ConfigError, match=r"callbacks\.ema is off"):
         compose([f"like={run.path}", "callbacks.ema.decay=0.9"])
+    words = [f"like={run.path}", "seed=1,2", "logger.wandb.mode=offline"]
+    assert [one.config.logger.wandb.mode for one in points("train", words, multirun=True)] == ["offline"] * 2
+    assert launcher(words) == "basic"
+    with pytest.raises(ConfigError, match=r"logger\.wandb is off"):
+        points("train", words[1:], multirun=True)
 
 
 @pytest.mark.parametrize(
