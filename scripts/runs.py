@@ -24,7 +24,8 @@ from vitrine.atomic import replacing
 from vitrine.errors import RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.difference import difference
-from vitrine.runs.registry import Found, best, find, flat, remove
+from vitrine.runs.flat import flat
+from vitrine.runs.registry import Found, best, find, remove
 
 SCREENFUL = 40  # rows that a terminal is given, unless it asks for more
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"

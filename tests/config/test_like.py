@@ -8,7 +8,7 @@ from vitrine.composition import launcher, points
 from vitrine.config.plain import to_plain
 from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
-from vitrine.runs.registry import flat
+from vitrine.runs.flat import flat
 
 RECIPE = ["data=mnist", "model=vit_nano", "position=rope", "optimizer=sgd", "optimizer.lr=0.25", "trainer.max_epochs=7"]
 RECIPE += ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=3", "augment.mixup=0.5", "tags=[a]"]

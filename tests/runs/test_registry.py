@@ -10,7 +10,8 @@ import pytest
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.difference import difference
-from vitrine.runs.registry import INDEX, best, find, remove
+from vitrine.runs.index import INDEX
+from vitrine.runs.registry import best, find, remove
 
 
 def make(
@@ -73,7 +74,7 @@ def test_the_index_says_what_the_folders_say(outputs):
 
 def test_a_second_listing_reads_no_run(outputs, monkeypatch):
     before = columns(outputs)
-    monkeypatch.setattr("vitrine.runs.registry._read", None)
+    monkeypatch.setattr("vitrine.runs.index._read", None)
     assert columns(outputs) == before
 
 

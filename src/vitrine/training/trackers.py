@@ -17,7 +17,7 @@ from vitrine.config.plain import to_plain
 from vitrine.config.schema import TensorBoardConfig, TrainConfig
 from vitrine.errors import first_line
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.runs.registry import flat
+from vitrine.runs.flat import flat
 
 
 class Tracker(Protocol):
