@@ -185,6 +185,29 @@ def test_a_private_run_sends_no_machine_and_no_path(outputs, runs):
     assert not names & {"requirements.txt", "wandb-metadata.json", "diff.patch"}
 
 
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import runs
+
+    return runs
+
+
+def test_a_value_of_several_lines_stays_in_its_row(script, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run.json").write_text(json.dumps({"status": "failed", "error": "ValueError: no\n\tnor that"}))
+    monkeypatch.setattr("sys.argv", ["runs.py", "list", str(tmp_path), "--columns", "status,error"])
+    script.main()
+    assert capsys.readouterr().out == "status\terror\nfailed\tValueError: no nor that\n"
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+def test_a_limit_that_is_no_number_of_rows_is_refused(script, monkeypatch, capsys, number):
+    monkeypatch.setattr("sys.argv", ["runs.py", "list", f"--limit={number}"])
+    with pytest.raises(SystemExit, match="2"):
+        script.main()
+    assert f"{number} is not a whole number from 1 on" in capsys.readouterr().err
+
+
 def test_finding_runs_imports_nothing_heavy(tmp_path):
     code = "import sys, vitrine.runs.registry, vitrine.runs.difference; print(*sys.modules, sep='\\n')"
     done = python("-c", code, cwd=tmp_path)
@@ -212,11 +235,11 @@ def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
     from wandb_workspace import layout
 
     asked = json.loads(
-        layout("me/mine", ["model.position", "seed"], "sweep")._to_model().model_dump_json(by_alias=True)
+        layout("me/mine", ["model.position", "seed"], "my 'sweep'")._to_model().model_dump_json(by_alias=True)
     )
     (chosen,) = asked["spec"]["section"]["runSets"]
     assert [one["name"] for one in chosen["grouping"]] == ["model.value.position", "seed.value"]
-    assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "sweep"]
+    assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "my 'sweep'"]
     panels = [one for part in asked["spec"]["section"]["panelBankConfig"]["sections"] for one in part["panels"]]
     assert {tuple(one["config"].get("metrics") or ()) for one in panels} >= {("val/acc",), ("val/loss",), ("test/acc",)}
     for project, key, told in (("mine", "seed", "ENTITY/PROJECT"), ("a/b", "position", "did you mean model.position")):
