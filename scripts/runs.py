@@ -7,12 +7,13 @@ python scripts/runs.py show RUN
 python scripts/runs.py diff RUN RUN                            # configuration, code, versions, machine, metrics
 python scripts/runs.py best data=mnist --by val/acc            # the test accuracy is shown of the chosen run alone
 python scripts/runs.py export --to runs.csv                    # or .json: every column
-python scripts/runs.py rm RUN RUN                              # asks first
+python scripts/runs.py rm RUN RUN                              # asks first; deletes all of them or none
 """
 
 import argparse
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -23,7 +24,8 @@ from vitrine.atomic import replacing
 from vitrine.errors import RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.difference import difference
-from vitrine.runs.registry import Found, best, find, flat, remove
+from vitrine.runs.flat import flat
+from vitrine.runs.registry import Found, best, find, remove
 
 SCREENFUL = 40  # rows that a terminal is given, unless it asks for more
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -39,7 +41,9 @@ def main() -> None:
     several.add_argument("--since", metavar="TIME", help="started since then: 2026-01-31, or 7d, 12h, 30m ago")
     listing = commands.add_parser("list", parents=[several], help="a line for each run")
     listing.add_argument("--columns", default=COLUMNS, metavar="A,B,..", help=f"by default {COLUMNS}")
-    listing.add_argument("--limit", type=int, metavar="N", help=f"the newest N; {SCREENFUL} in a terminal, else all")
+    listing.add_argument(
+        "--limit", type=positive, metavar="N", help=f"the newest N; {SCREENFUL} in a terminal, else all"
+    )
     listing.set_defaults(do=list_runs)
     showing = commands.add_parser("show", help="all about one run")
     showing.add_argument("run")
@@ -56,6 +60,7 @@ def main() -> None:
     removing = commands.add_parser("rm", help="delete runs, each as a whole; asks first")
     removing.add_argument("runs", nargs="+", metavar="RUN")
     removing.add_argument("--yes", action="store_true", help="do not ask")
+    removing.add_argument("--force", action="store_true", help="also what reads as running on another machine")
     removing.set_defaults(do=delete)
     options, more = parser.parse_known_args()  # words may come after flags, too
     if any(word.startswith("-") or "words" not in options for word in more):
@@ -65,7 +70,8 @@ def main() -> None:
     try:
         options.do(options)
     except VitrineError as error:
-        sys.exit(f"vitrine: {error}")
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read has seen enough: runs.py list | head
 
@@ -139,6 +145,7 @@ def export(options: argparse.Namespace) -> None:
 
 def delete(options: argparse.Namespace) -> None:
     """Delete runs, once that is certain."""
+    options.runs = list(dict.fromkeys(options.runs))
     records = [RunRecord.open(run) for run in options.runs]
     for record in records:
         size = sum(path.lstat().st_size for path in record.path.rglob("*") if not path.is_dir())
@@ -149,8 +156,7 @@ def delete(options: argparse.Namespace) -> None:
         if input(f"delete {count(len(records))}? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing deleted")
             return
-    for record in records:
-        remove(record.path)
+    remove(options.runs, force=options.force)
     print(f"{count(len(records))} deleted")
 
 
@@ -167,6 +173,13 @@ def chosen(options: argparse.Namespace) -> Found:
             column, _, values = word.partition("=")
             found = found.where(column, values)
     return found.since(options.since) if options.since else found
+
+
+def positive(word: str) -> int:
+    """A number of rows."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 1 on")
+    return int(word)
 
 
 def cell(value: Any) -> Any:
@@ -186,7 +199,7 @@ def shown(name: str, value: Any) -> str:
         return f"{value:.4f}" if name.endswith(("acc", "loss")) else f"{value:g}"
     if isinstance(value, list):
         return ",".join(map(str, value)) or "-"
-    return str(value)
+    return re.sub(r"\s*[\t\r\n]\s*", " ", str(value))  # a row is a line, with tabs in it
 
 
 def section(title: str, rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitrine.config import TrainConfig
 from vitrine.config.overrides import keys
-from vitrine.errors import VitrineError, nearest
+from vitrine.errors import VitrineError, first_line, nearest
 
 
 def main() -> None:
@@ -25,12 +25,12 @@ def main() -> None:
     try:
         workspace = layout(options.project, options.keys, options.group)
     except VitrineError as error:
-        sys.exit(f"vitrine: {error}")
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(2)
     try:
         workspace.save()
     except Exception as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        sys.exit(f"vitrine: the view could not be saved: {told} (`wandb login` logs in)")
+        sys.exit(f"vitrine: the view could not be saved: {first_line(error)} (`wandb login` logs in)")
     print(workspace.url)
 
 
@@ -64,7 +64,7 @@ def layout(project: str, varying: list[str], group: str | None = None) -> Any:
         panels.ParallelCoordinatesPlot(columns=[panels.ParallelCoordinatesPlotColumn(one) for one in columns]),
         panels.ParameterImportancePlot(with_respect_to="val/acc"),
     ]
-    filters = ["Metric('State') == 'finished'", *([f"Metric('Group') == '{group}'"] if group else [])]
+    filters = ["Metric('State') == 'finished'", *([f"Metric('Group') == {group!r}"] if group else [])]
     return workspaces.Workspace(
         entity=entity,
         project=name,

@@ -32,7 +32,7 @@ def outputs(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     first = only_run(folder)
-    words = [f"like={first.relative_to(folder)}", "logger=csv", "paths.output_dir=other"]
+    words = [f"like={first.relative_to(folder)}", "logger.wandb.mode=disabled", "paths.output_dir=other"]
     words += ["debug.limit_batches=1", "-m", "optimizer.lr=0.5"]
     done = python(str(ROOT / "train.py"), *words, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -68,9 +68,9 @@ def test_diff_shows_what_was_typed_and_nothing_else(command, runs):
     assert done.returncode == 0, done.stderr
     sections = dict(part.strip().split("\n", 1) for part in done.stdout.split("\n\n"))
     shown = [line.split("\t") for line in sections["config"].splitlines()[1:]]
-    changed = [row for row in shown if not row[0].startswith("logger.")]
-    assert changed == [
-        ["optimizer.lr", changed[0][1], "0.5"],
+    assert shown == [
+        ["optimizer.lr", shown[0][1], "0.5"],
+        ["logger.wandb.mode", "offline", "disabled"],
         ["paths.output_dir", "outputs", "other"],
         ["debug.limit_batches", "-", "1"],
     ]
@@ -100,7 +100,7 @@ def test_the_best_shows_its_test_accuracy_and_test_accuracy_does_not_choose(comm
     shown = dict(line.split("\t") for line in done.stdout.splitlines() if "\t" in line)
     assert (shown["run"], shown["test/acc"]) == (runs[better], f"{metrics[better]['test/acc']:.4f}")
     refused = command("best", "outputs", "--by", "test/acc")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "test/acc chooses nothing" in refused.stderr
 
 
@@ -131,7 +131,7 @@ def test_every_column_is_exported(command, outputs, runs):
 )
 def test_a_mistake_gets_one_clear_message(command, words, told):
     done = command(*words)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(told)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -159,7 +159,7 @@ def test_deleting_asks_and_deletes_the_whole(command, outputs):
     (copy / "run.json").write_text('{"status": "failed"}')
     (copy / "notes.txt").write_text("")
     refused = command("rm", "copies/one")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "nobody is here to be asked; --yes deletes" in refused.stderr
     assert copy.exists()
     assert command("rm", "copies/one", "--yes").stdout.endswith("1 run deleted\n")
@@ -183,6 +183,29 @@ def test_a_private_run_sends_no_machine_and_no_path(outputs, runs):
         assert sent.encode() not in content, sent
     names = {path.name for path in (log.parent / "files").rglob("*") if path.is_file()}
     assert not names & {"requirements.txt", "wandb-metadata.json", "diff.patch"}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import runs
+
+    return runs
+
+
+def test_a_value_of_several_lines_stays_in_its_row(script, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run.json").write_text(json.dumps({"status": "failed", "error": "ValueError: no\n\tnor that"}))
+    monkeypatch.setattr("sys.argv", ["runs.py", "list", str(tmp_path), "--columns", "status,error"])
+    script.main()
+    assert capsys.readouterr().out == "status\terror\nfailed\tValueError: no nor that\n"
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+def test_a_limit_that_is_no_number_of_rows_is_refused(script, monkeypatch, capsys, number):
+    monkeypatch.setattr("sys.argv", ["runs.py", "list", f"--limit={number}"])
+    with pytest.raises(SystemExit, match="2"):
+        script.main()
+    assert f"{number} is not a whole number from 1 on" in capsys.readouterr().err
 
 
 def test_finding_runs_imports_nothing_heavy(tmp_path):
@@ -212,11 +235,11 @@ def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
     from wandb_workspace import layout
 
     asked = json.loads(
-        layout("me/mine", ["model.position", "seed"], "sweep")._to_model().model_dump_json(by_alias=True)
+        layout("me/mine", ["model.position", "seed"], "my 'sweep'")._to_model().model_dump_json(by_alias=True)
     )
     (chosen,) = asked["spec"]["section"]["runSets"]
     assert [one["name"] for one in chosen["grouping"]] == ["model.value.position", "seed.value"]
-    assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "sweep"]
+    assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "my 'sweep'"]
     panels = [one for part in asked["spec"]["section"]["panelBankConfig"]["sections"] for one in part["panels"]]
     assert {tuple(one["config"].get("metrics") or ()) for one in panels} >= {("val/acc",), ("val/loss",), ("test/acc",)}
     for project, key, told in (("mine", "seed", "ENTITY/PROJECT"), ("a/b", "position", "did you mean model.position")):

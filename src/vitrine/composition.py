@@ -124,6 +124,7 @@ def launcher(arguments: list[str]) -> str:
     with composing() as loader:
         overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
         words = [one.input_line or "" for one in overrides if not one.is_sweep_override()]
+        words = [word for word in words if not _section(SCHEMAS["train"], word)]  # it may be off, or on in like=RUN
         try:
             composed = hydra.compose("train", words, return_hydra_config=True)
         except HydraException as error:
@@ -213,16 +214,20 @@ class _Composer:
         self.seedless: dict[tuple[str, ...], TrainConfig] = {}
 
     def composed(self, words: Sequence[str]) -> DictConfig:
-        """What Hydra composes from ``words``."""
+        """What Hydra composes from ``words``, but for those inside a section that is off, which it can't take."""
         values: list[Override] = []
         choices: list[Override] = []
-        for override in map(self._parse, words):
-            (choices if self._chooses(override) else values).append(override)
+        inside: list[Override] = []
+        for word in words:
+            override = self._parse(word)
+            (inside if self._section(word) else choices if self._chooses(override) else values).append(override)
         key = tuple(one.input_line or "" for one in choices)
         if key not in self.bases:
             self.bases[key] = hydra.compose(self.name, list(key))
         config = deepcopy(self.bases[key])
         self.loader._apply_overrides_to_config(values, config)  # type: ignore[attr-defined]
+        on = [one for one in inside if OmegaConf.select(config, self._section(one.input_line or "")) is not None]
+        self.loader._apply_overrides_to_config(on, config)  # type: ignore[attr-defined]
         return config
 
     def config(self, words: list[str], found: list[Fault]) -> Any:
@@ -243,17 +248,22 @@ class _Composer:
 
     def _mention_the_seed(self, words: Sequence[str]) -> bool:
         """Whether another value follows the seed, as one in a file of the user's may."""
-        return "seed}" in OmegaConf.to_yaml(self.composed(words))
+        return any("seed}" in text for text in (*words, OmegaConf.to_yaml(self.composed(words))))
 
     def _config(self, words: list[str], found: list[Fault]) -> Any:
-        sections = {word: optional_section(SCHEMAS[self.name], word.partition("=")[0]) for word in words}
-        inside = {word: section for word, section in sections.items() if section}
+        inside = {word: section for word in words if (section := self._section(word))}
+        composed = self.composed(words)
         if inside:
-            without = self.composed([word for word in words if word not in inside])
-            off = [word for word, section in inside.items() if OmegaConf.select(without, section) is None]
+            whole = composed
+            if self.name == "train" and composed.like is not None:  # that run may have had the section
+                whole = _like(composed, [word for word in words if word not in inside])
+            off = [word for word, section in inside.items() if OmegaConf.select(whole, section) is None]
             found += [_section_is_off(word, inside[word]) for word in off]
             words = [word for word in words if word not in off]
-        return finish(self.name, self.composed(words), words)
+        return finish(self.name, composed, words)
+
+    def _section(self, word: str) -> str:
+        return _section(SCHEMAS[self.name], word)
 
     def _parse(self, word: str) -> Override:
         if word not in self.parsed:
@@ -284,6 +294,11 @@ class Variants:
             words = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
             words = quote(words, self._composer.loader)
             return _checked(self._composer, words)
+
+
+def _section(schema: type, word: str) -> str:
+    """The section that ``word`` sets something in and that may be off; empty if it is always on."""
+    return optional_section(schema, word.partition("=")[0])
 
 
 def _fixed(overrides: list[Override]) -> list[str]:

@@ -73,6 +73,6 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     return matches[0] if matches else ""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What a library's error says, in one line; its type where it says nothing."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-NAMES = re.compile(r"(api|access|auth|secret|private|signing)_?key|token|secret|passw|credential", re.IGNORECASE)
+NAMES = re.compile(
+    r"(api|access|auth|secret|private|signing)_?key|token|secret|passw|passphrase|credential|(^|[\W_])(key|pass)$|_pwd$",
+    re.IGNORECASE,
+)
 # As services make them: W&B (the older ones are 40 hexadecimal digits), Hugging Face, GitHub, GitLab, OpenAI, AWS,
 # Slack; and what stands before the @ of an address. In a path 40 such digits name a commit.
 SHAPES = re.compile(

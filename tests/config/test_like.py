@@ -4,10 +4,11 @@ import pytest
 import yaml
 
 from vitrine import compose
+from vitrine.composition import launcher, points
 from vitrine.config.plain import to_plain
 from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
-from vitrine.runs.registry import flat
+from vitrine.runs.flat import flat
 
 RECIPE = ["data=mnist", "model=vit_nano", "position=rope", "optimizer=sgd", "optimizer.lr=0.25", "trainer.max_epochs=7"]
 RECIPE += ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=3", "augment.mixup=0.5", "tags=[a]"]
@@ -86,6 +87,17 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
     run.write_config(to_plain(compose([*RECIPE, "logger=wandb", "logger.wandb.project=mine"])))
     assert changes(run) == {}
     assert changes(run, "logger=csv") == {"logger.wandb": None}
+    assert changes(run, "logger.wandb.mode=offline", "seed=3") == {"logger.wandb.mode": "offline", "seed": 3}
+    assert changes(run, "logger=wandb", "logger.wandb.project=mine") == {}
+    with pytest.raises(ConfigError, match=r"logger\.wandb is off; turn it on with logger=wandb"):
+        compose([f"like={run.path}", "logger=csv", "logger.wandb.mode=offline"])
+    with pytest.raises(ConfigError, match=r"callbacks\.ema is off"):
+        compose([f"like={run.path}", "callbacks.ema.decay=0.9"])
+    words = [f"like={run.path}", "seed=1,2", "logger.wandb.mode=offline"]
+    assert [one.config.logger.wandb.mode for one in points("train", words, multirun=True)] == ["offline"] * 2
+    assert launcher(words) == "basic"
+    with pytest.raises(ConfigError, match=r"logger\.wandb is off"):
+        points("train", words[1:], multirun=True)
 
 
 @pytest.mark.parametrize(

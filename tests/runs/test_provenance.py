@@ -125,6 +125,13 @@ def test_the_command_can_be_typed_again(tmp_path, options):
     assert again == first
 
 
+def test_a_secret_is_not_in_the_command_whatever_quotes_it_has(monkeypatch):
+    secret = 'it\'s a "secret" of mine'
+    monkeypatch.setenv("MY_PASSWORD", secret)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "seed=1", f"name={secret}, yes"])
+    assert shlex.split(provenance.command()) == ["python", "train.py", "seed=1", "name=***, yes"]
+
+
 def test_a_command_begins_with_its_process():
     code = (
         "import time; began = time.time(); time.sleep(0.5)\n"

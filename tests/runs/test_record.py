@@ -362,3 +362,17 @@ def test_a_folder_that_may_not_be_entered_is_not_writable(ordinary_user):
     (ordinary_user / "private").chmod(0)
     with pytest.raises(RunError, match="runs cannot be reached"):
         check_writable(ordinary_user / "private" / "runs")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"epoch,step,seconds\n1,many,1\n", "could not convert"),
+        (b"epoch,step,seconds\n\xff,1,1\n", "can't decode"),
+        (b"epoch,seconds\n1,1\n", "it has no column step"),
+    ],
+)
+def test_a_damaged_log_is_a_run_error(record, content, told):
+    (record.path / "metrics.csv").write_bytes(content)
+    with pytest.raises(RunError, match=rf"cannot read .*metrics\.csv: .*{told}"):
+        record.history()

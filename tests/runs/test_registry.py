@@ -10,7 +10,8 @@ import pytest
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.difference import difference
-from vitrine.runs.registry import INDEX, best, find, remove
+from vitrine.runs.index import INDEX
+from vitrine.runs.registry import best, find, remove
 
 
 def make(
@@ -73,7 +74,7 @@ def test_the_index_says_what_the_folders_say(outputs):
 
 def test_a_second_listing_reads_no_run(outputs, monkeypatch):
     before = columns(outputs)
-    monkeypatch.setattr("vitrine.runs.registry._read", None)
+    monkeypatch.setattr("vitrine.runs.index._read", None)
     assert columns(outputs) == before
 
 
@@ -240,6 +241,16 @@ def test_the_best_is_chosen_on_validation(outputs):
         best(found, "epochs")
 
 
+def test_a_run_that_diverged_is_not_the_best(outputs):
+    make(outputs / "runs", "d", metrics={"val/acc": 0.1, "val/loss": float("nan")})
+    make(outputs / "runs", "e", metrics={"val/acc": float("nan"), "val/loss": float("-inf")})
+    found = find([outputs])
+    assert [one.path.name for one in best(found, "val/acc", 9)] == ["c2", "c1", "a", "c0", "d"]
+    assert [one.path.name for one in best(found, "val/loss", 9)] == ["c0", "c1", "c2"]
+    with pytest.raises(RunError, match="val/loss is finite in no finished run"):
+        best(find([outputs / "runs"]), "val/loss")
+
+
 def test_two_runs_that_differ_by_one_key_differ_by_that_key_alone(outputs):
     one, other = (RunRecord(outputs / "sweeps" / "s" / name) for name in ("c0", "c1"))
     other.write_config(other.config | {"resume": "outputs/runs/a"})  # how it was asked for
@@ -265,13 +276,35 @@ def test_code_versions_and_machine_that_differ_are_told(outputs):
 
 
 def test_a_run_is_removed_as_a_whole_unless_it_is_running(outputs):
-    remove(outputs / "runs" / "a")
+    remove([outputs / "runs" / "a"])
     assert [path.name for path in (outputs / "runs").iterdir()] == ["b"]
     record = RunRecord(outputs / "runs" / "b")
     record.start()
     with pytest.raises(RunError, match=r"b is still running, as process \d+"):
-        remove(record.path)
+        remove([record.path])
     assert json.loads((record.path / "run.json").read_text())["status"] == "running"
     with pytest.raises(RunError, match="is not a run folder"):
-        remove(outputs / "sweeps")
+        remove([outputs / "sweeps"])
     assert len(names(find([outputs]))) == 4
+
+
+def test_of_several_runs_all_are_removed_or_none(outputs):
+    one, running = (RunRecord(outputs / "runs" / name) for name in ("a", "b"))
+    running.start()
+    with pytest.raises(RunError, match="stop it first; nothing deleted"):
+        remove([one.path, running.path], force=True)
+    assert one.path.exists()
+    running.update(host="a-machine-that-is-gone")
+    with pytest.raises(RunError, match="or delete it with --force if it is gone; nothing deleted"):
+        remove([one.path, running.path])
+    assert one.path.exists()
+    remove([one.path, running.path, f"{one.path}/"], force=True)
+    assert list((outputs / "runs").iterdir()) == []
+
+
+def test_what_a_killed_deletion_left_is_deleted_by_the_next(outputs):
+    runs = outputs / "runs"
+    for name in ("a", "x"):
+        (runs / f".{name}.removed" / "inside").mkdir(parents=True)
+    remove([runs / "a"])
+    assert [path.name for path in runs.iterdir()] == ["b"]

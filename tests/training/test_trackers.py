@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import wandb
 from PIL import Image
 from running import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -21,11 +22,12 @@ from tensorboard.plugins.hparams import metadata
 
 from vitrine import compose
 from vitrine.config.plain import to_plain
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import RunRecord
 from vitrine.training.trackers import RunLogger, TensorBoardTracker, invite
 from vitrine.training.wandb_tracker import WandbTracker
 
+ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
 OFFLINE = ["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline", "tags=[ours]", "logger.wandb.tags=[theirs]"]
 
 LONELY = """
@@ -45,7 +47,7 @@ folder = Path(sys.argv[1])
 def run(words):
     record = RunRecord.create(folder, "word")
     record.update(id=record.name)
-    guests = invite(compose(["model=vit_nano", *words]), record, None, "")
+    guests = invite(compose(["model=vit_nano", *words]), record, 0, None, "")
     with RunLogger(record, 0, guests) as logger:
         logger.log_metrics({"epoch": 1, "lr": 0.1}, 1)
     return record
@@ -77,7 +79,8 @@ class Guest:
         self.calls: list[Any] = []
 
     def log(self, metrics, step):
-        self._take((step, dict(metrics)))
+        assert metrics["seconds"] >= 0
+        self._take((step, {name: value for name, value in metrics.items() if name != "seconds"}))
 
     def finish(self, status, metrics, pictures):
         self._take((status, dict(metrics), dict(pictures)))
@@ -139,7 +142,6 @@ class Sent:
 LOGITS = np.array([[2, 0, 0], [0, 1, 0], [0, 0, 3]], dtype=np.float32)  # a class more than the data has
 LABELS = np.array([0, 0, 1])
 TABLES = ("predictions", "confusion_matrix_table")
-ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
 
 
 @pytest.fixture(scope="module")
@@ -299,14 +301,22 @@ def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(r
 
 
 def test_a_private_run_sends_nothing_of_the_machine_or_the_code(tmp_path):
-    config = compose([*OFFLINE, "logger.wandb.private=true", f"paths.output_dir={tmp_path}/my-secret-place"])
+    weights = tmp_path / "my-secret-place" / "weights.pt"
+    weights.parent.mkdir()
+    weights.touch()
+    words = ["logger.wandb.private=true", f"paths.output_dir={weights.parent}", f"model.pretrained={weights}"]
+    config = compose([*OFFLINE, *words])
     record = new_record(tmp_path)
-    WandbTracker(config.logger.wandb, config, record, None, "").finish("finished", {"val/acc": 0.5}, {})
+    record.update(images={"train": 9}, parameters=5, command="python my-secret-place/train.py")
+    WandbTracker(config.logger.wandb, config, record, None, f"model.pretrained={weights}").finish(
+        "finished", {"val/acc": 0.5}, {}
+    )
     sent = read_back(record)
     assert sent.run.host == "private"
     assert "paths" not in sent.config
     assert "root" not in sent.config["data"]
-    assert sent.summary.get("commit") is None
+    assert sent.config["model"]["pretrained"] == "weights.pt"
+    assert {name for name in sent.summary if name[0] != "_"} == {"val/acc", "status"}
     (session,) = record.path.glob("wandb/offline-run-*")
     assert [path.name for path in (session / "files").rglob("*")] == [], "no requirements, metadata or patch"
     (log,) = session.glob("*.wandb")
@@ -338,11 +348,45 @@ def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_
     assert "scripts/wandb_sync.py" in line
 
 
+def test_a_run_of_an_agent_of_wandb_is_the_run_that_the_agent_has_named(tmp_path, monkeypatch):
+    (tmp_path / "parameters.yaml").write_text("wandb_version: 1\nseed: {value: 7}\nposition: {value: rope}\n")
+    variables = {"SWEEP_ID": "sweep1", "RUN_ID": "run1", "PROJECT": "theirs", "ENTITY": "them"}
+    variables["SWEEP_PARAM_PATH"] = str(tmp_path / "parameters.yaml")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setattr(sys, "argv", ["train.py", "an-argument-of-ours"])
+    record = new_record(tmp_path)
+    record.update(images={"train": 9}, parameters=5, speed={"images_per_second": 2.5}, command="python train.py ***")
+    config = compose([*OFFLINE, "position=rope", "seed=7"])
+    wandb.teardown()  # it read its environment when it was first used
+    try:
+        tracker = WandbTracker(config.logger.wandb, config, record, None, "")
+        tracker.log({"epoch": 1, "seconds": 1.5}, 10)
+        tracker.finish("finished", {"val/acc": 0.5}, {})
+    finally:
+        wandb.teardown()
+    sent = read_back(record)
+    assert (sent.run.run_id, sent.run.sweep_id, sent.run.project, sent.run.entity) == (
+        "run1",
+        "sweep1",
+        "theirs",
+        "them",
+    )
+    assert (record.facts["wandb_id"], record.facts["wandb_project"]) == ("run1", ["them", "theirs"])
+    assert sent.config["model"]["position"] == "rope"
+    assert sent.history[0]["seconds"] == 1.5
+    told = {name: sent.summary.get(name) for name in ("parameters", "images_per_second", "command", "commit")}
+    assert told == {"parameters": 5, "images_per_second": 2.5, "command": "python train.py ***", "commit": "abc"}
+    assert sent.summary["images"] == {"train": 9}
+    kept = b"".join(path.read_bytes() for path in record.path.rglob("*") if path.is_file())
+    assert b"an-argument-of-ours" not in kept, "words of the command may be secret"
+
+
 # --- TensorBoard -------------------------------------------------------------------------------------------------
 
 
 def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
-    (tracker,) = invite(compose(["model=vit_nano", "logger=tensorboard", "tags=[a,b]"]), record, None, "")
+    (tracker,) = invite(compose(["model=vit_nano", "logger=tensorboard", "tags=[a,b]"]), record, 0, None, "")
     assert isinstance(tracker, TensorBoardTracker)
     logger = RunLogger(record, 0, [tracker])
     for step in (10, 20):
@@ -371,9 +415,23 @@ def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
     assert [one.name.tag for one in asked.metric_infos] == ["final/test/acc"], "a column beside the hyperparameters"
 
 
+def test_tensorboard_has_each_step_once_after_a_run_went_on(record, picture):
+    config = compose(["model=vit_nano", "logger=tensorboard"])
+    for done, steps, accuracy in ((0, (10, 20, 30), 0.5), (10, (20, 30, 40), 0.75)):
+        (tracker,) = invite(config, record, done, None, "")
+        for step in steps:
+            tracker.log({"lr": step + done}, step)
+        tracker.finish("finished", {"val/acc": accuracy}, {"curves": picture})
+    events = EventAccumulator(str(record.path / "tensorboard"), size_guidance={"scalars": 0, "images": 0})
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("lr")] == [(10, 10), (20, 30), (30, 40), (40, 50)]
+    assert [(one.step, one.value) for one in events.Scalars("final/val/acc")] == [(40, 0.75)]
+    assert [one.step for one in events.Images("curves")] == [40]
+
+
 def test_tensorboard_that_cannot_write_stays_away(record, capsys):
     (record.path / "tensorboard").write_text("a file in its way")
-    assert invite(compose(["model=vit_nano", "logger=tensorboard"]), record, None, "") == []
+    assert invite(compose(["model=vit_nano", "logger=tensorboard"]), record, 0, None, "") == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("vitrine: tensorboard could not start: ")
 
@@ -415,7 +473,7 @@ def test_a_guest_that_fails_is_dropped_with_one_line_and_nothing_is_lost(record,
     assert ill.calls == expected[:2]
     assert [(row["step"], row["lr"]) for row in record.history()] == [(step, step / 8) for step in (1, 2, 3, 4)]
     captured = capsys.readouterr()
-    assert captured.err == "vitrine: ill failed and is told nothing more: the server is gone\n"
+    assert captured.err == "vitrine: ill failed and is told nothing more: the server\n"
     assert captured.out == ""
 
 
@@ -435,6 +493,19 @@ def test_guests_are_told_what_became_of_a_run_that_did_not_finish(record, error,
     with pytest.raises(type(error)), logger:  # the error is not swallowed
         raise error
     assert guest.calls == [(status, {}, {})]
+
+
+@pytest.mark.parametrize(("status", "error"), [*ENDS.items(), ("pruned", Pruned("after epoch 1"))])
+def test_a_run_has_ended_before_guests_are_waited_for(record, status, error):
+    class Reader(Guest):
+        def finish(self, status, metrics, pictures):
+            self.calls.append((status, record.status, record.facts["error"]))
+
+    reader = Reader("reader")
+    record.start()
+    end(RunLogger(record, 0, [reader]), error=error)
+    told = {"failed": "ValueError: no", "pruned": "after epoch 1"}.get(status)
+    assert reader.calls == [(status, status, told)]
 
 
 def test_two_guests_may_fail_at_once(record, capsys):

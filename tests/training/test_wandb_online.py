@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 import wandb
@@ -14,8 +16,10 @@ from wandb_server import serving
 
 from vitrine import compose
 from vitrine.config.plain import to_plain
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.training.trackers import RunLogger
+from vitrine.training.wandb_service import Service
 from vitrine.training.wandb_tracker import WandbTracker
 
 ROWS = 6
@@ -187,8 +191,96 @@ def test_the_key_is_in_nothing_that_is_sent_or_kept(server, tmp_path):
     assert not any(KEY.encode() in content for content in kept)
 
 
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import wandb_sync
+
+    return wandb_sync
+
+
+def unsent(folder, **facts):
+    """A finished run that W&B knows nothing of but its id."""
+    record = RunRecord.create(folder, "word")
+    record.update(id=record.name, status="finished", wandb_id=record.name[-4:], wandb_pushed=None, **facts)
+    record.write_config(to_plain(compose(["model=vit_nano", "logger=wandb"])))
+    record.write_metrics({"val/acc": 0.5})
+    (record.path / "metrics.csv").write_text("epoch,step,seconds,train/loss\n1,10,2.5,0.25\n")
+    return record
+
+
+def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, capsys, script):
+    well, no_text, no_number, config = (unsent(tmp_path) for _ in range(4))
+    (no_text.path / "metrics.csv").write_bytes(b"epoch,step,seconds\n\xff,1,1\n")
+    (no_number.path / "metrics.csv").write_text("epoch,step,seconds\n1,many,1\n")
+    config.write_config({"model": 3})
+    assert script.sync([tmp_path]) == 3
+    told = capsys.readouterr()
+    assert told.out.endswith("4 to push, 0 pushed before, 0 without Weights & Biases\n1 pushed\n")
+    _, counted, rest = told.err.partition("vitrine: 3 could not be pushed:\n")
+    assert counted
+    assert sorted(line.split(":")[0].strip() for line in rest.splitlines()) == sorted(
+        str(one.path) for one in (no_text, no_number, config)
+    )
+    run = server.runs[well.facts["wandb_id"]]
+    assert run.rows[0] == {"epoch": 1, "step": 10, "seconds": 2.5, "train/loss": 0.25}
+    assert well.facts["wandb_pushed"] is not None, "though no session of it was kept"
+    assert no_text.facts["wandb_pushed"] is None
+
+
+def test_a_key_that_is_none_is_told(tmp_path, monkeypatch, script):
+    unsent(tmp_path)
+    monkeypatch.setattr(wandb, "login", Mock(side_effect=wandb.errors.AuthenticationError("API key is too short")))
+    with pytest.raises(RunError, match="lets nobody in: API key is too short"):
+        script.sync([tmp_path])
+
+
+def test_a_sync_that_hangs_is_told(tmp_path, monkeypatch, script):
+    record = unsent(tmp_path, wandb_kept=["offline-run-1"])
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("wandb", 1)))
+    assert list(script.push_kept([record])) == [(record, "wandb sync took more than 60 minutes")]
+    assert record.facts["wandb_pushed"] is None
+
+
+def test_a_run_of_a_machine_that_is_gone_is_pushed_when_that_is_said(tmp_path, capsys, script):
+    unsent(tmp_path).update(status="running", host="a-machine-that-is-gone")
+    script.sync([tmp_path], dry_run=True)
+    assert "is still running on a-machine-that-is-gone: skipped\n0 to push" in capsys.readouterr().out
+    script.sync([tmp_path], dry_run=True, force=True)
+    assert "\n1 to push" in capsys.readouterr().out
+
+
 def test_syncing_what_is_no_run_says_so(tmp_path):
     done = sync(tmp_path / "none")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == f"vitrine: {tmp_path / 'none'} is no folder\n"
     assert "0 to push" in sync(tmp_path).stdout
+
+
+@pytest.mark.parametrize("why", ["the clock", "Ctrl-C"])
+def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, monkeypatch, why):
+    asleep = threading.Event()
+    monkeypatch.setattr(WandbTracker, "_start", lambda self: asleep.wait(600))
+    config = compose(["model=vit_nano", "logger=wandb", "logger.wandb.timeout=86400"])
+    record = RunRecord.create(tmp_path, "word")
+    record.update(id=record.name)
+    tracker = WandbTracker(config.logger.wandb, config, record, None, "", stop_by=time.time())
+    if why == "Ctrl-C":
+        monkeypatch.setattr(tracker, "_patience", lambda: signal.raise_signal(signal.SIGINT))
+    told = "took too long to end" if why == "the clock" else "was not waited for"
+    with pytest.raises(RunError, match=told):
+        tracker.finish("finished", {}, {})
+    assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
+    asleep.set()
+
+
+def test_a_run_that_was_given_up_ends_no_client_but_its_own(server):
+    first = Service()
+    first.kill()
+    first._process.wait()
+    second = Service()
+    first.forget()  # its thread notices late
+    assert second._process.poll() is None
+    assert wandb.login(prompt=False)
+    second.forget()
+    assert second._process.wait(PATIENCE) is not None

@@ -218,7 +218,7 @@ class WandbConfig:
         tags: added to the run's own.
         notes: a text about the run.
         checkpoints: which are uploaded as artifacts, with their names as aliases.
-        private: send no code version, host name, requirements or paths.
+        private: send no code version, command, host name, requirements or paths.
         timeout: seconds that training may wait for W&B at its end.
     """
 

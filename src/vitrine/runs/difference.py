@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from vitrine.runs.flat import flat
 from vitrine.runs.record import RunRecord
-from vitrine.runs.registry import flat
 
 HARDWARE = ("device", "processes", "precision", "attention_kernel", "compiled")
 DATA = ("images", "validation", "storage")

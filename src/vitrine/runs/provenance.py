@@ -20,7 +20,8 @@ COMMAND = "VITRINE_COMMAND"  # of the environment: what was typed, in processes 
 
 def command() -> str:
     """What was typed to start this process, or the sweep that made it, to be typed again; without any secret in it."""
-    return os.environ.get(COMMAND) or hide(shlex.join(["python", *sys.orig_argv[1:]]))
+    # Quoting would change a secret that has a quote: it is hidden before.
+    return os.environ.get(COMMAND) or shlex.join(["python", *map(hide, sys.orig_argv[1:])])
 
 
 def command_began() -> float:

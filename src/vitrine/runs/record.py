@@ -36,7 +36,7 @@ from typing import Any
 import yaml
 
 from vitrine.atomic import write_text
-from vitrine.errors import RunError, nearest
+from vitrine.errors import Interrupted, Pruned, RunError, first_line, nearest
 from vitrine.secrecy import hide
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
@@ -139,20 +139,37 @@ class RunRecord:
         """As in run.json, but that a run is ``interrupted``, too, whose process was killed."""
         return status_of(self.facts)
 
+    def has_ended(self, *, force: bool = False) -> bool:
+        """Whether nobody writes the run any more.
+
+        One that reads as running on another machine, which may be gone, is taken for running; by ``force`` it is not.
+        """
+        elsewhere = self.facts.get("host") != socket.gethostname()
+        return self.status != "running" or (force and elsewhere)
+
     def history(self) -> list[dict[str, float]]:
-        """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out."""
+        """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out.
+
+        Raises:
+            RunError: it is damaged, or can't be read.
+        """
+        path = self.path / "metrics.csv"
         try:
-            text = (self.path / "metrics.csv").read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1]  # a last line without its end may lack digits, too
+            rows = csv.reader(whole.splitlines())
+            header = next(rows, list(FIRST_COLUMNS))
+            if missing := [name for name in FIRST_COLUMNS if name not in header]:
+                raise ValueError(f"it has no column {missing[0]}")
+            return [
+                {name: float(value) for name, value in zip(header, row, strict=True) if value}
+                for row in rows
+                if len(row) == len(header)
+            ]
         except FileNotFoundError:
             return []
-        whole = text[: text.rfind("\n") + 1]  # a last line without its end may lack digits, too
-        rows = csv.reader(whole.splitlines())
-        header = next(rows, [])
-        return [
-            {name: float(value) for name, value in zip(header, row, strict=True) if value}
-            for row in rows
-            if len(row) == len(header)
-        ]
+        except (OSError, ValueError, csv.Error) as error:
+            raise RunError(f"cannot read {path}: {first_line(error)}") from None
 
     def update(self, **facts: Any) -> None:
         """Set facts in run.json, keeping the others."""
@@ -169,6 +186,21 @@ class RunRecord:
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
         """Mark the run as ``finished``, ``failed`` or ``pruned`` (by ``error``), ``interrupted`` (for ``reason``)."""
         self.update(status=status, error=error and hide(error), reason=reason, ended=now())
+
+    def end_by(self, error: BaseException | None) -> str:
+        """Mark the run as what ``error`` made of it, which may be none; gives the status."""
+        if error is None:
+            self.end("finished")
+            return "finished"
+        if isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit)):  # Lightning makes a SystemExit of Ctrl-C
+            kind = type(error) if isinstance(error, Interrupted) else Interrupted
+            self.end("interrupted", reason=kind.reason)
+            return "interrupted"
+        if isinstance(error, Pruned):
+            self.end("pruned", str(error))
+            return "pruned"
+        self.end("failed", f"{type(error).__name__}: {error}")
+        return "failed"
 
     def write_config(self, values: Mapping[str, Any]) -> None:
         """Write config.yaml; ``values`` are plain."""
@@ -187,52 +219,6 @@ class RunRecord:
         if not isinstance(values, dict):
             raise RunError(f"{path} does not hold a record")
         return values
-
-
-class MetricsFile:
-    """metrics.csv of a run, appended to row by row. A column that appears later is added to the rows before.
-
-    Args:
-        record: the run; where it has the file, rows up to ``step`` are kept and later ones dropped, since a run that
-            goes on from a checkpoint makes them again.
-        step: optimiser steps done so far.
-    """
-
-    def __init__(self, record: RunRecord, step: int = 0) -> None:
-        self._path = record.path / "metrics.csv"
-        self._rows: list[dict[str, Any]] = [dict(row) for row in record.history() if row["step"] <= step]
-        for row in self._rows:
-            row.update(epoch=int(row["epoch"]), step=int(row["step"]))
-        self._columns = list(FIRST_COLUMNS)
-        self._rewrite()
-
-    @property
-    def seconds(self) -> float:
-        """Training time that the kept rows have seen."""
-        return float(self._rows[-1]["seconds"]) if self._rows else 0.0
-
-    def append(self, row: Mapping[str, float]) -> None:
-        """Add a row; ``epoch``, ``step`` and ``seconds`` must be in it.
-
-        Raises:
-            RunError: it can't be written, as on a full disk.
-        """
-        self._rows.append(dict(row))
-        try:
-            if set(row) <= set(self._columns):
-                with self._path.open("a", newline="", encoding="utf-8") as file:
-                    csv.DictWriter(file, self._columns).writerow(row)
-            else:
-                self._rewrite()
-        except OSError as error:
-            raise RunError(f"cannot write {self._path}: {error.strerror}") from error
-
-    def _rewrite(self) -> None:
-        names = dict.fromkeys(name for row in self._rows for name in row)
-        self._columns = list(dict.fromkeys([*FIRST_COLUMNS, *names]))
-        lines = [",".join(self._columns)]
-        lines += [",".join(str(row.get(name, "")) for name in self._columns) for row in self._rows]
-        write_text(self._path, "\r\n".join(lines) + "\r\n")
 
 
 def status_of(facts: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from vitrine.config.plain import to_plain
 from vitrine.data.module import ImageData
 from vitrine.data.plan import mix
 from vitrine.data.storage import Storage
-from vitrine.errors import ConfigError, Interrupted, Pruned, RunError
+from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
@@ -149,16 +149,11 @@ def recorded(record: RunRecord) -> Iterator[None]:
     record.start()
     try:
         yield
-    except (Interrupted, KeyboardInterrupt, SystemExit) as stop:
-        kind = type(stop) if isinstance(stop, Interrupted) else Interrupted  # Lightning makes a SystemExit of Ctrl-C
-        record.end("interrupted", reason=kind.reason)
-        raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
-    except Pruned as error:
-        record.end("pruned", str(error))
-        raise
     except BaseException as error:
-        record.end("failed", f"{type(error).__name__}: {error}")
-        raise
+        if record.facts.get("status") == "finished" or record.end_by(error) != "interrupted":
+            raise
+        kind = type(error) if isinstance(error, Interrupted) else Interrupted
+        raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
 
 
 def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> Result:
@@ -169,7 +164,6 @@ def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> 
         processes.run_all(partial(_train_in_process, run), run.record, run.hardware)
     else:
         share(partial(_train_in_process, run), partial(train_and_test, run, data, callbacks))
-    run.record.end("finished")
     return Result(run.record.metrics, run.record.path)
 
 
@@ -210,7 +204,7 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
     record.update(**facts)
     started = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, run.hardware, facts, data.sizes, data.storage.line, started)
-    with RunLogger(record, done, invite(config, record, run.group, run.varies)) as logger:
+    with RunLogger(record, done, invite(config, record, done, run.group, run.varies, run.stop_by)) as logger:
         progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
         speed = Speed(flops, _machine(run.hardware))
         forget_peak_memory()  # of measuring the machine

@@ -15,9 +15,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vitrine.config.plain import to_plain
 from vitrine.config.schema import TensorBoardConfig, TrainConfig
-from vitrine.errors import Interrupted, Pruned
+from vitrine.errors import first_line
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.runs.registry import flat
+from vitrine.runs.flat import flat
 
 
 class Tracker(Protocol):
@@ -37,14 +37,18 @@ class TensorBoardTracker:
 
     name = "tensorboard"
 
-    def __init__(self, settings: TensorBoardConfig, config: TrainConfig, record: RunRecord) -> None:
+    def __init__(self, settings: TensorBoardConfig, config: TrainConfig, record: RunRecord, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.config = config
-        self.writer = SummaryWriter(str(record.path / "tensorboard"), flush_secs=settings.flush_secs)
+        self.step = step
+        # What a killed session had told of later steps is told anew.
+        folder = str(record.path / "tensorboard")
+        self.writer = SummaryWriter(folder, purge_step=step + 1, flush_secs=settings.flush_secs)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Add a scalar for each metric."""
+        self.step = step
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
@@ -56,9 +60,9 @@ class TensorBoardTracker:
 
         final = {f"final/{name}": value for name, value in metrics.items()}
         for name, value in final.items():
-            self.writer.add_scalar(name, value)
+            self.writer.add_scalar(name, value, self.step)
         for name, path in pictures.items():
-            self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), dataformats="HWC")
+            self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), self.step, dataformats="HWC")
         values = {name: _as_hparam(value) for name, value in flat(to_plain(self.config)).items()}
         for summary in hparams(values, final):  # add_hparams would open a second folder for it
             self.writer._get_file_writer().add_summary(summary)
@@ -72,7 +76,7 @@ def _as_hparam(value: Any) -> Any:
 class RunLogger(Logger):
     """Writes each row to metrics.csv, then tells the guests. Works in the first process only.
 
-    As a context it lets the guests end whatever happens, with what became of the run.
+    As a context it ends the record, and then lets the guests end, whatever happens: with what became of the run.
 
     Args:
         record: the run.
@@ -92,21 +96,13 @@ class RunLogger(Logger):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        status = (
-            "finished"
-            if kind is None
-            else "pruned"
-            if issubclass(kind, Pruned)
-            else "interrupted"
-            if issubclass(kind, (Interrupted, KeyboardInterrupt))
-            else "failed"
-        )
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        status = self.record.end_by(error)  # guests may take long, and who waits for them may be killed
         for guest in list(self.guests):
             try:
                 guest.finish(status, self._metrics, self._pictures)
-            except Exception as error:
-                self._dismiss(guest, error)
+            except Exception as problem:
+                self._dismiss(guest, problem)
 
     @property
     def seconds(self) -> float:
@@ -134,20 +130,37 @@ class RunLogger(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a row."""
         assert step is not None
-        self._file.append({**metrics, "step": step, "seconds": round(self.seconds, 3)})
+        row = {**metrics, "seconds": round(self.seconds, 3)}
+        self._file.append({**row, "step": step})
         for guest in list(self.guests):
             try:
-                guest.log(metrics, step)
+                guest.log(row, step)
             except Exception as error:  # a guest may fail in any way; the run goes on
                 self._dismiss(guest, error)
 
     def _dismiss(self, guest: Tracker, error: Exception) -> None:
         self.guests.remove(guest)
-        print(f"vitrine: {guest.name} failed and is told nothing more: {_in_one_line(error)}", file=sys.stderr)
+        print(f"vitrine: {guest.name} failed and is told nothing more: {first_line(error)}", file=sys.stderr)
 
 
-def invite(config: TrainConfig, record: RunRecord, group: str | None, varies: str) -> list[Tracker]:
-    """The guests that ``config`` asks for. One that can't come stays away, with a line that says so."""
+def invite(
+    config: TrainConfig,
+    record: RunRecord,
+    step: int,
+    group: str | None,
+    varies: str,
+    stop_by: float | None = None,
+) -> list[Tracker]:
+    """The guests that ``config`` asks for. One that can't come stays away, with a line that says so.
+
+    Args:
+        config: everything the run is made with.
+        record: the run.
+        step: optimiser steps done before.
+        group: word that runs of one sweep share.
+        varies: what distinguishes the run in its group.
+        stop_by: when the process must have ended, as ``time.time()`` gives it.
+    """
     asked: dict[str, Callable[[], Tracker]] = {}
     wandb, tensorboard = config.logger.wandb, config.logger.tensorboard
     if wandb is not None and wandb.mode != "disabled":
@@ -155,19 +168,15 @@ def invite(config: TrainConfig, record: RunRecord, group: str | None, varies: st
         def come() -> Tracker:
             from vitrine.training.wandb_tracker import WandbTracker
 
-            return WandbTracker(wandb, config, record, group, varies)
+            return WandbTracker(wandb, config, record, group, varies, stop_by)
 
         asked["wandb"] = come
     if tensorboard is not None:
-        asked["tensorboard"] = lambda: TensorBoardTracker(tensorboard, config, record)
+        asked["tensorboard"] = lambda: TensorBoardTracker(tensorboard, config, record, step)
     guests = []
     for name, come in asked.items():
         try:
             guests.append(come())
         except Exception as error:
-            print(f"vitrine: {name} could not start: {_in_one_line(error)}", file=sys.stderr)
+            print(f"vitrine: {name} could not start: {first_line(error)}", file=sys.stderr)
     return guests
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,24 @@
+"""Secrets are known by the names of the variables that hold them."""
+
+import os
+
+import pytest
+
+from vitrine.secrecy import hide
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *((name, True) for name in ("WANDB_API_KEY", "KAGGLE_KEY", "OPENAI_KEY", "AZURE_STORAGE_KEY", "SMTP_PASS")),
+        *((name, True) for name in ("MYSQL_PWD", "SSH_PASSPHRASE", "PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN")),
+        *((name, False) for name in ("PWD", "OLDPWD", "KEYBOARD", "COMPASS", "BYPASS_CACHE", "HISTFILE")),
+    ],
+)
+def test_a_variable_is_known_by_its_name(monkeypatch, name, secret):
+    for other in os.environ:
+        monkeypatch.delenv(other)
+    monkeypatch.setenv(name, SECRET)
+    assert hide(f"notes={SECRET}!") == ("notes=***!" if secret else f"notes={SECRET}!")
