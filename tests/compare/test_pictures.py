@@ -23,8 +23,8 @@ def real(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=256", "accelerator=cpu"]
     for scheme in ("sincos2d", "rope"):
-        fit(compose([*words, f"position={scheme}", f"paths.output_dir={folder}"]), parent=folder / "sweep")
-    return folder / "sweep"
+        fit(compose([*words, f"position={scheme}", f"paths.output_dir={folder}"]))
+    return folder / "runs"
 
 
 def pixels(source: str) -> np.ndarray:

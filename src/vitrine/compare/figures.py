@@ -208,7 +208,7 @@ def effects(compared: Compared) -> list[Plot]:
             "xaxis": {"title": {"text": column}, "type": "category", "automargin": True},
             "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
         }
-        numbers = [[column, "runs", metric.title]]
+        numbers = [[column, "seeds", metric.title]]
         numbers += [[name, str(one.interval.count), written(one.interval, metric)] for name, one in levels]
         plots.append(Plot("effects", column, words, [trace], layout, numbers))
     return plots

@@ -97,7 +97,7 @@ def sections(compared: Compared, looks: Looks) -> list[Section]:
     if plots := figures.against_cost(compared, looks):
         found.append(Section("cost", "What it costs", plots=plots))
     if plots := figures.effects(compared):
-        words = "The mean of each choice over all that the others chose, with its 95 % interval."
+        words = "The mean of each choice over all that the others chose, with its 95 % interval over seeds."
         found.append(Section("effects", "What each choice does", words, plots, side_by_side=True))
     if plot := parallel(compared, looks):
         found.append(Section("parallel", plot.title, plots=[plot]))
