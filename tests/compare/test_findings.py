@@ -5,12 +5,12 @@ import pytest
 from scipy import stats
 
 from vitrine.compare.compared import compare
-from vitrine.compare.runs import find
+from vitrine.compare.runs import gather
 from vitrine.errors import RunError
 
 
 def compared(folder, **options):
-    return compare(find([folder]), **options)
+    return compare(gather([folder]), **options)
 
 
 def words_of(folder, **options) -> dict[str, list[str]]:
@@ -249,11 +249,21 @@ def test_every_damaged_part_of_a_record_is_named(tmp_path, write_run, name, cont
     write_run(tmp_path, seed=0)
     broken = write_run(tmp_path, seed=1)
     (broken / name).write_text(content)
-    found = find([tmp_path])
+    found = gather([tmp_path])
     ((folder, why),) = found.damaged
     assert folder == str(broken)
     assert name in why
     assert compare(found).summaries[0].interval.count == 1
+
+
+def test_only_what_is_listed_as_a_run_is_compared(tmp_path, write_run):
+    kept = write_run(tmp_path / "sweep", seed=0)
+    removed = write_run(tmp_path / "sweep", seed=1)
+    removed.rename(removed.with_name(f".{removed.name}.removed"))
+    (kept / "checkpoints" / "run.json").write_text((kept / "run.json").read_text())
+    found = gather([tmp_path, tmp_path / "sweep", kept])
+    assert [run.folder.resolve() for run in found.runs] == [kept]
+    assert found.damaged == []
 
 
 def test_predictions_that_are_none_damage_the_record(tmp_path, write_run):

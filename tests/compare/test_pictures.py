@@ -13,7 +13,7 @@ from vitrine import compose, fit, load_run
 from vitrine.compare.compared import compare
 from vitrine.compare.pictures import attention, hard_images, positions, tiles, url
 from vitrine.compare.report import write_report
-from vitrine.compare.runs import find
+from vitrine.compare.runs import gather
 from vitrine.models import looked_at
 
 
@@ -32,7 +32,7 @@ def pixels(source: str) -> np.ndarray:
 
 
 def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browser, tmp_path):
-    found = compare(find([real]))
+    found = compare(gather([real]))
     assert found.table.columns == ["model.position"]
     write_report(found, tmp_path / "report.html", ["sweep"])
     context = browser.new_context()
@@ -50,7 +50,7 @@ def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browse
 
 
 def test_hard_images_are_those_of_the_data(real):
-    found = compare(find([real]))
+    found = compare(gather([real]))
     shown = hard_images(found, found.judged).rows[0][1]
     wrong = np.sum([~one.right for one in found.judged.values()], axis=0)
     counts = [int(re.search(r"wrong in (\d) of 2", one.words)[1]) for one in shown]
@@ -61,7 +61,7 @@ def test_hard_images_are_those_of_the_data(real):
 def test_attention_is_the_models_rollout(real):
     import torch
 
-    found = compare(find([real]))
+    found = compare(gather([real]))
     gallery = attention(found, found.judged)
     assert next(title for title, _ in gallery.rows) == "the image"
     row = next(one for one in found.table.rows if one.label == "rope")
@@ -77,7 +77,7 @@ def test_attention_is_the_models_rollout(real):
 
 
 def test_positions_are_alike_to_themselves_most_of_all(real):
-    found = compare(find([real]))
+    found = compare(gather([real]))
     (_, (shown,)) = positions(found).rows[0]
     picture = pixels(shown.source)
     assert picture.shape == (4 * 5 - 1, 4 * 5 - 1, 4)
@@ -101,13 +101,13 @@ def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
     copy = shutil.copytree(real, tmp_path / "copy")
     for folder in copy.glob("*/checkpoints"):
         shutil.rmtree(folder)
-    found = compare(find([copy]))
+    found = compare(gather([copy]))
     assert "its checkpoint is not there" in attention(found, found.judged).words
     assert "its checkpoint is not there" in positions(found).words
     moved = shutil.copytree(real, tmp_path / "moved")
     for config in moved.glob("*/config.yaml"):
         config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
-    found = compare(find([moved]))
+    found = compare(gather([moved]))
     words = hard_images(found, found.judged).words
     assert (
         "Their pixels cannot be shown: gone/MNIST/raw, where the run had its data, is not there from this folder"

@@ -61,8 +61,8 @@ def caveats(table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Se
         told.append(f"along with {' and '.join(table.columns)} changes {key}: {_listed(values)}")
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
         told.append(
-            f"the best of {len(table.rows)} rows is chosen on the test images themselves, and so looks better than it is; "
-            "--metric val/acc chooses without them"
+            f"the best of {len(table.rows)} rows is chosen on the test images themselves, and so looks better than "
+            "it is; --metric val/acc chooses without them"
         )
     if table.repeated:
         names = _listed([run.name for run in table.repeated])

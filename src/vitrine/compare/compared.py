@@ -12,7 +12,7 @@ from vitrine.compare.findings import Findings, findings
 from vitrine.compare.metric import Metric, choose
 from vitrine.compare.predictions import Judged
 from vitrine.compare.rows import Row, Table, rest_of, tabulate
-from vitrine.compare.runs import Found, Run
+from vitrine.compare.runs import Gathered, Run
 from vitrine.compare.statistics import Interval
 from vitrine.errors import RunError
 
@@ -77,7 +77,7 @@ class Compared:
 
 
 def compare(
-    found: Found,
+    found: Gathered,
     *,
     metric: str | None = None,
     by: str | None = None,
@@ -100,7 +100,7 @@ def compare(
             measured on different images.
     """
     judged, damaged = _judge(found.runs)
-    found = Found([run for run in found.runs if run.name not in dict(damaged)], [*found.damaged, *damaged])
+    found = Gathered([run for run in found.runs if run.name not in dict(damaged)], [*found.damaged, *damaged])
     finished = [run for run in found.runs if run.status == "finished"]
     unfinished = [run for run in found.runs if run.status != "finished"]
     if not finished:
@@ -121,7 +121,8 @@ def compare(
     rests = {rest_of(key) for row in table.rows for key in row.runs}
     if by and any(len(row.runs) < len(rests) * row.seeds for row in table.rows):
         warned.append(
-            f"not every combination ran with every {by} and seed: differences are of those that ran on both sides, means of all"
+            f"not every combination ran with every {by} and seed: differences are of those that ran on both sides, "
+            "means of all"
         )
     if diverged:
         names = ", ".join(run.name for run in diverged[:4])
@@ -174,7 +175,7 @@ def _same_images(runs: Sequence[Run]) -> bool:
     return len({run.labels for run in runs if run.labels}) == 1
 
 
-def _nothing(found: Found) -> str:
+def _nothing(found: Gathered) -> str:
     states = [run.status for run in found.runs] + ["damaged"] * len(found.damaged)
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     first = f"; {found.damaged[0][1]}" if found.damaged else ""
