@@ -11,9 +11,11 @@ from PIL import Image
 
 from vitrine import compose, fit, load_run
 from vitrine.compare.compared import compare
+from vitrine.compare.looks import Looks
 from vitrine.compare.pictures import attention, hard_images, positions, tiles, url
-from vitrine.compare.report import write_report
+from vitrine.compare.report import sections, write_report
 from vitrine.compare.runs import gather
+from vitrine.errors import DataError
 from vitrine.models import looked_at
 
 
@@ -110,6 +112,54 @@ def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
     found = compare(gather([moved]))
     words = hard_images(found, found.judged).words
     assert (
-        "Their pixels cannot be shown: gone/MNIST/raw, where the run had its data, is not there from this folder"
+        "Their pixels cannot be shown: gone/MNIST/raw/train-images-idx3-ubyte, where the run had its data, is not there"
         in words
     )
+
+
+def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_path, monkeypatch):
+    from vitrine.data import sources
+    from vitrine.data.packed import folder_of, pack
+
+    digits = sources.digits(None)
+    splits = {
+        name: (getattr(digits, name).images.numpy(), getattr(digits, name).labels.numpy()) for name in ("train", "test")
+    }
+    pack(folder_of(tmp_path / "data", "mnist"), "mnist", digits.classes, splits, 10**7)
+    copy = shutil.copytree(real, tmp_path / "copy")
+    for config in copy.glob("*/config.yaml"):
+        root = f"root: {tmp_path / 'data'}"
+        config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", root))
+    loaded = []
+    load = sources.load
+    monkeypatch.setattr(sources, "load", lambda *given, **settings: loaded.append(given) or load(*given, **settings))
+    found = compare(gather([copy]))
+    assert "cannot be shown" not in hard_images(found, found.judged).words
+    assert len(attention(found, found.judged).rows) == 3
+    assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
+def test_a_data_set_in_part_is_not_completed_by_a_download(tmp_path, name):
+    from vitrine.data.sources import lacking, load
+
+    config = compose([f"data={name}", f"data.root={tmp_path}"]).data
+    files = []
+    while (file := lacking(config)) is not None:
+        assert file not in files
+        files.append(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    assert len(files) >= 3
+    with pytest.raises(DataError, match="is damaged"):
+        load(config, tmp_path)
+
+
+def test_positions_need_no_predictions(real, tmp_path):
+    copy = shutil.copytree(real, tmp_path / "copy")
+    for predictions in copy.glob("*/predictions.npz"):
+        predictions.unlink()
+    found = compare(gather([copy]))
+    parts = {part.key: part for part in sections(found, Looks(found))}
+    assert "hard" not in parts
+    assert len(parts["positions"].gallery.rows) == 1

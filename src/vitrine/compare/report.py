@@ -104,6 +104,9 @@ def sections(compared: Compared, looks: Looks) -> list[Section]:
     judged = _comparable(compared)
     if judged:
         found += on_test_images(compared, looks, judged)
+    if any(run.folder for run in compared.runs):
+        gallery = pictures.positions(compared)
+        found.append(Section("positions", "How alike positions are", gallery.words, gallery=gallery))
     return found
 
 
@@ -126,7 +129,6 @@ def on_test_images(compared: Compared, looks: Looks, judged: dict[str, Judged]) 
     for key, title, gallery in (
         ("hard", "The hardest images", pictures.hard_images(compared, judged)),
         ("attention", "Where models look", pictures.attention(compared, judged)),
-        ("positions", "How alike positions are", pictures.positions(compared)),
     ):
         found.append(Section(key, title, gallery.words, gallery=gallery))
     return found
