@@ -45,6 +45,11 @@ def test_a_model_that_is_always_sure_and_right_half_the_time_is_half_off():
     assert (found.error, found.count.tolist(), found.accuracy.tolist()) == (0.5, [2], [0.5])
 
 
+def test_the_error_of_several_runs_is_the_mean_of_theirs():
+    sure, unsure = judged([0, 1], [0, 0], [0.8, 0.8]), judged([0, 0], [0, 0], [0.8, 0.8])
+    assert calibration([sure, unsure]).error == pytest.approx((0.3 + 0.2) / 2), "together they would be 0.05 off"
+
+
 def test_confusion_counts_true_by_predicted_over_runs():
     runs = [judged([0, 1, 1], [0, 0, 1]), judged([0, 0, 1], [0, 0, 1])]
     assert confusion(runs, 3).tolist() == [[3, 1, 0], [0, 2, 0], [0, 0, 0]]

@@ -62,6 +62,15 @@ def test_latex_is_a_tabular_with_special_letters_escaped(tmp_path, write_run):
     assert not re.search(r"(?<!\\)[%_]", text)
 
 
+def test_latex_takes_signs_and_brackets_for_what_they_are(tmp_path, write_run):
+    for value in ("[1,2]", "<3>"):
+        for seed in (0, 1):
+            write_run(tmp_path, seed=seed, acc=0.9 + 0.01 * seed, model={"drop_path": value}, predictions=False)
+    lines = latex(compare(gather([tmp_path]))).splitlines()
+    assert any(line.startswith("{[}1,2] &") for line in lines), "after a line's end, [ begins an option"
+    assert any(line.startswith("$<$3$>$ &") for line in lines)
+
+
 def test_the_terminal_shows_every_cell(sweep):
     found = compare(gather([sweep]))
     console = Console(width=200, record=True, file=io.StringIO())
