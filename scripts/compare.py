@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vitrine.compare.compared import Compared, compare
-from vitrine.compare.runs import Found, find
+from vitrine.compare.runs import Gathered, gather
 from vitrine.compare.tables import latex, markdown, terminal
 from vitrine.errors import RunError, VitrineError
 
@@ -59,12 +59,12 @@ def main() -> None:
         sys.exit(2)
 
 
-def _found(paths: list[str], group: str | None) -> Found:
+def _found(paths: list[str], group: str | None) -> Gathered:
     remote = [path.removeprefix("wandb:") for path in paths if path.startswith("wandb:")]
     if not remote:
         if group is not None:
             raise RunError("--group is for wandb:ENTITY/PROJECT; a sweep on disk is a folder: outputs/sweeps/NAME")
-        return find(paths)
+        return gather(paths)
     if len(paths) > 1:
         raise RunError("give one wandb:ENTITY/PROJECT, or paths; not both")
     from vitrine.compare.wandb_runs import fetch

@@ -5,12 +5,12 @@ import pytest
 from scipy import stats
 
 from vitrine.compare.compared import compare
-from vitrine.compare.runs import find
+from vitrine.compare.runs import gather
 from vitrine.errors import RunError
 
 
 def compared(folder, **options):
-    return compare(find([folder]), **options)
+    return compare(gather([folder]), **options)
 
 
 def words_of(folder, **options) -> dict[str, list[str]]:
@@ -106,9 +106,8 @@ def test_seeds_that_do_not_match_are_compared_as_groups(tmp_path, write_run):
         for seed in seeds:
             acc = {"learned": 0.9, "rope": 0.95}[scheme] + 0.001 * (seed % 3)
             write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc, predictions=False)
-    assert words_of(tmp_path)["rope"][0].endswith("3 and 4 seeds, not paired") or words_of(tmp_path)["rope"][
-        0
-    ].endswith("4 and 3 seeds, not paired")
+    words = words_of(tmp_path)["rope"]
+    assert words[0].endswith("4 and 3 seeds, not paired"), "the row's seeds, and then the baseline's"
 
 
 def test_predictions_tell_two_single_models_apart_where_seeds_cannot(tmp_path, write_run):
@@ -133,7 +132,37 @@ def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
     assert len(alone) == 6
     assert min(p for row in found for p in row.on_images.p) == pytest.approx(min(1, 6 * min(alone)))
     rope = next(one for one in found if one.row.label == "rope")
-    assert "tells 0 of 3 pairs of models of rope and learned apart" in rope.words[1]
+    assert "tells 0 of 3 pairs of models with the same seed apart; over images alone" in rope.words[1]
+
+
+def test_mcnemars_test_says_which_side_has_more_right(tmp_path, write_run):
+    every = np.arange(100)
+    for seed, right in enumerate((every < 60, every < 60, every < 90)):
+        write_run(tmp_path, "position=learned", seed=seed, acc=0.6, right=right)
+        write_run(tmp_path, "position=rope", seed=seed, acc=0.9, right=every < 90 if seed < 2 else every < 60)
+    words = compared(tmp_path).findings.comparisons[0].words[1]
+    assert "tells 3 of 3 pairs of models with the same seed apart: rope has more right in 2, learned in 1;" in words
+
+
+def test_the_bootstrap_is_of_the_runs_that_the_difference_is_of(tmp_path, write_run):
+    every = np.arange(100)
+    for seed in range(3):
+        write_run(tmp_path, "position=learned", seed=seed, acc=0.8, right=every < 80)
+    for seed in range(2):
+        write_run(tmp_path, "position=rope", seed=seed, acc=0.8, right=every < 80)
+    write_run(tmp_path, "position=learned", seed=3, acc=0.1, right=every < 10)
+    (one,) = compared(tmp_path).findings.comparisons
+    assert (one.difference.mean, one.difference.counts) == (0, (2, 2))
+    assert (one.on_images.low, one.on_images.high) == (0, 0)
+
+
+def test_only_of_a_difference_that_was_asked_for_it_is_said_that_it_would_have_been_seen(tmp_path, write_run):
+    learned = [0.9, 0.91, 0.92, 0.905, 0.9]
+    apart = [0.0, 0.004, 0.001, 0.0045, 0.002]
+    write_rows(write_run, tmp_path, learned=learned, rope=[a + b for a, b in zip(learned, apart, strict=True)])
+    assert "would probably have been seen" not in " ".join(words_of(tmp_path)["rope"])
+    words = words_of(tmp_path, smallest=0.02)["rope"]
+    assert words[0].endswith("told from 5 seeds; a difference of 2 points would probably have been seen")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +203,24 @@ def test_three_seeds_of_one_configuration_leave_nothing_to_warn_of(tmp_path, wri
     assert found.findings.words == ["test accuracy of the configuration: 90.00 ± 0.00 % over 3 runs"]
 
 
+def test_runs_that_their_search_pruned_are_counted_up_and_not_named(tmp_path, write_run):
+    write_run(tmp_path, seed=0)
+    for seed in (1, 2):
+        write_run(tmp_path, seed=seed, status="pruned")
+    assert "2 runs are not finished and not counted: 2 pruned by their search" in compared(tmp_path).caveats
+    failed = write_run(tmp_path, seed=3, status="failed")
+    told = f"3 runs are not finished and not counted: 2 pruned by their search, {failed} (failed)"
+    assert told in compared(tmp_path).caveats
+
+
+def test_the_best_of_many_by_test_images_is_warned_of(tmp_path, write_run):
+    for number in range(6):
+        write_run(tmp_path, seed=0, model={"drop_path": number / 10}, predictions=False)
+    told = "the best of 6 rows is chosen on the test images themselves"
+    assert any(words.startswith(told) for words in compared(tmp_path).caveats)
+    assert not any(words.startswith("the best of") for words in compared(tmp_path, metric="val/acc").caveats)
+
+
 def test_unfinished_and_damaged_runs_are_named_and_not_counted(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     failed = write_run(tmp_path, seed=1, status="failed")
@@ -202,11 +249,21 @@ def test_every_damaged_part_of_a_record_is_named(tmp_path, write_run, name, cont
     write_run(tmp_path, seed=0)
     broken = write_run(tmp_path, seed=1)
     (broken / name).write_text(content)
-    found = find([tmp_path])
+    found = gather([tmp_path])
     ((folder, why),) = found.damaged
     assert folder == str(broken)
     assert name in why
     assert compare(found).summaries[0].interval.count == 1
+
+
+def test_only_what_is_listed_as_a_run_is_compared(tmp_path, write_run):
+    kept = write_run(tmp_path / "sweep", seed=0)
+    removed = write_run(tmp_path / "sweep", seed=1)
+    removed.rename(removed.with_name(f".{removed.name}.removed"))
+    (kept / "checkpoints" / "run.json").write_text((kept / "run.json").read_text())
+    found = gather([tmp_path, tmp_path / "sweep", kept])
+    assert [run.folder.resolve() for run in found.runs] == [kept]
+    assert found.damaged == []
 
 
 def test_predictions_that_are_none_damage_the_record(tmp_path, write_run):

@@ -11,9 +11,11 @@ from PIL import Image
 
 from vitrine import compose, fit, load_run
 from vitrine.compare.compared import compare
+from vitrine.compare.looks import Looks
 from vitrine.compare.pictures import attention, hard_images, positions, tiles, url
-from vitrine.compare.report import write_report
-from vitrine.compare.runs import find
+from vitrine.compare.report import sections, write_report
+from vitrine.compare.runs import gather
+from vitrine.errors import DataError
 from vitrine.models import looked_at
 
 
@@ -23,8 +25,8 @@ def real(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=256", "accelerator=cpu"]
     for scheme in ("sincos2d", "rope"):
-        fit(compose([*words, f"position={scheme}", f"paths.output_dir={folder}"]), parent=folder / "sweep")
-    return folder / "sweep"
+        fit(compose([*words, f"position={scheme}", f"paths.output_dir={folder}"]))
+    return folder / "runs"
 
 
 def pixels(source: str) -> np.ndarray:
@@ -32,7 +34,7 @@ def pixels(source: str) -> np.ndarray:
 
 
 def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browser, tmp_path):
-    found = compare(find([real]))
+    found = compare(gather([real]))
     assert found.table.columns == ["model.position"]
     write_report(found, tmp_path / "report.html", ["sweep"])
     context = browser.new_context()
@@ -50,7 +52,7 @@ def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browse
 
 
 def test_hard_images_are_those_of_the_data(real):
-    found = compare(find([real]))
+    found = compare(gather([real]))
     shown = hard_images(found, found.judged).rows[0][1]
     wrong = np.sum([~one.right for one in found.judged.values()], axis=0)
     counts = [int(re.search(r"wrong in (\d) of 2", one.words)[1]) for one in shown]
@@ -61,7 +63,7 @@ def test_hard_images_are_those_of_the_data(real):
 def test_attention_is_the_models_rollout(real):
     import torch
 
-    found = compare(find([real]))
+    found = compare(gather([real]))
     gallery = attention(found, found.judged)
     assert next(title for title, _ in gallery.rows) == "the image"
     row = next(one for one in found.table.rows if one.label == "rope")
@@ -77,7 +79,7 @@ def test_attention_is_the_models_rollout(real):
 
 
 def test_positions_are_alike_to_themselves_most_of_all(real):
-    found = compare(find([real]))
+    found = compare(gather([real]))
     (_, (shown,)) = positions(found).rows[0]
     picture = pixels(shown.source)
     assert picture.shape == (4 * 5 - 1, 4 * 5 - 1, 4)
@@ -101,15 +103,63 @@ def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
     copy = shutil.copytree(real, tmp_path / "copy")
     for folder in copy.glob("*/checkpoints"):
         shutil.rmtree(folder)
-    found = compare(find([copy]))
+    found = compare(gather([copy]))
     assert "its checkpoint is not there" in attention(found, found.judged).words
     assert "its checkpoint is not there" in positions(found).words
     moved = shutil.copytree(real, tmp_path / "moved")
     for config in moved.glob("*/config.yaml"):
         config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
-    found = compare(find([moved]))
+    found = compare(gather([moved]))
     words = hard_images(found, found.judged).words
     assert (
-        "Their pixels cannot be shown: gone/MNIST/raw, where the run had its data, is not there from this folder"
+        "Their pixels cannot be shown: gone/MNIST/raw/train-images-idx3-ubyte, where the run had its data, is not there"
         in words
     )
+
+
+def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_path, monkeypatch):
+    from vitrine.data import sources
+    from vitrine.data.packed import folder_of, pack
+
+    digits = sources.digits(None)
+    splits = {
+        name: (getattr(digits, name).images.numpy(), getattr(digits, name).labels.numpy()) for name in ("train", "test")
+    }
+    pack(folder_of(tmp_path / "data", "mnist"), "mnist", digits.classes, splits, 10**7)
+    copy = shutil.copytree(real, tmp_path / "copy")
+    for config in copy.glob("*/config.yaml"):
+        root = f"root: {tmp_path / 'data'}"
+        config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", root))
+    loaded = []
+    load = sources.load
+    monkeypatch.setattr(sources, "load", lambda *given, **settings: loaded.append(given) or load(*given, **settings))
+    found = compare(gather([copy]))
+    assert "cannot be shown" not in hard_images(found, found.judged).words
+    assert len(attention(found, found.judged).rows) == 3
+    assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
+def test_a_data_set_in_part_is_not_completed_by_a_download(tmp_path, name):
+    from vitrine.data.sources import lacking, load
+
+    config = compose([f"data={name}", f"data.root={tmp_path}"]).data
+    files = []
+    while (file := lacking(config)) is not None:
+        assert file not in files
+        files.append(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    assert len(files) >= 3
+    with pytest.raises(DataError, match="is damaged"):
+        load(config, tmp_path)
+
+
+def test_positions_need_no_predictions(real, tmp_path):
+    copy = shutil.copytree(real, tmp_path / "copy")
+    for predictions in copy.glob("*/predictions.npz"):
+        predictions.unlink()
+    found = compare(gather([copy]))
+    parts = {part.key: part for part in sections(found, Looks(found))}
+    assert "hard" not in parts
+    assert len(parts["positions"].gallery.rows) == 1

@@ -6,7 +6,7 @@ import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from vitrine.compare.predictions import Judged, calibration, confusion, hardest, per_class
-from vitrine.compare.runs import find
+from vitrine.compare.runs import gather
 
 
 def judged(predicted, labels, confidence=None, chance=None) -> Judged:
@@ -17,7 +17,7 @@ def judged(predicted, labels, confidence=None, chance=None) -> Judged:
 
 
 def test_probabilities_are_the_softmax_of_the_stored_logits(tmp_path, write_run):
-    (run,) = find([write_run(tmp_path, acc=0.87)]).runs
+    (run,) = gather([write_run(tmp_path, acc=0.87)]).runs
     one = Judged.of(run)
     probabilities = torch.tensor(run.logits).softmax(dim=1)
     assert one.right.mean() == pytest.approx(0.87)
@@ -31,7 +31,7 @@ def test_calibration_error_is_torchmetrics(tmp_path, write_run):
     labels = torch.where(torch.rand(5000, generator=generator) < 0.6, logits.argmax(1), torch.randint(0, 10, (5000,)))
     folder = write_run(tmp_path)
     np.savez(folder / "predictions.npz", logits=logits.numpy(), labels=labels.numpy())
-    found = calibration([Judged.of(find([folder]).runs[0])])
+    found = calibration([Judged.of(gather([folder]).runs[0])])
     expected = multiclass_calibration_error(logits.softmax(1), labels, num_classes=10, n_bins=15, norm="l1")
     assert found.error == pytest.approx(float(expected), abs=1e-6)
     assert found.count.sum() == 5000
@@ -43,6 +43,11 @@ def test_calibration_error_is_torchmetrics(tmp_path, write_run):
 def test_a_model_that_is_always_sure_and_right_half_the_time_is_half_off():
     found = calibration([judged([0, 0], [0, 1], [1.0, 1.0])])
     assert (found.error, found.count.tolist(), found.accuracy.tolist()) == (0.5, [2], [0.5])
+
+
+def test_the_error_of_several_runs_is_the_mean_of_theirs():
+    sure, unsure = judged([0, 1], [0, 0], [0.8, 0.8]), judged([0, 0], [0, 0], [0.8, 0.8])
+    assert calibration([sure, unsure]).error == pytest.approx((0.3 + 0.2) / 2), "together they would be 0.05 off"
 
 
 def test_confusion_counts_true_by_predicted_over_runs():

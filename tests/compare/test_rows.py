@@ -1,15 +1,17 @@
 """Runs become rows and columns: what differs and was asked for is shown, what only follows is said, the rest is not."""
 
+import math
+
 import pytest
 
 from vitrine.compare.compared import compare
 from vitrine.compare.rows import tabulate
-from vitrine.compare.runs import find, typed
+from vitrine.compare.runs import gather, typed
 from vitrine.errors import RunError
 
 
 def table_of(folder):
-    return tabulate(find([folder]).runs)
+    return tabulate(gather([folder]).runs)
 
 
 def test_a_sweep_has_a_row_for_each_scheme_and_seeds_are_repetitions(sweep):
@@ -97,7 +99,7 @@ def test_the_same_configuration_and_seed_again_counts_once_and_is_told(tmp_path,
     first = write_run(tmp_path, seed=0, acc=0.5)
     write_run(tmp_path, seed=0, acc=0.75)
     write_run(tmp_path, seed=1, acc=0.75)
-    found = compare(find([tmp_path]))
+    found = compare(gather([tmp_path]))
     assert found.summaries[0].values == [0.75, 0.75]
     assert any(str(first) in words and "ran again later" in words for words in found.caveats)
 
@@ -115,11 +117,11 @@ def test_a_main_effect_pairs_what_else_was_chosen_and_the_seed(tmp_path, write_r
     effect = table.by("position")
     assert [row.label for row in effect.rows] == ["learned", "rope"]
     assert set(effect.rows[0].runs) == {("2", 0), ("2", 1), ("4", 0), ("4", 1)}
-    (comparison,) = compare(find([tmp_path]), by="position").findings.comparisons
+    (comparison,) = compare(gather([tmp_path]), by="position").findings.comparisons
     assert comparison.difference.paired
-    assert comparison.difference.counts == (4, 4)
+    assert comparison.difference.counts == (2, 2), "what a seed gave with two patch sizes is no repetition"
     assert comparison.difference.mean == pytest.approx(0.02)
-    assert "4 pairs of runs" in comparison.words[0]
+    assert comparison.difference.spread == pytest.approx(0, abs=1e-12), "0.02 in the mean over patches, by both seeds"
     assert [row.label for row in table.by("patch").rows] == ["patch=2", "patch=4"]
 
 
@@ -129,11 +131,39 @@ def test_a_main_effect_compares_what_ran_on_both_sides_and_says_what_did_not(tmp
         for seed in (0, 1):
             words = (f"position={scheme}", f"patch={patch}")
             write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed * (patch == 2) * len(scheme), sweep=command)
-    found = compare(find([tmp_path]), by="position")
+    found = compare(gather([tmp_path]), by="position")
     (one,) = found.findings.comparisons
     assert one.difference.counts == (2, 2)
     assert one.difference.mean == pytest.approx(0.02 - 0.03 / 2)
     assert any(words.startswith("not every combination ran with every position") for words in found.caveats)
+
+
+def test_one_seed_with_many_other_choices_tells_nothing_of_a_main_effect(tmp_path, write_run):
+    for number, position in enumerate(("learned", "rope")):
+        for drop in (0.0, 0.1, 0.2, 0.3):
+            acc = 0.8 + 0.05 * number - 0.1 * drop + 0.001 * (drop == 0.2)
+            write_run(tmp_path, f"position={position}", acc=acc, model={"drop_path": drop}, predictions=False)
+    found = compare(gather([tmp_path]), by="position")
+    (one,) = found.findings.comparisons
+    assert one.difference.mean == pytest.approx(0.05)
+    assert (one.difference.counts, one.verdict) == ((1, 1), "open")
+    assert one.words == ["rope and learned: no difference can be told from 1 seed; 3 at least are needed"]
+    assert math.isnan(found.summaries[0].interval.half)
+    assert "fewer than 3 seeds, which say little of a mean: every row" in found.caveats
+
+
+def test_a_main_effect_of_other_seeds_compares_what_every_seed_ran_with(tmp_path, write_run):
+    for position, seeds, gain in (("learned", (0, 1), 0.0), ("rope", (7, 8), 0.02)):
+        for seed in seeds:
+            for drop in (0.0, 0.1):
+                acc = 0.8 + gain - drop + 0.002 * (seed % 2)
+                if (seed, drop) != (8, 0.1):
+                    write_run(tmp_path, f"position={position}", seed=seed, acc=acc, model={"drop_path": drop})
+    (one,) = compare(gather([tmp_path]), by="position").findings.comparisons
+    assert (one.difference.paired, one.difference.counts) == (False, (2, 2))
+    assert one.difference.mean == pytest.approx(0.02)
+    assert "McNemar" not in one.words[1], "no two models share a seed"
+    assert one.on_images.low < 0.02 < one.on_images.high
 
 
 @pytest.mark.parametrize("name", ["rope", "position=rope", "position = rope"])

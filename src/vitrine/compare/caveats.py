@@ -9,6 +9,7 @@ from vitrine.compare.runs import Run
 from vitrine.errors import RunError
 
 FEW_SEEDS = 3
+MANY_ROWS = 6  # from here on the best of them is likely to owe something to its luck
 
 
 def refuse_other_images(runs: Sequence[Run], metric: Metric) -> None:
@@ -31,17 +32,14 @@ def refuse_other_images(runs: Sequence[Run], metric: Metric) -> None:
     raise RunError(f"these runs {problem}, so their {metric.title} cannot be compared; give runs of one: {listed}")
 
 
-def caveats(
-    table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Sequence[tuple[str, str]], by: str | None = None
-) -> list[str]:
+def caveats(table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Sequence[tuple[str, str]]) -> list[str]:
     """One sentence for each thing that a reader has to know before believing the table."""
     runs = [run for row in table.rows for run in row.runs.values()]
     told = []
-    few = [row.label for row in table.rows if len(row.runs) < FEW_SEEDS]
+    few = [row.label for row in table.rows if row.seeds < FEW_SEEDS]
     if few:
         which = "every row" if len(few) == len(table.rows) else _listed(few)
-        kind = "runs" if by else "seeds"
-        told.append(f"fewer than {FEW_SEEDS} {kind}, which say little of a mean: {which}")
+        told.append(f"fewer than {FEW_SEEDS} seeds, which say little of a mean: {which}")
     checks: list[tuple[str, Callable[[Run], Hashable]]] = [
         ("were trained on different data", _training_data),
         ("were chosen on different validation images", lambda run: run.facts.get("validation")),
@@ -61,13 +59,20 @@ def caveats(
         told.append(f"{count} of {len(runs)} runs were made by code that was not committed; their code.diff says what")
     for key, values in table.along.items():
         told.append(f"along with {' and '.join(table.columns)} changes {key}: {_listed(values)}")
+    if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
+        told.append(
+            f"the best of {len(table.rows)} rows is chosen on the test images themselves, and so looks better than "
+            "it is; --metric val/acc chooses without them"
+        )
     if table.repeated:
         names = _listed([run.name for run in table.repeated])
         told.append(f"the same configuration and seed ran again later; left out: {names}")
+    pruned = sum(run.status == "pruned" for run in unfinished)
+    others = [f"{run.name} ({run.status})" for run in unfinished if run.status != "pruned"]
     if unfinished:
-        names = _listed([f"{run.name} ({run.status})" for run in unfinished])
         are = "runs are" if len(unfinished) > 1 else "run is"
-        told.append(f"{len(unfinished)} {are} not finished and not counted: {names}")
+        counted = [f"{pruned} pruned by their search"] if pruned else []
+        told.append(f"{len(unfinished)} {are} not finished and not counted: {_listed([*counted, *others])}")
     if damaged:
         records = "records are" if len(damaged) > 1 else "record is"
         told.append(f"{len(damaged)} {records} damaged and not counted: {_listed([why for _, why in damaged])}")

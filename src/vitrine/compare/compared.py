@@ -11,8 +11,8 @@ from vitrine.compare.caveats import caveats, refuse_other_images
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.metric import Metric, choose
 from vitrine.compare.predictions import Judged
-from vitrine.compare.rows import Row, Table, tabulate
-from vitrine.compare.runs import Found, Run
+from vitrine.compare.rows import Row, Table, rest_of, tabulate
+from vitrine.compare.runs import Gathered, Run
 from vitrine.compare.statistics import Interval
 from vitrine.errors import RunError
 
@@ -24,7 +24,7 @@ class Summary:
     Attributes:
         row: which.
         values: the metric of each run.
-        interval: their mean.
+        interval: their mean over seeds; of a main effect, the mean over what else was chosen stands for each seed.
         best, worst: of them, by the metric's own sense.
         parameters, flops: of the model, and of its forward pass for an image; ``None`` where not recorded.
         images_per_second: mean over runs that recorded it.
@@ -59,7 +59,6 @@ class Compared:
         findings: what can be said.
         caveats: what weakens it.
         judged: stored predictions, by the run's name.
-        unfinished: runs that were found and not counted.
     """
 
     table: Table
@@ -70,7 +69,6 @@ class Compared:
     findings: Findings
     caveats: list[str]
     judged: dict[str, Judged]
-    unfinished: list[Run]
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -79,7 +77,7 @@ class Compared:
 
 
 def compare(
-    found: Found,
+    found: Gathered,
     *,
     metric: str | None = None,
     by: str | None = None,
@@ -102,7 +100,7 @@ def compare(
             measured on different images.
     """
     judged, damaged = _judge(found.runs)
-    found = Found([run for run in found.runs if run.name not in dict(damaged)], [*found.damaged, *damaged])
+    found = Gathered([run for run in found.runs if run.name not in dict(damaged)], [*found.damaged, *damaged])
     finished = [run for run in found.runs if run.status == "finished"]
     unfinished = [run for run in found.runs if run.status != "finished"]
     if not finished:
@@ -119,23 +117,25 @@ def compare(
     said = findings(table, chosen, against, judged if _same_images(finished) else {}, smallest)
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda one: one.interval.mean, reverse=not chosen.lower_is_better)
-    warned = caveats(table, chosen, unfinished, found.damaged, by)
-    if by and len({frozenset(row.runs) for row in table.rows}) > 1:
+    warned = caveats(table, chosen, unfinished, found.damaged)
+    rests = {rest_of(key) for row in table.rows for key in row.runs}
+    if by and any(len(row.runs) < len(rests) * row.seeds for row in table.rows):
         warned.append(
-            f"not every combination ran with every {by}: differences are of those that ran on both sides, means of all"
+            f"not every combination ran with every {by} and seed: differences are of those that ran on both sides, "
+            "means of all"
         )
     if diverged:
         names = ", ".join(run.name for run in diverged[:4])
         warned.append(
             f"{len(diverged)} of the runs diverged, {chosen.name} being no number, and are not counted: {names}"
         )
-    return Compared(table, full, chosen, target, summaries, said, warned, judged, unfinished)
+    return Compared(table, full, chosen, target, summaries, said, warned, judged)
 
 
 def summarise(row: Row, metric: Metric, target: float | None = None) -> Summary:
     """A row in numbers."""
-    values = list(row.measured(metric.name).values())
     runs = list(row.runs.values())
+    values = [float(run.metrics[metric.name]) for run in runs]
     speeds = [run.images_per_second for run in runs if run.images_per_second is not None]
     trained = [run.metrics["train_seconds"] for run in runs if "train_seconds" in run.metrics]
     times = [] if target is None else [run.seconds_to(target) for run in runs]
@@ -143,7 +143,7 @@ def summarise(row: Row, metric: Metric, target: float | None = None) -> Summary:
     return Summary(
         row,
         values,
-        Interval.of(values),
+        Interval.of(list(row.measured(metric.name).values())),
         min(values) if metric.lower_is_better else max(values),
         max(values) if metric.lower_is_better else min(values),
         _largest(runs, "parameters"),
@@ -175,7 +175,7 @@ def _same_images(runs: Sequence[Run]) -> bool:
     return len({run.labels for run in runs if run.labels}) == 1
 
 
-def _nothing(found: Found) -> str:
+def _nothing(found: Gathered) -> str:
     states = [run.status for run in found.runs] + ["damaged"] * len(found.damaged)
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     first = f"; {found.damaged[0][1]}" if found.damaged else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.compared import Compared, Summary, summarise
-from vitrine.compare.looks import COLOURS, OTHER, Looks, Plot, cut, five_digits, listed, short, unit_of, written
+from vitrine.compare.looks import COLOURS, OTHER, Looks, Plot, distinct, escaped, five_digits, listed, unit_of, written
 from vitrine.compare.metric import Metric
 from vitrine.compare.rows import Row
 
@@ -22,8 +22,7 @@ def means(compared: Compared, looks: Looks) -> Plot:
     """Each row's mean with its interval, and every run."""
     metric, traces = compared.metric, []
     drawn = _drawn(compared)
-    labels = [short(one.row.brief) for one in drawn]
-    labels = [f"{label} ({place})" if labels.count(label) > 1 else label for place, label in enumerate(labels, 1)]
+    labels = [looks.label(one.row) for one in drawn]
     for summary, label in zip(drawn, labels, strict=True):
         colour, symbol, row = looks.of(summary.row)
         half = summary.interval.half * metric.factor
@@ -64,7 +63,7 @@ def means(compared: Compared, looks: Looks) -> Plot:
     }
     words = "Large marks are means with their 95 % intervals, strokes single runs; the best mean stands on top."
     words += _left_out(compared)
-    return Plot("means", "Every configuration", words, traces, layout)
+    return Plot("Every configuration", words, traces, layout)
 
 
 CURVES = ("val/acc", "val/loss", "train/loss", "train/acc")
@@ -81,9 +80,9 @@ def curves(compared: Compared, looks: Looks) -> list[Plot]:
             if not len(epochs):
                 continue
             colour, _, word = looks.of(row)
-            label, shared = short(row.brief), {"type": "scatter", "mode": "lines", "meta": {"row": word}}
+            label, shared = looks.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": word}}
             if np.isfinite(mean[-1]):
-                last[cut(row.brief)] = mean[-1]
+                last[looks.name(row)] = mean[-1]
             if len(row.runs) > 1:
                 around = [*epochs, *epochs[::-1]], [*high, *low[::-1]]
                 band = {"fill": "toself", "fillcolor": _see_through(colour), "line": {"width": 0}, "hoverinfo": "skip"}
@@ -113,7 +112,7 @@ def curves(compared: Compared, looks: Looks) -> list[Plot]:
             "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
             "hovermode": "closest",
         }
-        plots.append(Plot("curves", "Learning curves", words, traces, layout, choice=metric.title))
+        plots.append(Plot("Learning curves", words, traces, layout, choice=metric.title))
     return plots
 
 
@@ -148,7 +147,7 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
         ]
         for index, (one, cost) in enumerate(points):
             colour, symbol, row = looks.of(one.row)
-            half, label = one.interval.half * metric.factor, short(one.row.brief)
+            half, label = one.interval.half * metric.factor, looks.label(one.row)
             traces.append(
                 {
                     "type": "scatter",
@@ -164,7 +163,7 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
                     "meta": {"row": row},
                 }
             )
-        names = listed([cut(points[index][0].row.brief) for index in sorted(front, key=lambda i: points[i][1])])
+        names = listed([looks.name(points[index][0].row) for index in sorted(front, key=lambda i: points[i][1])])
         words = f"On the Pareto front, where nothing else is both cheaper and better: {names}."
         layout = {
             "height": 420,
@@ -176,7 +175,7 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
             "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
             "hovermode": "closest",
         }
-        plots.append(Plot("cost", "What it costs", words, traces, layout, choice=title))
+        plots.append(Plot("What it costs", words, traces, layout, choice=title))
     return plots
 
 
@@ -190,12 +189,12 @@ def effects(compared: Compared) -> list[Plot]:
         low, high = ordered[0], ordered[-1]
         size = metric.size(high[1].interval.mean - low[1].interval.mean)
         words = f"From {low[0]} to {high[0]}: {size}."
-        names = [short(name) for name, _ in levels]
+        names = distinct([name for name, _ in levels])
         halves = [metric.factor * one.interval.half for _, one in levels]
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if all(map(_is_number, names)) else "markers",
-            "x": names,
+            "x": list(map(escaped, names)),
             "y": [metric.factor * one.interval.mean for _, one in levels],
             "error_y": {"type": "data", "array": [None if np.isnan(half) else half for half in halves]},
             "line": {"color": COLOURS[0], "width": 1.5, "dash": "dot"},
@@ -208,9 +207,9 @@ def effects(compared: Compared) -> list[Plot]:
             "xaxis": {"title": {"text": column}, "type": "category", "automargin": True},
             "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
         }
-        numbers = [[column, "runs", metric.title]]
+        numbers = [[column, "seeds", metric.title]]
         numbers += [[name, str(one.interval.count), written(one.interval, metric)] for name, one in levels]
-        plots.append(Plot("effects", column, words, [trace], layout, numbers))
+        plots.append(Plot(column, words, [trace], layout, numbers))
     return plots
 
 

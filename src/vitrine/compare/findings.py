@@ -1,14 +1,16 @@
 """What can be said of a table of runs, in words: each row against a baseline, and how sure that is."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vitrine.compare.metric import NONE, Metric
 from vitrine.compare.predictions import Judged
-from vitrine.compare.rows import Row, Table
+from vitrine.compare.rows import Row, Table, by_seed, rest_of, seed_of
+from vitrine.compare.runs import Run
 from vitrine.compare.statistics import (
     LEVEL,
     Difference,
@@ -27,9 +29,10 @@ class OnImages:
 
     Attributes:
         images: how many.
-        only: for each pair of models, the images that only the row's has right, and only the baseline's.
+        only: for each pair of models with the same seed, or of the only two, the images that only the row's has right,
+            and only the baseline's.
         p: McNemar's exact test of each pair, corrected for the number of pairs in all comparisons.
-        low, high: bootstrap interval, over images, of the difference in accuracy; the models stay these.
+        low, high: bootstrap interval, over images, of the difference in accuracy of the runs compared.
     """
 
     images: int
@@ -82,9 +85,10 @@ def findings(
         smallest: the difference that one wants to be able to see, for the number of seeds; else the one that was seen.
     """
     others = [row for row in table.rows if row is not baseline]
-    differences = [_difference(row, baseline, metric) for row in others]
+    sides = [_sides(row, baseline) for row in others]
+    differences = [_difference(pair, metric) for pair in sides]
     corrected = holm([one.p for one in differences])
-    on_images = _on_images(others, baseline, metric, judged)
+    on_images = _on_images(list(zip(sides, differences, strict=True)), metric, judged)
     tests = sum(not math.isnan(p) for p in corrected)
     comparisons = []
     for row, one, p, images in zip(others, differences, corrected, on_images, strict=True):
@@ -95,42 +99,67 @@ def findings(
         if images is not None:
             words.append(_by_images(row, baseline, images, metric))
         comparisons.append(Comparison(row, one, p, images, verdict, words))
-    comparisons.sort(key=lambda one: one.difference.mean, reverse=not metric.lower_is_better)
+    comparisons.sort(key=lambda one: _rank(one.difference.mean, metric))
     return Findings(baseline, comparisons, [_best(table, metric), *_count(comparisons, baseline)])
 
 
-def _difference(row: Row, baseline: Row, metric: Metric) -> Difference:
-    """A row less the baseline; of a main effect only what ran on both sides, or other choices would be in it."""
-    values, others = row.measured(metric.name), baseline.measured(metric.name)
-    shared = values.keys() & others.keys()
-    if row.marginal and len(shared) >= 2:
-        values, others = ({key: side[key] for key in side if key in shared} for side in (values, others))
+def _rank(mean: float, metric: Metric) -> float:
+    """Best first; what is unknown last."""
+    return math.inf if math.isnan(mean) else mean if metric.lower_is_better else -mean
+
+
+Side = Mapping[Hashable, Run]
+
+
+def _sides(row: Row, baseline: Row) -> tuple[Side, Side]:
+    """The runs of either that a difference can be made of: of a main effect, only what ran on both sides.
+
+    With two seeds in common, these are the runs of the same other choices and seed; else those of other choices that
+    every seed of both sides ran with. Anything else would put a difference between other choices into it.
+    """
+    if not row.marginal:
+        return row.runs, baseline.runs
+    kept = row.runs.keys() & baseline.runs.keys()
+    if len({seed_of(key) for key in kept}) < 2:
+        sides = (row, baseline)
+        count = sum(side.seeds for side in sides)
+        rests = Counter(rest_of(key) for side in sides for key in side.runs)
+        kept = {key for side in sides for key in side.runs if rests[rest_of(key)] == count}
+    ours, theirs = ({key: run for key, run in side.runs.items() if key in kept} for side in (row, baseline))
+    return ours, theirs
+
+
+def _difference(sides: tuple[Side, Side], metric: Metric) -> Difference:
+    values, others = (by_seed({key: float(run.metrics[metric.name]) for key, run in side.items()}) for side in sides)
     return difference(values, others)
 
 
 def _on_images(
-    rows: Sequence[Row], baseline: Row, metric: Metric, judged: Mapping[str, Judged]
+    each: Sequence[tuple[tuple[Side, Side], Difference]], metric: Metric, judged: Mapping[str, Judged]
 ) -> list[OnImages | None]:
-    """McNemar's test of each pair of models with the same seed, and a bootstrap over images."""
+    """McNemar's test of each pair of models that share a seed, and a bootstrap over images of the runs compared."""
     tables: list[list[tuple[int, int, float]]] = []
-    bounds: list[tuple[float, float]] = []
-    for row in rows:
-        sides = [list(side.runs.values()) for side in (row, baseline)]
-        if metric.name != "test/acc" or not all(run.name in judged for side in sides for run in side):
+    bounds: list[tuple[float, float] | None] = []
+    for (ours, theirs), one in each:
+        runs = [*ours.values(), *theirs.values()]
+        if metric.name != "test/acc" or not (ours and theirs) or not all(run.name in judged for run in runs):
             tables.append([])
-            bounds.append((math.nan, math.nan))
+            bounds.append(None)
             continue
-        shared = [key for key in row.runs if key in baseline.runs]
-        pairs = [(row.runs[key], baseline.runs[key]) for key in shared] or [(sides[0][0], sides[1][0])]
-        tables.append([mcnemar(judged[one.name].right, judged[other.name].right) for one, other in pairs])
-        means = [np.mean([judged[run.name].right for run in side], axis=0) for side in sides]
+        pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
+        if len(runs) == 2:
+            pairs = [(runs[0], runs[1])]
+        tables.append([mcnemar(judged[run.name].right, judged[other.name].right) for run, other in pairs])
+        right = [by_seed({key: judged[run.name].right for key, run in side.items()}) for side in (ours, theirs)]
+        shared = right[0].keys() & right[1].keys() if one.paired else right[0].keys() | right[1].keys()
+        means = [np.mean([value for seed, value in side.items() if seed in shared], axis=0) for side in right]
         bounds.append(over_images(means[0] - means[1]))
     corrected = iter(holm([p for table in tables for *_, p in table]))
     found: list[OnImages | None] = []
-    for table, (low, high) in zip(tables, bounds, strict=True):
+    for table, bound in zip(tables, bounds, strict=True):
         only = [(one, other) for one, other, _ in table]
         p = [next(corrected) for _ in table]
-        found.append(OnImages(_images(judged), only, p, low, high) if table else None)
+        found.append(OnImages(_images(judged), only, p, *bound) if bound else None)
     return found
 
 
@@ -146,7 +175,8 @@ def _best(table: Table, metric: Metric) -> str:
         if metric.better(mean.mean, best.mean):
             row, best = other, mean
     spread = f" ± {metric.number(best.half)}" if best.count > 1 else ""
-    runs = f"{best.count} run{'s' if best.count > 1 else ''}"
+    what = "seed" if row.marginal else "run"
+    runs = f"{best.count} {what}{'s' if best.count > 1 else ''}"
     what = f"{metric.number(best.mean)}{spread}{metric.unit} over {runs}"
     if len(table.rows) == 1:
         return f"{metric.title} of {row.label}: {what}"
@@ -174,15 +204,16 @@ def _by_seeds(
     tests: int,
     smallest: float | None,
 ) -> str:
-    marginal = row.marginal
-    repeats = _repeats(one, marginal)
+    repeats = _repeats(one)
     if verdict != "open":
         by = f"{metric.size(one.mean)} ({_bounds(one, metric)})"
         return f"{row.label} is {verdict} than {baseline.label} by {by}, {repeats}"
     names = f"{row.label} and {baseline.label}"
     few = min(one.counts)
+    if few == 0:
+        return f"{names}: no other choice ran with every seed of both, so they cannot be compared"
     if few < 2:
-        return f"{names}: no difference can be told from 1 {'run' if marginal else 'seed'}; 3 at least are needed"
+        return f"{names}: no difference can be told from 1 seed; 3 at least are needed"
     if math.isnan(one.p):
         each = "all pairs differ" if one.paired else "both differ, without any spread,"
         return f"{names}: {each} by the same {metric.size(one.mean)}, which {repeats} cannot judge"
@@ -190,13 +221,12 @@ def _by_seeds(
     more = ""
     if one.spread > 0:
         needed = seeds_needed(size, one.spread, paired=one.paired, comparisons=tests)
-        kind = "pairs" if marginal and one.paired else "runs each" if marginal else "seeds"
         if needed is None:
-            more = f"; {metric.size(size)} would take more than 1,000 {kind} to show"
-        elif needed <= few:
-            more = f"; a difference of {metric.size(size)} would probably have been seen"
-        else:
+            more = f"; {metric.size(size)} would take more than 1,000 seeds to show"
+        elif needed > few:
             more = f"; about {needed} would show {_size(size, metric)}"
+        elif smallest is not None:  # of the difference that was seen, and not told, this cannot be said
+            more = f"; a difference of {_size(size, metric)} would probably have been seen"
     if one.p < LEVEL:
         return (
             f"{names}: no difference can be told from {repeats} once {tests} comparisons are corrected for "
@@ -208,25 +238,27 @@ def _by_seeds(
 def _by_images(row: Row, baseline: Row, images: OnImages, metric: Metric) -> str:
     pairs = len(images.only)
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
+    same = f"on the same {images.images:,} test images"
+    if not pairs:
+        return f"{same} the difference is {bounds} over images alone (bootstrap)"
     interval = f"over images alone the difference is {bounds} (bootstrap)"
     if pairs == 1:
         (ours, theirs), p = images.only[0], images.p[0]
         told = "these two models differ" if p < LEVEL else "these two models cannot be told apart"
         return (
-            f"on the same {images.images:,} test images {told}: {row.label} alone has {ours} right, {baseline.label} "
+            f"{same} {told}: {row.label} alone has {ours} right, {baseline.label} "
             f"alone {theirs} (McNemar's exact test, p = {probability(p)}); {interval}"
         )
-    apart = sum(p < LEVEL for p in images.p)
+    apart = [ours > theirs for (ours, theirs), p in zip(images.only, images.p, strict=True) if p < LEVEL]
+    told = f"{row.label} has more right in {sum(apart)}, {baseline.label} in {len(apart) - sum(apart)}"
     return (
-        f"on the same {images.images:,} test images McNemar's exact test tells {apart} of {pairs} pairs of models of "
-        f"{row.label} and {baseline.label} apart; {interval}"
+        f"{same} McNemar's exact test tells {len(apart)} of {pairs} pairs of models with the same seed apart"
+        f"{f': {told}' if apart else ''}; {interval}"
     )
 
 
-def _repeats(one: Difference, marginal: bool) -> str:
+def _repeats(one: Difference) -> str:
     count, other = one.counts
-    if marginal:
-        return f"{count} pairs of runs" if one.paired else f"{count} and {other} runs, not paired"
     if one.paired or count == other:
         return f"{count} seed{'s' if count > 1 else ''}{'' if one.paired else ' each, not paired'}"
     return f"{count} and {other} seeds, not paired"

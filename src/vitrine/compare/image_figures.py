@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.looks import OTHER, Looks, Plot, cut, five_digits, several, short
+from vitrine.compare.looks import OTHER, Looks, Plot, distinct, escaped, five_digits, several
 from vitrine.compare.predictions import Calibration, Judged, confusion, per_class
 from vitrine.compare.rows import Row
+
+READABLE = 12  # columns of a grid whose cells have room for a number
 
 
 def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -> Plot:
@@ -34,14 +36,14 @@ def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -
                 "text": [f"{count:,} images" for count in one.count.tolist()],
                 "line": {"color": colour, "width": 2},
                 "marker": {"color": colour, "symbol": symbol, "size": 7},
-                "hovertemplate": f"{short(row.brief)}: %{{x:.1f}} % sure, %{{y:.1f}} % right, %{{text}}<extra></extra>",
+                "hovertemplate": f"{looks.label(row)}: %{{x:.1f}} % sure, %{{y:.1f}} % right, %{{text}}<extra></extra>",
                 "meta": {"row": word},
             }
         )
     best = min(calibrations, key=lambda pair: pair[1].error)
     words = (
-        f"{cut(best[0].brief)} is calibrated best: its confidence is {100 * best[1].error:.1f} points from its "
-        "accuracy, on average (expected calibration error, 15 bins). Below the dotted line a model is too sure."
+        f"{looks.name(best[0])} has the lowest expected calibration error, {100 * best[1].error:.1f} points: the mean "
+        "over its runs of how far confidence is from accuracy, over 15 bins. Below the dotted line a model is too sure."
     )
     layout = {
         "height": 420,
@@ -51,13 +53,13 @@ def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -
     }
     numbers = [["configuration", "ECE (points)"]]
     numbers += [[row.label, f"{100 * one.error:.2f}"] for row, one in calibrations]
-    return Plot("reliability", "Is confidence earned?", words, traces, layout, numbers)
+    return Plot("Is confidence earned?", words, traces, layout, numbers)
 
 
-def classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str]) -> Plot:
+def classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str], looks: Looks) -> Plot:
     """Share of each class's images that are right: rows by classes."""
     shares = np.array([per_class(some, len(names)).mean(axis=0) for _, some in by_row])
-    rows, short_names = [short(row.brief) for row, _ in by_row], _distinct(names)
+    rows, short_names = [looks.label(row) for row, _ in by_row], list(map(escaped, distinct(names, 14)))
     texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in shares]
     over_rows = np.nanmean(shares, axis=0) if not np.isnan(shares).all() else np.zeros(len(names))
     worst = int(np.nanargmin(over_rows))
@@ -66,18 +68,22 @@ def classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str]) -> Plo
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
     axes = ("class", "configuration")
-    return heatmap("classes", "Class by class", words, shares, texts, short_names, rows, axes, numbers=numbers)
+    plot = heatmap("Class by class", words, short_names, rows, axes, numbers)
+    plot.traces[0] |= {
+        "z": [[None if np.isnan(value) else round(100 * float(value), 2) for value in line] for line in shares]
+    }
+    plot.traces[0]["text"] = texts
+    return plot
 
 
-def confusions(row: Row, some: Sequence[Judged], names: list[str]) -> Plot:
+def confusions(row: Row, some: Sequence[Judged], names: list[str], looks: Looks) -> Plot:
     """True class by predicted class, of all runs of a row."""
     counts = confusion(some, len(names))
     of_class = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(of_class, 1)
     wrong = shares.copy()
     np.fill_diagonal(wrong, np.nan)  # what is right would outshine every mistake
-    texts = [[str(count) if count else "" for count in line] for line in counts.tolist()]
-    label = cut(row.brief)
+    label = looks.name(row)
     words = f"{label} has every test image right."
     if np.nansum(wrong) > 0:
         true, taken = np.unravel_index(int(np.nanargmax(wrong)), wrong.shape)
@@ -88,34 +94,28 @@ def confusions(row: Row, some: Sequence[Judged], names: list[str]) -> Plot:
         )
     numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
     numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
-    axes, short_names = ("predicted class", "true class"), _distinct(names)
-    diagonal = [texts[place][place] for place in range(len(names))]
-    for place in range(len(names)):
-        texts[place][place] = ""
-    plot = heatmap(
-        "confusion", "What is taken for what", words, wrong, texts, short_names, short_names, axes, label, numbers
-    )
-    if len(names) <= 12:
+    axes, short_names = ("predicted class", "true class"), list(map(escaped, distinct(names, 14)))
+    title = "What is taken for what"
+    plot = heatmap(title, words, short_names, short_names, axes, numbers, label)
+    plot.traces[0]["meta"]["counts"] = counts.tolist()  # the page makes shares and texts of it: a third of the size
+    if len(names) <= READABLE:
         plot.layout["annotations"] = [
-            {"x": name, "y": name, "text": text, "showarrow": False}
-            for name, text in zip(short_names, diagonal, strict=True)
+            {"x": name, "y": name, "text": str(counts[place, place] or ""), "showarrow": False}
+            for place, name in enumerate(short_names)
         ]
     return plot
 
 
 def heatmap(
-    key: str, title: str, words: str, shares: np.ndarray, texts: list[list[str]], across: list[str], down: list[str],
-    axes: tuple[str, str], choice: str = "", numbers: list[list[str]] | None = None,
+    title: str, words: str, across: list[str], down: list[str], axes: tuple[str, str], numbers: list[list[str]],
+    choice: str = "",
 ) -> Plot:  # fmt: skip
-    """Shares in [0, 1] as a grid, ``down`` by ``across``, with a text in each cell."""
-    readable = len(across) <= 12
-    trace = {
+    """An empty grid, ``down`` by ``across``, that shows a text in each cell where there is room."""
+    trace: dict[str, Any] = {
         "type": "heatmap",
-        "z": [[None if np.isnan(value) else round(100 * float(value), 2) for value in line] for line in shares],
         "x": across,
         "y": down,
-        "text": texts,
-        "texttemplate": "%{text}" if readable else "",
+        "texttemplate": "%{text}" if len(across) <= READABLE else "",
         "hovertemplate": f"{axes[1]} %{{y}}, {axes[0]} %{{x}}: %{{text}}<extra></extra>",
         "colorscale": "Blues",
         "showscale": False,
@@ -135,10 +135,4 @@ def heatmap(
             "automargin": True,
         },
     }
-    return Plot(key, title, words, [trace], layout, numbers or [], choice)
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Class names that fit beside a plot, still all different."""
-    short_names = [short(name, 14) for name in names]
-    return [name if short_names.count(name) == 1 else f"{place} {name}" for place, name in enumerate(short_names)]
+    return Plot(title, words, [trace], layout, numbers, choice)

@@ -1,5 +1,6 @@
 """What all of the report's plots share: colours and marks of rows, how names and numbers are written."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,6 @@ class Plot:
     """A plot with what it says.
 
     Attributes:
-        key: its name in the page.
         title: heading.
         words: what is to be seen in it, in a sentence.
         traces, layout: for plotly.
@@ -30,7 +30,6 @@ class Plot:
         choice: what the reader chooses by a menu, if this is one of several of the same heading.
     """
 
-    key: str
     title: str
     words: str
     traces: list[dict[str, Any]]
@@ -50,6 +49,15 @@ class Looks:
             coloured = [*coloured[:-1], baseline]
         self.coloured = coloured
         self.others = [row for row in rows if row not in coloured]
+        self._names = dict(zip(map(id, rows), distinct([row.brief for row in rows]), strict=True))
+
+    def name(self, row: Row) -> str:
+        """What a row is called in a sentence or beside a plot: short, and no other row's name."""
+        return self._names[id(row)]
+
+    def label(self, row: Row) -> str:
+        """The same as plotly takes it."""
+        return escaped(self.name(row))
 
     def of(self, row: Row) -> tuple[str, str, str]:
         """Colour, symbol and the word that the page knows the row by."""
@@ -59,14 +67,16 @@ class Looks:
         return OTHER, "circle", "others"
 
 
-def short(name: str, most: int = 28) -> str:
-    """A name that fits beside a plot, safe in plotly's own markup."""
-    return cut(name, most).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def escaped(name: str) -> str:
+    """A name as it is read in plotly's own markup."""
+    return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def cut(name: str, most: int = 28) -> str:
-    """A name with at most so many letters."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def distinct(names: Sequence[str], most: int = 28) -> list[str]:
+    """Names of about so many letters; those that would be cut to the same are numbered by their place."""
+    cut = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
+    counts = Counter(cut)
+    return [name if counts[name] == 1 else f"{place} {name}" for place, name in enumerate(cut)]
 
 
 def written(interval: Interval, metric: Metric) -> str:

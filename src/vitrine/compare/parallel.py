@@ -6,7 +6,7 @@ import numpy as np
 
 from vitrine.compare.compared import Compared
 from vitrine.compare.figures import COSTS, SAME, by_number
-from vitrine.compare.looks import OTHER, Looks, Plot, short, unit_of
+from vitrine.compare.looks import OTHER, Looks, Plot, distinct, escaped, unit_of
 
 
 def parallel(compared: Compared, looks: Looks) -> Plot | None:
@@ -18,7 +18,9 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
         levels = list(dict.fromkeys(row.values[column] for row in compared.table.rows))
         levels.sort(key=by_number)
         places = np.linspace(0, 1, len(levels)).tolist() if len(levels) > 1 else [0.5]
-        axes.append((column, [places[levels.index(value)] for value in values], places, [short(one) for one in levels]))
+        axes.append(
+            (column, [places[levels.index(value)] for value in values], places, list(map(escaped, distinct(levels))))
+        )
     for title, of, _ in COSTS[1:3]:
         costs = [cost for one in compared.summaries if (cost := of(one)) is not None]
         if len(costs) == len(compared.summaries) and max(costs) > SAME * min(costs):
@@ -39,7 +41,7 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
                 "line": {"color": colour, "width": 2, "shape": "spline", "smoothing": 0.6},
                 "marker": {"color": colour, "symbol": symbol, "size": 8},
                 "opacity": 0.35 if row == "others" else 0.95,
-                "hovertemplate": f"{short(one.row.brief)}: {metric.value(one.interval.mean)}<extra></extra>",
+                "hovertemplate": f"{looks.label(one.row)}: {metric.value(one.interval.mean)}<extra></extra>",
                 "meta": {"row": row},
             }
         )
@@ -69,7 +71,7 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
         "hovermode": "closest",
     }
     words = "Each line is a configuration: its choices from left to right, what it costs, and what it reaches."
-    return Plot("parallel", "Choices and outcome", words, traces, layout)
+    return Plot("Choices and outcome", words, traces, layout)
 
 
 def _numeric(title: str, values: list[float], form: str) -> tuple[str, list[float], list[float], list[str]]:

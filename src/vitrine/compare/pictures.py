@@ -6,6 +6,7 @@ is downloaded. torch is imported here only when something is drawn.
 
 import base64
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,13 +25,8 @@ from vitrine.errors import DataError, RunError, VitrineError
 MOST_HARD = 24
 MOST_MODELS = 6
 MOST_LOOKED_AT = 6
+WHICH = ("name", "root", "image_size", "in_channels", "num_classes")  # keys of data that say which images are read
 LARGEST = 64  # pixels of a picture's side in the page, before the browser enlarges it
-FOLDERS = {
-    "mnist": ("MNIST/raw",),
-    "fashion_mnist": ("FashionMNIST/raw",),
-    "cifar10": ("cifar-10-batches-py", "cifar10"),
-    "cifar100": ("cifar-100-python",),
-}
 
 
 @dataclass(frozen=True)
@@ -82,10 +78,7 @@ def hard_images(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
 
 def attention(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
     """Attention rollout of one model of each row, on the same test images."""
-    run = compared.runs[0]
-    if not judged:
-        return Gallery([], "No predictions were stored to choose images by.")
-    names, truth = class_names(run), next(iter(judged.values())).labels
+    names, truth = class_names(compared.runs[0]), next(iter(judged.values())).labels
     hard = [one.index for one in hardest(list(judged.values()), MOST_LOOKED_AT // 2)]
     spread = np.linspace(0, len(truth) - 1, MOST_LOOKED_AT).round().astype(int).tolist()
     chosen = list(dict.fromkeys([*hard, *spread]))[:MOST_LOOKED_AT]
@@ -246,23 +239,30 @@ def _load(folder: Path | None) -> Any:
     return load_run(folder)
 
 
-@cache
+_splits: dict[str, Any] = {}  # runs on the same images share them
+
+
 def _test_split(folder: Path | None) -> Any:
     if folder is None:
         raise RunError("the run is not on this disk")
-    from vitrine.config.plain import from_plain
-    from vitrine.config.schema import DataConfig
     from vitrine.runs import RunRecord
 
     stored = RunRecord.open(folder).config
-    config = from_plain(DataConfig, stored["data"])
-    root = Path(config.root)
-    expected = FOLDERS.get(config.name, ("",))
-    if config.name != "digits" and not any((root / one).is_dir() for one in expected):
-        raise RunError(f"{root / expected[0]}, where the run had its data, is not there from this folder")
-    from vitrine.data.sources import load
+    which = json.dumps([stored["paths"]["cache_dir"], *(stored["data"].get(name) for name in WHICH)])
+    if which not in _splits:
+        _splits[which] = _read_split(stored["data"], Path(stored["paths"]["cache_dir"]))
+    return _splits[which]
 
-    images = load(config, Path(stored["paths"]["cache_dir"]), memory=0)  # pictures stay on disk: few are looked at
+
+def _read_split(data: dict[str, Any], cache_dir: Path) -> Any:
+    from vitrine.config.plain import from_plain
+    from vitrine.config.schema import DataConfig
+    from vitrine.data.sources import lacking, load
+
+    config = from_plain(DataConfig, data)
+    if (file := lacking(config)) is not None:
+        raise RunError(f"{file}, where the run had its data, is not there from this folder")
+    images = load(config, cache_dir, memory=0)  # pictures stay on disk: few are looked at
     if images.test is None:
         raise DataError(f"{config.root} has no test images")
     return images.test

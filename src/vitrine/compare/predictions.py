@@ -1,7 +1,7 @@
 """What stored predictions say: which images are right, how sure of them models were, which are hard."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,8 +56,10 @@ class Calibration:
     """How far confidence is from being right, over equally wide bins of confidence (arXiv:1706.04599, section 2).
 
     Attributes:
-        error: expected calibration error: the mean distance of confidence and accuracy, bins weighted by their images.
-        confidence, accuracy, count: mean confidence, share right and number of images of each bin that has any.
+        error: expected calibration error: the mean distance of confidence and accuracy, bins weighted by their images;
+            of several runs the mean of each one's, for taken together they may be wrong in opposite directions.
+        confidence, accuracy, count: mean confidence, share right and number of images of each bin that has any, of all
+            runs together.
     """
 
     error: float
@@ -67,7 +69,11 @@ class Calibration:
 
 
 def calibration(judged: Sequence[Judged]) -> Calibration:
-    """Of one or several runs, their predictions taken together."""
+    """Of one or several runs."""
+    return replace(_binned(judged), error=float(np.mean([_binned([one]).error for one in judged])))
+
+
+def _binned(judged: Sequence[Judged]) -> Calibration:
     confidence = np.concatenate([one.confidence for one in judged]).astype(np.float64)
     right = np.concatenate([one.right for one in judged])
     edges = np.linspace(0, 1, BINS + 1)

@@ -13,7 +13,7 @@ import numpy as np
 from vitrine.atomic import write_text
 from vitrine.compare import figures, image_figures, pictures
 from vitrine.compare.compared import Compared
-from vitrine.compare.looks import SYMBOLS, Looks, Plot, cut, several
+from vitrine.compare.looks import SYMBOLS, Looks, Plot, several
 from vitrine.compare.parallel import parallel
 from vitrine.compare.pictures import Gallery
 from vitrine.compare.predictions import Judged, calibration
@@ -75,7 +75,7 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
         made=f"{now.day} {now:%B %Y, %H:%M}",
         compared=compared,
         verdicts=VERDICTS,
-        legend=[(*looks.of(row), cut(row.brief)) for row in looks.coloured],
+        legend=[(*looks.of(row), looks.name(row)) for row in looks.coloured],
         glyphs=dict(zip(SYMBOLS, "●■◆▲✚★▼⬟", strict=True)),
         others=len(looks.others),
         headings=headings(compared),
@@ -97,13 +97,16 @@ def sections(compared: Compared, looks: Looks) -> list[Section]:
     if plots := figures.against_cost(compared, looks):
         found.append(Section("cost", "What it costs", plots=plots))
     if plots := figures.effects(compared):
-        words = "The mean of each choice over all that the others chose, with its 95 % interval."
+        words = "The mean of each choice over all that the others chose, with its 95 % interval over seeds."
         found.append(Section("effects", "What each choice does", words, plots, side_by_side=True))
     if plot := parallel(compared, looks):
         found.append(Section("parallel", plot.title, plots=[plot]))
     judged = _comparable(compared)
     if judged:
         found += on_test_images(compared, looks, judged)
+    if any(run.folder for run in compared.runs):
+        gallery = pictures.positions(compared)
+        found.append(Section("positions", "How alike positions are", gallery.words, gallery=gallery))
     return found
 
 
@@ -120,13 +123,12 @@ def on_test_images(compared: Compared, looks: Looks, judged: dict[str, Judged]) 
         found.append(Section("reliability", plot.title, plots=[plot]))
         names = pictures.class_names(compared.runs[0])
         if len(names) <= MOST_CLASSES:
-            found.append(Section("classes", "Class by class", plots=[image_figures.classes(by_row, names)]))
-            plots = [image_figures.confusions(row, some, names) for row, some in by_row]
+            found.append(Section("classes", "Class by class", plots=[image_figures.classes(by_row, names, looks)]))
+            plots = [image_figures.confusions(row, some, names, looks) for row, some in by_row]
             found.append(Section("confusion", "What is taken for what", plots=plots))
     for key, title, gallery in (
         ("hard", "The hardest images", pictures.hard_images(compared, judged)),
         ("attention", "Where models look", pictures.attention(compared, judged)),
-        ("positions", "How alike positions are", pictures.positions(compared)),
     ):
         found.append(Section(key, title, gallery.words, gallery=gallery))
     return found

@@ -56,8 +56,13 @@ class Row:
         return " · ".join(self.values.values()) if len(self.values) > 1 else self.label
 
     def measured(self, metric: str) -> dict[Hashable, float]:
-        """The metric of each run."""
-        return {key: float(run.metrics[metric]) for key, run in self.runs.items()}
+        """The metric by seed; of a main effect the mean over what else was chosen with that seed."""
+        return by_seed({key: float(run.metrics[metric]) for key, run in self.runs.items()})
+
+    @property
+    def seeds(self) -> int:
+        """How many repetitions it stands on."""
+        return len({seed_of(key) for key in self.runs})
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,24 @@ class Table:
             kept |= {(*rest, seed) if rest else seed: run for seed, run in row.runs.items()}
         made = [Row(_label({column: value}), {column: value}, runs) for value, runs in rows.items()]
         return Table([column], made, self.along, self.repeated)
+
+
+def seed_of(key: Hashable) -> Hashable:
+    """The seed in what tells a row's runs apart."""
+    return key[-1] if isinstance(key, tuple) else key
+
+
+def rest_of(key: Hashable) -> tuple[Hashable, ...]:
+    """What else was chosen, of a main effect's run."""
+    return key[:-1] if isinstance(key, tuple) else ()
+
+
+def by_seed(values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    """The mean of each seed's values, numbers or arrays: what one seed gave under several choices is no repetition."""
+    seeds: dict[Hashable, list[Any]] = {}
+    for key, value in values.items():
+        seeds.setdefault(seed_of(key), []).append(value)
+    return {seed: sum(some) / len(some) for seed, some in seeds.items()}
 
 
 def tabulate(runs: Sequence[Run]) -> Table:

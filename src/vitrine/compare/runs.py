@@ -14,6 +14,7 @@ import numpy as np
 
 from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
+from vitrine.runs.registry import Broken, Entry, find
 
 _TYPED = re.compile(r"[+~]{0,2}([\w./@]+)=(.*)", re.DOTALL)
 _NEXT_WORD = re.compile(r",(?=[+~]{0,2}[\w./@]+=)")
@@ -25,7 +26,7 @@ class Run:
 
     Attributes:
         name: the folder as it can be opened, or the run's address at W&B.
-        status: ``finished``, ``running``, ``failed`` or ``interrupted``.
+        status: as run.json has it; only ``finished`` ones are compared, and of others nothing else is read.
         config: the resolved configuration, flat: ``{"model.dim": 64, ...}``.
         words: what was typed to get it, ``{"position": "rope", "seed": "0"}``; of a sweep, what its trial was given.
         facts: run.json.
@@ -83,48 +84,53 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Runs, and what could not be read: a folder's name and why."""
+class Gathered:
+    """Runs to be compared, and what could not be read: a folder's name and why."""
 
     runs: list[Run]
     damaged: list[tuple[str, str]]
 
 
-def find(paths: Iterable[str | Path]) -> Found:
+def gather(paths: Iterable[str | Path]) -> Gathered:
     """Every run at ``paths`` or anywhere under them, each once, in the order they were started.
 
     Raises:
         RunError: there is no run at one of the paths.
     """
-    folders: dict[Path, Path] = {}
+    found: dict[Path, Entry | Broken] = {}
     for path in map(Path, paths):
-        inside = [path] if not path.is_dir() else sorted(one.parent for one in path.glob("**/run.json"))
         if not path.is_dir():
             RunRecord.open(path)  # says what is nearest
+        listed = find([path])
+        inside: list[Entry | Broken] = [*listed.entries, *listed.broken]
         if not inside:
             raise RunError(f"there is no run in {path}: no run.json in it or below it")
-        folders |= {folder.resolve(): folder for folder in inside}
+        found |= {one.path.resolve(): one for one in inside}
     runs, damaged = [], []
-    for folder in folders.values():
+    for one in found.values():
         try:
-            runs.append(read(folder))
+            if isinstance(one, Broken):
+                raise RunError(one.problem)
+            runs.append(read(one))
         except RunError as error:
-            damaged.append((str(folder), str(error)))
-    return Found(sorted(runs, key=lambda run: (run.started, run.name)), damaged)
+            damaged.append((str(one.path), str(error)))
+    return Gathered(sorted(runs, key=lambda run: (run.started, run.name)), damaged)
 
 
-def read(folder: Path) -> Run:
-    """The run in ``folder``.
+def read(entry: Entry) -> Run:
+    """A run as it was found, with all that its folder has if it is finished; of others the status is enough.
 
     Raises:
         RunError: part of its record is missing or damaged.
     """
+    folder, status = entry.path, entry.status
+    if status != "finished":
+        return Run(str(folder), status, {}, {}, entry.facts, {}, [], folder)
     record = RunRecord.open(folder)
-    facts, status = record.facts, record.status
-    metrics = record.metrics
+    facts, metrics = record.facts, entry.metrics
     if not all(isinstance(value, (int, float)) for value in metrics.values()):
         raise RunError(f"{folder / 'metrics.json'} holds what is no number")
-    if status == "finished" and not metrics:
+    if not metrics:
         raise RunError(f"{folder / 'metrics.json'} is empty")
     try:
         history = record.history()
@@ -134,15 +140,7 @@ def read(folder: Path) -> Run:
     if predictions.is_file():
         labels = sha256(_read_predictions(predictions, "labels").tobytes()).hexdigest()
     words = typed(str(facts.get("command", "")), str(facts.get("varies") or ""))
-    return Run(str(folder), status, flat(record.config), words, facts, metrics, history, folder, labels)
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as dotted keys."""
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return values
+    return Run(str(folder), status, entry.config, words, facts, metrics, history, folder, labels)
 
 
 def typed(command: str, varies: str) -> dict[str, str]:

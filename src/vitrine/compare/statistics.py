@@ -74,7 +74,8 @@ def difference(values: Mapping[Hashable, float], others: Mapping[Hashable, float
     one = np.array([values[key] for key in keys])
     other = np.array([others[key] for key in other_keys])
     counts = (len(one), len(other))
-    mean, nothing = float(one.mean() - other.mean()), math.nan
+    nothing = math.nan
+    mean = float(one.mean() - other.mean()) if min(counts) else nothing
     if min(counts) < 2:
         return Difference(mean, nothing, nothing, nothing, paired, counts, nothing, nothing)
     pooled = _pooled(one, other)

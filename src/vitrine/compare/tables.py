@@ -24,6 +24,8 @@ LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    "<": "$<$",
+    ">": "$>$",
     NONE: "--",
 }
 
@@ -136,5 +138,6 @@ def _line(texts: Sequence[str]) -> str:
 
 
 def _latex_line(texts: Sequence[str]) -> str:
-    escaped = [re.sub(r"[\\&%$#_{}~^±—]", lambda match: LATEX[match[0]], text) for text in texts]
-    return " & ".join(escaped) + r" \\"
+    escaped = [re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match[0]], text) for text in texts]
+    line = " & ".join(escaped) + r" \\"
+    return re.sub(r"^[*\[]", r"{\g<0>}", line)  # after the line before they would be its option

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from vitrine.compare.runs import Found, Run, flat
+from vitrine.compare.runs import Gathered, Run
 from vitrine.errors import RunError, first_line
+from vitrine.runs.registry import flat
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # all others ended before their time
 LOGIN = "W&B asks for a login: `wandb login`, or set WANDB_API_KEY; run folders are compared without one"
 
 
-def fetch(project: str, group: str | None) -> Found:
+def fetch(project: str, group: str | None) -> Gathered:
     """The training runs of ``ENTITY/PROJECT``, or of one group in it.
 
     Raises:
@@ -26,7 +27,7 @@ def fetch(project: str, group: str | None) -> Found:
         raise RunError(f"cannot read {project} from W&B: {first_line(error)}") from None
     if not runs:
         raise RunError(f"W&B has no training run in {project}{f' of the group {group}' if group else ''}")
-    return Found(sorted(runs, key=lambda run: (run.started, run.name)), [])
+    return Gathered(sorted(runs, key=lambda run: (run.started, run.name)), [])
 
 
 def read(run: Any) -> Run:

@@ -106,6 +106,25 @@ def load(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> Image
     return Images(images.classes, _resized(images.train, size), val, test)
 
 
+def lacking(config: DataConfig) -> Path | None:
+    """The first file that :func:`load` would download; ``None`` where all is there, or can't be downloaded."""
+    from torchvision import datasets
+
+    root = Path(config.root)
+    if folder_of(root, config.name).is_dir() or (config.name == "cifar10" and (root / "cifar10").is_dir()):
+        return None
+    files: list[Path] = []
+    match config.name:
+        case "mnist" | "fashion_mnist":
+            raw = root / {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[config.name] / "raw"
+            files = [raw / name for name in MNIST_MD5]
+        case "cifar10" | "cifar100":
+            one = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[config.name]
+            names = [one.meta["filename"], *(name for name, _ in [*one.train_list, *one.test_list])]
+            files = [root / one.base_folder / name for name in names]
+    return next((file for file in files if not file.is_file()), None)
+
+
 def _packed(folder: Path, name: str) -> Images:
     classes, arrays = read_packed(folder, name)
     splits = {split: Split(*map(torch.from_numpy, pair)) for split, pair in arrays.items()}
@@ -243,7 +262,9 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
     except RuntimeError as error:
         if "not found" not in str(error):
             raise
-        for name, md5 in [*getattr(dataset, "train_list", []), *getattr(dataset, "test_list", [])]:  # of CIFAR
+        meta = getattr(dataset, "meta", None)
+        files = [*getattr(dataset, "train_list", []), *getattr(dataset, "test_list", [])]  # of CIFAR
+        for name, md5 in [*files, *([(meta["filename"], meta["md5"])] if meta else [])]:
             path = root / getattr(dataset, "base_folder", "") / name
             if path.is_file() and not check_integrity(str(path), md5):
                 raise DataError(f"{path} is damaged: its MD5 sum is not what it should be; delete it") from None

@@ -24,9 +24,17 @@ function themed(layout) {
   return made;
 }
 
+// Of a confusion matrix: what is right would outshine every mistake.
+function mistakes(counts) {
+  const shown = (make) => counts.map((line, row) => line.map((count, column) => (row === column ? null : make(count, row))));
+  const totals = counts.map((line) => line.reduce((sum, count) => sum + count, 0) || 1);
+  return { z: shown((count, row) => (100 * count) / totals[row]), text: shown((count) => (count ? String(count) : "")) };
+}
+
 function traced(traces) {
   return traces.map((trace) => {
     const made = { ...trace, visible: !hiddenRows.has(trace.meta.row) };
+    if (trace.meta.counts) Object.assign(made, mistakes(trace.meta.counts));
     if (trace.type === "heatmap") made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
     return made;
   });
