@@ -4,7 +4,7 @@ from typing import Any
 
 from vitrine.compare.runs import Gathered, Run
 from vitrine.errors import RunError, first_line
-from vitrine.runs.registry import flat
+from vitrine.runs.flat import flat
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # all others ended before their time
 LOGIN = "W&B asks for a login: `wandb login`, or set WANDB_API_KEY; run folders are compared without one"
