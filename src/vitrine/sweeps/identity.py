@@ -9,6 +9,7 @@ from typing import Any
 from vitrine.config.multirun import has_no_effect
 from vitrine.config.plain import to_plain
 from vitrine.config.schema import TrainConfig
+from vitrine.runs.flat import flat
 
 LONGEST = 100  # bytes of a folder's name that tell people what is in it
 
@@ -41,21 +42,11 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], data: str, asked: Any 
 
 def fingerprint(config: TrainConfig) -> str:
     """A hash of all values but those that cannot change what a run comes to."""
-    values = {key: value for key, value in _flat(to_plain(config)).items() if not has_no_effect(key, config.data.name)}
+    values = {key: value for key, value in flat(to_plain(config)).items() if not has_no_effect(key, config.data.name)}
     for key in ("data.root", "model.pretrained"):
         if values.get(key) and Path(str(values[key])).exists():  # from whichever folder it was typed
             values[key] = str(Path(str(values[key])).absolute())
     return _hash(values)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _hash(values: Any) -> str:
