@@ -1,6 +1,6 @@
 """The comparison that README.md shows: four positional schemes on digits, five seeds each, by the users' commands.
 
-python benchmarks/report.py              # carries out what is left of the sweep (five minutes on two cores), then writes
+python benchmarks/report.py              # carries out what is left of the sweep (some ten minutes), then writes
 python benchmarks/report.py --picture    # only writes: docs/images/report.png, and what compare.py says in README.md
 """
 
