@@ -266,7 +266,7 @@ def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, mo
     record.update(id=record.name)
     tracker = WandbTracker(config.logger.wandb, config, record, None, "", stop_by=time.time())
     if why == "Ctrl-C":
-        monkeypatch.setattr(tracker, "_patience", lambda: signal.raise_signal(signal.SIGINT))
+        monkeypatch.setattr(tracker, "_patience", Mock(side_effect=KeyboardInterrupt))
     told = "took too long to end" if why == "the clock" else "was not waited for"
     with pytest.raises(RunError, match=told):
         tracker.finish("finished", {}, {})
