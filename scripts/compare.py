@@ -48,15 +48,18 @@ def main() -> None:
             target=options.target,
             smallest=options.difference,
         )
-        _show(compared, options)
-        if options.html is not None:
+        if options.html is not None:  # first: it is wanted also where nobody reads on
             from vitrine.compare.report import write_report
 
             write_report(compared, options.html, options.paths)
-            print(f"written to {options.html}")
+            print(f"written to {options.html}", file=sys.stderr)
+        _show(compared, options)
+        sys.stdout.flush()
     except VitrineError as error:
         print(f"vitrine: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read has seen enough: compare.py ... | head
 
 
 def _found(paths: list[str], group: str | None) -> Gathered:

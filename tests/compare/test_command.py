@@ -1,10 +1,15 @@
 """scripts/compare.py as it is typed: what it prints, and what it says to what cannot be compared."""
 
+import os
+import re
 import runpy
+import subprocess
 import sys
 
 import pytest
 from running import ROOT, python
+
+from vitrine.compare.runs import gather
 
 SCRIPT = str(ROOT / "scripts" / "compare.py")
 
@@ -37,6 +42,55 @@ def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
     modules = "vitrine.compare.compared, vitrine.compare.report, vitrine.compare.wandb_runs"
     code = f"import sys, {modules}; print({{'torch', 'wandb'}} & set(sys.modules))"
     assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(sweep, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        done = subprocess.run([sys.executable, SCRIPT, "sweep"], cwd=tmp_path, stdout=output, stderr=subprocess.PIPE)
+    assert done.stderr == b""
+
+
+README = re.findall(
+    r"^python scripts/compare.py (?!wandb:)(.*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory, write_run):
+    """Two positional schemes by two patch sizes by two seeds."""
+    folder = tmp_path_factory.mktemp("patches") / "sweep"
+    command = "position=learned,rope patch=2,4 seed=0,1"
+    for number, position in enumerate(("learned", "rope")):
+        for patch in (2, 4):
+            for seed in (0, 1):
+                acc = 0.95 + 0.01 * number - 0.004 * patch + 0.001 * seed * patch
+                write_run(
+                    folder,
+                    f"position={position}",
+                    f"patch={patch}",
+                    seed=seed,
+                    acc=acc,
+                    sweep=command,
+                    predictions=False,
+                )
+    return folder
+
+
+def test_the_readme_has_the_commands_that_compare():
+    assert len(README) >= 5
+
+
+@pytest.mark.parametrize("command", README)
+def test_a_command_of_the_readme_compares(command, compare, patches):
+    runs = {run.config["model.position"]: run.name for run in gather([patches]).runs}
+    words = command.replace("outputs/sweeps/NAME", str(patches)).replace("RUN RUN", f"{runs['learned']} {runs['rope']}")
+    code, printed, said = compare(*words.split())
+    assert code == 0, said
+    assert "patch" in printed if "--by" in command else "rope" in printed
+    if "--html" in command:
+        assert said == "written to report.html\n"
 
 
 def test_markdown_and_latex_print_the_table_alone(compare, sweep):

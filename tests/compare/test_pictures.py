@@ -57,7 +57,7 @@ def test_hard_images_are_those_of_the_data(real):
     wrong = np.sum([~one.right for one in found.judged.values()], axis=0)
     counts = [int(re.search(r"wrong in (\d) of 2", one.words)[1]) for one in shown]
     assert counts == sorted(wrong, reverse=True)[: len(shown)]
-    assert pixels(shown[0].source).shape == (8, 8)
+    assert pixels(shown[0].source).shape == (8, 8, 3)
 
 
 def test_attention_is_the_models_rollout(real):
@@ -69,7 +69,7 @@ def test_attention_is_the_models_rollout(real):
     row = next(one for one in found.table.rows if one.label == "rope")
     run = next(iter(row.runs.values()))
     shown = dict(gallery.rows)["rope"][0]
-    grey = pixels(dict(gallery.rows)["the image"][0].source)
+    grey = pixels(dict(gallery.rows)["the image"][0].source)[..., 0]
     loaded = load_run(run.folder)
     mean, std = loaded.config.data.mean[0], loaded.config.data.std[0]
     maps = looked_at(loaded.model, (torch.tensor(grey)[None, None].float() / 255 - mean) / std)[0]
@@ -96,7 +96,7 @@ def test_tiles_are_apart_and_scaled_to_all_of_the_colours():
     assert picture.shape == (5, 5, 4)
     assert (picture[2] == 0).all()
     assert (picture[:, 2] == 0).all()
-    assert url(picture).startswith("data:image/png;base64,")
+    assert url(picture).startswith("data:image/webp;base64,")
 
 
 def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
@@ -163,3 +163,39 @@ def test_positions_need_no_predictions(real, tmp_path):
     parts = {part.key: part for part in sections(found, Looks(found))}
     assert "hard" not in parts
     assert len(parts["positions"].gallery.rows) == 1
+
+
+def test_a_page_of_a_hundred_classes_with_all_its_pictures_stays_small(tmp_path):
+    from vitrine.data.packed import folder_of, pack
+
+    generator = np.random.default_rng(0)
+    noise = lambda count: generator.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)  # noqa: E731 - compresses worst
+    labels = np.arange(1000) % 100
+    names = [f"a class called {number}" for number in range(100)]
+    splits = {"train": (noise(1000), labels), "test": (noise(1000), labels)}
+    pack(folder_of(tmp_path, "cifar100"), "cifar100", names, splits, 10**8)
+    words = [
+        "data=cifar100",
+        f"data.root={tmp_path}",
+        "model=vit_nano",
+        "patch=2",
+        "depth=1",
+        "position=learned",
+        "model.drop_path=0.0",
+    ]
+    words += ["debug.limit_batches=1", "trainer.max_epochs=1", "accelerator=cpu", f"paths.output_dir={tmp_path}"]
+    run = fit(compose(words)).run_dir
+    for number in range(9):
+        copy = shutil.copytree(run, tmp_path / "copies" / str(number))
+        config = copy / "config.yaml"
+        config.write_text(config.read_text().replace("drop_path: 0.0", f"drop_path: 0.{number}"))
+        np.savez(copy / "predictions.npz", labels=labels, logits=generator.normal(size=(1000, 100)))
+    found = compare(gather([tmp_path / "copies"]))
+    assert len(found.table.rows) == 9
+    page = tmp_path / "report.html"
+    write_report(found, page, ["runs"])
+    text = page.read_text()
+    assert [text.count(f'<ul class="pictures {part}">') for part in ("hard", "attention", "positions")] == [1, 7, 1]
+    assert text.count("<img src=") == 24 + 6 * 7 + 6
+    assert '"counts"' in text
+    assert page.stat().st_size < 6_000_000

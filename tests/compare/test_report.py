@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from vitrine.compare.compared import compare
 from vitrine.compare.figures import pareto
 from vitrine.compare.looks import COLOURS, OTHER, Looks
+from vitrine.compare.predictions import confusion
 from vitrine.compare.report import render, sections, write_report
 from vitrine.compare.runs import gather
 
@@ -22,9 +24,7 @@ PAPERS = {"light": "#ffffff", "dark": "#14181d"}
 def large_page(tmp_path_factory, write_run):
     """The report of 200 runs: 40 configurations of five seeds."""
     folder = tmp_path_factory.mktemp("large")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)  # they need not outlast a power cut
-        write_many(folder, write_run)
+    write_many(folder, write_run)
     page = folder / "report.html"
     write_report(compare(gather([folder / "runs"])), page, ["outputs/sweeps/large"])
     return page
@@ -59,14 +59,13 @@ def small_page(tmp_path_factory, small):
     return page
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser):
-    """Opens a page: gives it, and a list of the errors and requests it has made beside its own."""
-    contexts = []
+    """Opens a page, once for all tests: gives it, and a list of the errors and requests it has made beside its own."""
+    context = browser.new_context()
 
-    def visit(path, **settings):
-        context = browser.new_context(**settings)
-        contexts.append(context)
+    @cache
+    def visit(path):
         page, troubles = context.new_page(), []
         page.on(
             "console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None
@@ -77,8 +76,7 @@ def opened(browser):
         return page, troubles
 
     yield visit
-    for context in contexts:
-        context.close()
+    context.close()
 
 
 def draw_all(page) -> int:
@@ -151,7 +149,9 @@ def test_a_menu_chooses_which_plot_is_shown(small_page, opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_follows_the_system_and_its_own_button(small_page, opened, scheme):
-    page, troubles = opened(small_page, color_scheme=scheme)
+    page, troubles = opened(small_page)
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate("delete document.documentElement.dataset.theme; showTheme()")
     paper = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
     text = lambda: page.evaluate("getComputedStyle(document.querySelector('#means .xtick text')).fill")  # noqa: E731
     page.locator("#means .xtick text").first.wait_for()
@@ -165,10 +165,12 @@ def test_the_page_follows_the_system_and_its_own_button(small_page, opened, sche
     assert troubles == []
 
 
-def test_a_phone_needs_no_sideways_scrolling(large_page, opened):
-    page, _ = opened(large_page, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+def test_a_phone_needs_no_sideways_scrolling(large_page, browser):
+    page = browser.new_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.goto(large_page.as_uri())
     draw_all(page)
     assert page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)") <= 360
+    page.close()
 
 
 def test_everything_has_a_name_and_a_heading_of_the_right_level(small_page, opened):
@@ -188,26 +190,18 @@ def test_everything_has_a_name_and_a_heading_of_the_right_level(small_page, open
     assert page.evaluate("links => links.filter(link => !document.querySelector(link))", links) == []
 
 
-def test_a_run_that_diverged_does_not_break_the_page(tmp_path, write_run, opened):
+def test_neither_a_run_that_diverged_nor_a_name_of_markup_breaks_the_page(tmp_path, write_run, opened):
+    evil = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
     for seed in (0, 1):
-        path = write_run(tmp_path / "runs", seed=seed)
+        facts = {"classes": [evil, *"123456789"], "command": f"python a={evil}"}
+        path = write_run(tmp_path / "runs", seed=seed, facts=facts)
     history = (path / "metrics.csv").read_text().replace("0.55,", "nan,").replace("0.45", "inf")
     (path / "metrics.csv").write_text(history)
     stored = dict(np.load(path / "predictions.npz"))
     np.savez(path / "predictions.npz", labels=stored["labels"], logits=np.full((100, 10), np.nan, np.float32))
-    write_report(compare(gather([tmp_path / "runs"])), tmp_path / "report.html", ["runs"])
-    page, troubles = opened(tmp_path / "report.html")
-    assert draw_all(page) >= 4
-    assert troubles == []
-
-
-def test_names_are_text_never_markup(tmp_path, write_run, opened):
-    evil = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
-    for seed in (0, 1):
-        write_run(tmp_path / "runs", seed=seed, facts={"classes": [evil, *"123456789"], "command": f"python a={evil}"})
     write_report(compare(gather([tmp_path / "runs"])), tmp_path / "report.html", [evil])
     page, troubles = opened(tmp_path / "report.html")
-    draw_all(page)
+    assert draw_all(page) >= 4
     assert page.title() == "Test accuracy, 1 configuration"
     assert troubles == []
     assert evil in page.locator("#commands").inner_text()
@@ -229,12 +223,19 @@ def test_names_that_are_cut_to_the_same_stay_apart(tmp_path, write_run):
     assert (len(set(grid["x"])), len(set(grid["y"]))) == (10, 2)
 
 
-def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small_page, small):
-    plots = json.loads(re.search(r'id="plots">(.*?)</script>', small_page.read_text(), re.DOTALL)[1])
-    (trace,) = plots["confusion-0"]["traces"]
-    runs = list(small.summaries[0].row.runs.values())
-    assert np.sum(trace["meta"]["counts"]) == 300
-    assert np.trace(trace["meta"]["counts"]) == sum(small.judged[run.name].right.sum() for run in runs)
+def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small_page, small, opened):
+    page, _ = opened(small_page)
+    page.evaluate("draw(document.getElementById('confusion-0-plot'))")
+    drawn = page.evaluate("(({z, text}) => ({z, text}))(document.getElementById('confusion-0-plot').data[0])")
+    runs = [small.judged[run.name] for run in small.summaries[0].row.runs.values()]
+    counts = confusion(runs, 10)
+    assert counts.sum() == 300
+    for true in range(10):
+        for taken in range(10):
+            count = counts[true, taken]
+            share = None if true == taken else pytest.approx(100 * count / 30)
+            assert drawn["z"][true][taken] == share
+            assert drawn["text"][true][taken] == (None if true == taken else str(count) if count else "")
 
 
 def test_every_plot_is_one_that_plotly_knows(small):
@@ -272,7 +273,7 @@ def test_the_hardest_images_carry_their_pixels(tmp_path, write_run):
     write_run(tmp_path / "runs", right=np.arange(360) != 17, labels=labels)
     page = render(compare(gather([tmp_path / "runs"])), ["runs"])
     hard = page[page.index('id="hard"') : page.index('id="attention"')]
-    assert hard.count('<img src="data:image/png;base64,') == 1
+    assert hard.count('<img src="data:image/webp;base64,') == 1
     assert f"{labels[17]}, taken for " in hard
 
 

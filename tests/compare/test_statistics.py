@@ -1,4 +1,4 @@
-"""Statistics against worked examples, and against what they promise in two thousand simulated sweeps."""
+"""Statistics against worked examples, and against what they promise in a thousand simulated sweeps."""
 
 import gc
 import math
@@ -122,9 +122,9 @@ def test_the_bootstrap_over_images_agrees_with_the_normal_interval():
     assert over_images(np.zeros(10)) == (0, 0)
 
 
-# --- two thousand sweeps -------------------------------------------------------------------------------------------
+# --- a thousand sweeps -------------------------------------------------------------------------------------------
 
-SWEEPS = 2000
+SWEEPS = 1000
 
 
 def three_errors(share: float) -> float:

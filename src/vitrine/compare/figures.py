@@ -3,12 +3,13 @@
 Each trace says in ``meta`` which row it belongs to, so that the page can hide and show a row in all plots at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from vitrine.compare.compared import Compared, Summary, summarise
+from vitrine.compare.costs import COSTS
 from vitrine.compare.looks import COLOURS, OTHER, Looks, Plot, distinct, escaped, five_digits, listed, unit_of, written
 from vitrine.compare.metric import Metric
 from vitrine.compare.rows import Row
@@ -116,23 +117,15 @@ def curves(compared: Compared, looks: Looks) -> list[Plot]:
     return plots
 
 
-COSTS: tuple[tuple[str, Callable[[Summary], float | None], bool], ...] = (
-    ("FLOPs of a forward pass, per image", lambda one: one.flops, False),
-    ("parameters", lambda one: one.parameters, False),
-    ("images per second in training", lambda one: one.images_per_second, True),
-    ("training time (s)", lambda one: one.train_seconds, False),
-)
-
-
 def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
     """The metric against what it costs, with the Pareto front: configurations that nothing cheaper equals."""
     metric, plots = compared.metric, []
-    for title, of, more_is_cheaper in COSTS:
-        points = [(one, float(cost)) for one in compared.summaries if (cost := of(one)) is not None]
+    for kind in COSTS:
+        points = [(one, float(cost)) for one in compared.summaries if (cost := kind.of(one)) is not None]
         dearest, cheapest = (edge((cost for _, cost in points), default=1.0) for edge in (max, min))
         if len(points) < 2 or dearest < SAME * cheapest:
             continue
-        front = pareto([(cost if more_is_cheaper else -cost, _worth(one, metric)) for one, cost in points])
+        front = pareto([(cost if kind.more_is_cheaper else -cost, _worth(one, metric)) for one, cost in points])
         on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda pair: pair[0])
         traces: list[dict[str, Any]] = [
             {
@@ -140,7 +133,7 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
                 "mode": "lines",
                 "x": [cost for cost, _ in on_front],
                 "y": [metric.factor * one.interval.mean for _, one in on_front],
-                "line": {"color": OTHER, "width": 1.5, "dash": "dot", "shape": "vh" if more_is_cheaper else "hv"},
+                "line": {"color": OTHER, "width": 1.5, "dash": "dot", "shape": "vh" if kind.more_is_cheaper else "hv"},
                 "hoverinfo": "skip",
                 "meta": {},
             }
@@ -168,14 +161,14 @@ def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
         layout = {
             "height": 420,
             "xaxis": {
-                "title": {"text": title},
+                "title": {"text": kind.title},
                 "type": "log" if dearest > 8 * cheapest else "linear",
                 "tickformat": "~s",
             },
             "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
             "hovermode": "closest",
         }
-        plots.append(Plot("What it costs", words, traces, layout, choice=title))
+        plots.append(Plot("What it costs", words, traces, layout, choice=kind.title))
     return plots
 
 

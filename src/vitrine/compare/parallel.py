@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.compared import Compared
-from vitrine.compare.figures import COSTS, SAME, by_number
+from vitrine.compare.costs import PARAMETERS, SPEED, counted
+from vitrine.compare.figures import SAME, by_number
 from vitrine.compare.looks import OTHER, Looks, Plot, distinct, escaped, unit_of
 
 
@@ -21,10 +22,10 @@ def parallel(compared: Compared, looks: Looks) -> Plot | None:
         axes.append(
             (column, [places[levels.index(value)] for value in values], places, list(map(escaped, distinct(levels))))
         )
-    for title, of, _ in COSTS[1:3]:
-        costs = [cost for one in compared.summaries if (cost := of(one)) is not None]
+    for kind in (PARAMETERS, SPEED):
+        costs = [cost for one in compared.summaries if (cost := kind.of(one)) is not None]
         if len(costs) == len(compared.summaries) and max(costs) > SAME * min(costs):
-            axes.append(_numeric(title.replace(" in training", ""), costs, "{:.3g}"))
+            axes.append(_numeric(kind.title.replace(" in training", ""), costs, "{:.3g}"))
     scaled = [metric.factor * one.interval.mean for one in compared.summaries]
     axes.append(_numeric(f"{metric.title}{unit_of(metric)}", scaled, "{:.2f}" if metric.is_accuracy else "{:.4g}"))
     if len(axes) < 2 or len(compared.summaries) < 2:
@@ -78,12 +79,5 @@ def _numeric(title: str, values: list[float], form: str) -> tuple[str, list[floa
     low, high = min(values), max(values)
     ticks = np.linspace(low, high, 3) if high > low else np.array([low])
     places = [(value - low) / (high - low) if high > low else 0.5 for value in values]
-    texts = [_thousands(tick) if form == "{:.3g}" else form.format(tick) for tick in ticks]
+    texts = [counted(tick) if form == "{:.3g}" else form.format(tick) for tick in ticks]
     return title, places, np.linspace(0, 1, 3).tolist() if high > low else [0.5], texts
-
-
-def _thousands(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g} {letter}"
-    return f"{value:.3g}"

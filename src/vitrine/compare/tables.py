@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as Grid
 from rich.text import Text
 
 from vitrine.compare.compared import Compared, Summary
+from vitrine.compare.costs import COSTS, Cost, counted
 from vitrine.compare.findings import Comparison, probability
 from vitrine.compare.metric import NONE
 
@@ -46,7 +47,7 @@ def headings(compared: Compared) -> list[Heading]:
     titles = ["n", f"{metric.title}{unit}", "best", "worst"]
     if compared.findings.comparisons:
         titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (Holm)", "g"]
-    titles += [title for title, of in COSTS if any(of(one) for one in compared.summaries)]
+    titles += [cost.heading for cost in _costs(compared)]
     if compared.target is not None:
         titles.append(f"s to {100 * compared.target:g} %")
     return [*(Heading(name, number=False) for name in chosen), *map(Heading, titles)]
@@ -61,7 +62,7 @@ def cells(compared: Compared, summary: Summary) -> list[str]:
     if compared.findings.comparisons:
         found = {id(one.row): one for one in compared.findings.comparisons}
         values += _against(compared, found.get(id(summary.row)))
-    values += [_short(of(summary)) for _, of in COSTS if any(of(one) for one in compared.summaries)]
+    values += [NONE if (value := cost.of(summary)) is None else counted(value) for cost in _costs(compared)]
     if compared.target is not None:
         values.append(_reached(summary))
     return values
@@ -95,11 +96,9 @@ def latex(compared: Compared) -> str:
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
 
 
-COSTS: tuple[tuple[str, Callable[[Summary], float | None]], ...] = (
-    ("parameters", lambda one: one.parameters),
-    ("FLOPs", lambda one: one.flops),
-    ("images/s", lambda one: one.images_per_second),
-)
+def _costs(compared: Compared) -> list[Cost]:
+    """Those of which any row has a number."""
+    return [cost for cost in COSTS if cost.heading and any(cost.of(one) for one in compared.summaries)]
 
 
 def _against(compared: Compared, one: Comparison | None) -> list[str]:
@@ -114,16 +113,6 @@ def _against(compared: Compared, one: Comparison | None) -> list[str]:
 
 def _with_half(mean: str, half: str) -> str:
     return mean if half == NONE else f"{mean} ± {half}"
-
-
-def _short(value: float | None) -> str:
-    """A count with three digits: ``1.23 M``."""
-    if value is None:
-        return NONE
-    for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
 
 
 def _reached(summary: Summary) -> str:
