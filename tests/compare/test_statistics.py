@@ -124,7 +124,7 @@ def test_the_bootstrap_over_images_agrees_with_the_normal_interval():
 
 # --- a thousand sweeps -------------------------------------------------------------------------------------------
 
-SWEEPS = 1000
+SWEEPS = 2000
 
 
 def three_errors(share: float) -> float:

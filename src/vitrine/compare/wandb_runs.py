@@ -59,6 +59,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    """A row of metrics.csv from one of W&B's: time since the start is theirs."""
+    """A row of metrics.csv from one of W&B's; its time is ours, or theirs where a run has none of ours."""
     kept = {key: float(value) for key, value in row.items() if _is_number(value) and not key.startswith("_")}
-    return kept | ({"seconds": float(row["_runtime"])} if _is_number(row.get("_runtime")) else {})
+    return ({"seconds": float(row["_runtime"])} if _is_number(row.get("_runtime")) else {}) | kept
