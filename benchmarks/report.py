@@ -14,7 +14,7 @@ from running import ROOT
 OUT = ROOT / "outputs" / "report"
 SWEEP = "model=vit_nano position=learned,none,sincos2d,rope seed=0,1,2,3,4"
 APART = "hydra/launcher=process launcher.workers=2 launcher.threads=1"
-SAID = 4  # sentences that README.md repeats
+SAID = 5  # sentences that README.md repeats
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -41,7 +41,7 @@ def _draw(page: "object", chromium: str) -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
-        tab = browser.new_page(viewport={"width": 1100, "height": 1500}, device_scale_factor=1)
+        tab = browser.new_page(viewport={"width": 1280, "height": 1640}, device_scale_factor=1)
         tab.goto(f"file://{page}")
         tab.wait_for_timeout(3000)  # until the plots are drawn
         tab.screenshot(path=ROOT / "docs" / "images" / "report.png")
@@ -50,13 +50,15 @@ def _draw(page: "object", chromium: str) -> None:
 
 def _write(told: str) -> None:
     """Put the commands and what came out between two marks in README.md."""
-    said = [line.strip() for line in told.splitlines() if re.search(r" (better|worse|told|mean) ", line)][:SAID]
+    said = [line.strip() for line in told.splitlines() if re.search(r" (better|worse|no difference|mean) ", line)][
+        :SAID
+    ]
     lines = [
-        "```bash",
+        "```sh",
         f"python train.py -m {SWEEP} {APART}",
         "python scripts/compare.py outputs/sweeps/NAME --html report.html",
     ]
-    lines += ["```", "", *(f"> {line}\n>" for line in said)]
+    lines += ["```", "", *(f"> {line}" for line in said)]
     lines += ["", "![The report of this sweep: findings, table, every run](docs/images/report.png)", ""]
     readme = ROOT / "README.md"
     before, rest = readme.read_text().split("<!-- report: written by benchmarks/report.py -->\n")
