@@ -14,7 +14,6 @@ from running import ROOT
 OUT = ROOT / "outputs" / "report"
 SWEEP = "model=vit_nano position=learned,none,sincos2d,rope seed=0,1,2,3,4"
 APART = "hydra/launcher=process launcher.workers=2 launcher.threads=1"
-SAID = 5  # sentences that README.md repeats
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
