@@ -49,9 +49,7 @@ def _draw(page: "object", chromium: str) -> None:
 
 def _write(told: str) -> None:
     """Put the commands and what came out between two marks in README.md."""
-    said = [line.strip() for line in told.splitlines() if re.search(r" (better|worse|no difference|mean) ", line)][
-        :SAID
-    ]
+    said = [line.strip() for line in told.splitlines() if re.search(r" (better|worse|no difference|mean) ", line)]
     lines = [
         "```sh",
         f"python train.py -m {SWEEP} {APART}",
