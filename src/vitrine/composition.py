@@ -240,7 +240,7 @@ class _Composer:
             if isinstance(config, TrainConfig) and not self._mention_the_seed(without):
                 self.seedless[without] = config
             return config
-        (seed,) = (int(word.partition("=")[2]) for word in words if word not in without)
+        *_, seed = (int(word.partition("=")[2]) for word in words if word not in without)  # the last one counts
         config = replace(self.seedless[without], seed=seed)
         if faulty := train_faults(config):
             raise ConfigError(faulty)

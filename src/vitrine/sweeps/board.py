@@ -79,7 +79,8 @@ class Board:
             said = f"{metric} {value_told(came.metrics[metric])}" if metric in came.metrics else came.error
             left = self._left()
             told = f"; left {left}" if left else ""
-            print(f"trial {trial.number + 1} of {self.sweep.total} {came.status}: {said}{told}", flush=True)
+            status = "interrupted" if came.status == "new" else came.status  # before it came to anything
+            print(f"trial {trial.number + 1} of {self.sweep.total} {status}: {said}{told}", flush=True)
 
     def _grow(self) -> None:
         """Take in trials that a search has made since."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import FrameType
@@ -183,6 +184,7 @@ def _asked_to_stop(running: dict[ForkServerProcess, tuple[Trial, Place]]) -> Ite
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
     """While a process is made it can't be told of a signal; it, and what it is forked from, get theirs later."""
+    resource_tracker.ensure_running()  # which lets signals through when it starts, and is needed to make a process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
