@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.like import like
-from vitrine.config.limits import faults
+from vitrine.config.limits import fault_of, faults
 from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
 from vitrine.config.overrides import check_overrides, optional_section, quote
 from vitrine.config.space import Space
@@ -241,10 +241,9 @@ class _Composer:
                 self.seedless[without] = config
             return config
         *_, seed = (int(word.partition("=")[2]) for word in words if word not in without)  # the last one counts
-        config = replace(self.seedless[without], seed=seed)
-        if faulty := train_faults(config):
+        if faulty := fault_of(TrainConfig, "seed", seed):
             raise ConfigError(faulty)
-        return config
+        return replace(self.seedless[without], seed=seed)
 
     def _mention_the_seed(self, words: Sequence[str]) -> bool:
         """Whether another value follows the seed, as one in a file of the user's may."""

@@ -25,6 +25,12 @@ def choice(options: Sequence[str], default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"options": tuple(options)})
 
 
+def fault_of(schema: type, name: str, value: Any) -> list[Fault]:
+    """What is wrong with a number as the value of a field with bounds, looked at for itself."""
+    (field,) = (one for one in dataclasses.fields(schema) if one.name == name)
+    return _out_of_bounds(name, value, *field.metadata["bounds"])
+
+
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Every value in a dataclass, and in the dataclasses inside it, that lies outside what its field allows."""
     found: list[Fault] = []
