@@ -211,7 +211,7 @@ class _Composer:
         self.loader = loader
         self.bases: dict[tuple[str, ...], DictConfig] = {}
         self.parsed: dict[str, Override] = {}
-        self.seedless: dict[tuple[str, ...], TrainConfig] = {}
+        self.seedless: dict[tuple[str, ...], Any] = {}  # configurations, or what keeps them from working
 
     def composed(self, words: Sequence[str]) -> DictConfig:
         """What Hydra composes from ``words``, but for those inside a section that is off, which it can't take."""
@@ -236,14 +236,17 @@ class _Composer:
         if len(without) == len(words):
             return self._config(words, found)
         if without not in self.seedless:
-            config = self._config(words, found)
-            if isinstance(config, TrainConfig) and not self._mention_the_seed(without):
-                self.seedless[without] = config
-            return config
+            try:
+                config = self._config(words, found)
+            except ConfigError as error:
+                config = error
+            if self._mention_the_seed(without):
+                return _or_raised(config)
+            self.seedless[without] = config
         *_, seed = (int(word.partition("=")[2]) for word in words if word not in without)  # the last one counts
         if faulty := fault_of(TrainConfig, "seed", seed):
             raise ConfigError(faulty)
-        return replace(self.seedless[without], seed=seed)
+        return replace(_or_raised(self.seedless[without]), seed=seed)
 
     def _mention_the_seed(self, words: Sequence[str]) -> bool:
         """Whether another value follows the seed, as one in a file of the user's may."""
@@ -273,6 +276,12 @@ class _Composer:
         repository = self.loader.repository  # type: ignore[attr-defined]
         name = override.key_or_group
         return name.startswith("hydra") or (not isinstance(override.value(), dict) and repository.group_exists(name))
+
+
+def _or_raised(config: Any) -> Any:
+    if isinstance(config, ConfigError):
+        raise config
+    return config
 
 
 class Variants:
