@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from judging import After
 from optuna.trial import TrialState
 from running import ROOT, SMALL
 
@@ -62,17 +62,6 @@ def test_a_run_of_a_trial_that_is_over_is_left_alone(tmp_path):
     study = study_of(tmp_path, *[[0.9, 0.9]] * 6)
     assert not Pruner(tmp_path, 0, "median", "val/acc", epochs=4)(3, {"val/acc": 0.0})
     assert len(study.trials) == 6
-
-
-@dataclass(frozen=True)
-class After:
-    """Stops a run after an epoch."""
-
-    last: int
-
-    def __call__(self, epoch, metrics):
-        assert set(metrics) == {"val/acc", "val/loss"}
-        return epoch == self.last
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """What ``auto`` means here, and what is refused."""
 
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -93,9 +94,9 @@ def test_tf32_rounds_products_and_float32_does_not():
     errors = {}
     for precision in ("32-true", "tf32"):
         hardware = choose(config(accelerator="gpu", precision=precision))
-        hardware.set_up()
         assert hardware.lightning_precision == "32-true"
-        errors[precision] = float((a @ b - exact).abs().max())
+        with hardware.set_up():
+            errors[precision] = float((a @ b - exact).abs().max())
     assert errors["tf32"] > 10 * errors["32-true"]
 
 
@@ -121,8 +122,24 @@ def test_the_attention_kernel_goes_by_precision_and_memory(words, kernel):
 
 
 def test_denormal_gradients_count_as_zero():
-    choose(config(accelerator="cpu")).set_up()
-    assert float(torch.tensor([1e-39]) * 1.0) == 0.0
+    tiny = torch.tensor([1e-39])
+    with choose(config(accelerator="cpu")).set_up():
+        assert float(tiny * 1.0) == 0.0
+    assert float(tiny * 1.0) > 0
+
+
+def test_what_was_set_for_the_process_before_is_so_again():
+    torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with suppress(RuntimeError), choose(config(accelerator="cpu")).set_up():
+            assert torch.get_float32_matmul_precision() == "highest"
+            raise RuntimeError("in training")
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.finfo(torch.float64).tiny / 2 == 0
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("width", [LEAST_WIDTH_FOR_CPU_BF16 - 4, LEAST_WIDTH_FOR_CPU_BF16, 768])

@@ -4,6 +4,8 @@ The rule for attention stands in models/attention.py, that for compiling in trai
 benchmarks/rules.py`` measures what they go by.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,15 +60,23 @@ class Hardware:
         """Lightning's word for the precision. How float32 is multiplied is set apart, by :meth:`set_up`."""
         return "32-true" if self.precision == "tf32" else self.precision
 
-    def set_up(self) -> None:
-        """Set what PyTorch keeps for the whole process.
+    @contextmanager
+    def set_up(self) -> Iterator[None]:
+        """For a while, set what PyTorch keeps for the whole process.
 
         Gradients near zero would slow a CPU down several times: they count as zero. In bf16-mixed, what little is
         multiplied in float32 may be rounded as in tf32, which is more exact than bfloat16.
         """
-        torch.set_flush_denormal(True)
+        flushed = torch.finfo(torch.float64).tiny / 2 == 0
+        before = torch.get_float32_matmul_precision()
         rounded = self.accelerator == "cuda" and self.precision in ("tf32", "bf16-mixed")
-        torch.set_float32_matmul_precision("high" if rounded else "highest")
+        try:
+            torch.set_flush_denormal(True)
+            torch.set_float32_matmul_precision("high" if rounded else "highest")
+            yield
+        finally:
+            torch.set_flush_denormal(flushed)
+            torch.set_float32_matmul_precision(before)
 
 
 def choose(config: TrainConfig) -> Hardware:

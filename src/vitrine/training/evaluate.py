@@ -102,7 +102,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         data = ImageData(config, hardware.accelerator)
         if data.test is None:
             raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
-        hardware.set_up()
-        outcome = test(config, classifier_from(config, checkpoint), data, hardware)
+        with hardware.set_up():
+            outcome = test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, outcome.metrics)
     return outcome.metrics

@@ -178,21 +178,31 @@ def _train_in_process(run: Run, rank: int) -> None:
 
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
     """What each process of a run does; the first one also shows, tests, and writes the record."""
-    config, record = run.config, run.record
-    run.hardware.set_up()
-    torch.manual_seed(mix(config.seed))
-    module = Classifier(config, data.steps, min(config.data.batch_size, len(data.train)))
-    done = 0
-    if record.last.exists():
-        checkpoint = read_checkpoint(record.last)
-        load_weights(module.model, model_weights(checkpoint), str(record.last))  # says clearly what does not fit
-        done = checkpoint["global_step"]
-    elif run.pretrained is not None:
-        run.pretrained.copy_to(module.model)
-    if rank > 0:
-        _train(run, data, module, callbacks, lambda compiled: None)
-        return
+    with run.hardware.set_up():
+        module, done = _at_the_start(run, data)
+        if rank > 0:
+            _train(run, data, module, callbacks, lambda compiled: None)
+        else:
+            _lead(run, data, module, done, callbacks)
 
+
+def _at_the_start(run: Run, data: ImageData) -> tuple[Classifier, int]:
+    """The model as training begins with it, and how many steps it has behind it."""
+    torch.manual_seed(mix(run.config.seed))
+    module = Classifier(run.config, data.steps, min(run.config.data.batch_size, len(data.train)))
+    last = run.record.last
+    if last.exists():
+        checkpoint = read_checkpoint(last)
+        load_weights(module.model, model_weights(checkpoint), str(last))  # says clearly what does not fit
+        return module, checkpoint["global_step"]
+    if run.pretrained is not None:
+        run.pretrained.copy_to(module.model)
+    return module, 0
+
+
+def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: Sequence[Callback]) -> None:
+    """Train as the first process, which also shows, tests, and writes the record."""
+    config, record = run.config, run.record
     console = Console()
     flops = flops_per_image(config.model)
     facts = {
