@@ -47,7 +47,7 @@ def test_the_model_has_the_mlp_and_the_hidden_width_that_it_is_told_to(small, ki
 
 @pytest.mark.parametrize("kind", WORDS)
 def test_dropout_stands_after_each_of_the_two_layers(randomise, noise, kind):
-    tokens = noise(1, 200, 24)
+    tokens = noise(1, 2000, 24)
     mlp = randomise(MLPS[kind](24, 30, (0.25, 0.25))).train()
     with torch.no_grad():
         mlp.fc2.weight.copy_(torch.eye(24, 30))  # shows the first 24 hidden units as they are

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config.vit import ViTConfig
+from vitrine.models.dropout import Dropout, drop
 from vitrine.models.linear import HeadwiseLinear, PackedLinear
 from vitrine.models.norm import norm
 from vitrine.models.notes import IGNORE, Notes
@@ -35,7 +36,7 @@ class Attention(nn.Module):
         self.k_norm = norm(config, config.head_dim) if config.qk_norm else nn.Identity()
         self.relation = relation
         self.proj = nn.Linear(config.dim, config.dim) if config.out_projection else nn.Identity()
-        self.proj_drop = nn.Dropout(config.projection_dropout)
+        self.proj_drop = Dropout(config.projection_dropout)
 
     def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
@@ -134,7 +135,7 @@ def attend(
     if kernel == "sdpa":
         mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-    weights = F.dropout(attention_weights(q, k, bias, scale), dropout)
+    weights = drop(attention_weights(q, k, bias, scale), dropout)
     return weights.to(v.dtype) @ v
 
 

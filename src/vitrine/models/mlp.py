@@ -9,6 +9,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrine.models.dropout import Dropout
 from vitrine.models.linear import PackedLinear
 
 
@@ -21,9 +22,9 @@ class Mlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
         self.act = activation()
-        self.drop1 = nn.Dropout(dropout[0])
+        self.drop1 = Dropout(dropout[0])
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop2 = nn.Dropout(dropout[1])
+        self.drop2 = Dropout(dropout[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
@@ -41,9 +42,9 @@ class SwiGlu(nn.Module):
     def __init__(self, dim: int, hidden: int, dropout: tuple[float, float]) -> None:
         super().__init__()
         self.fc1 = PackedLinear(dim, hidden, maps=2)
-        self.drop1 = nn.Dropout(dropout[0])
+        self.drop1 = Dropout(dropout[0])
         self.fc2 = nn.Linear(hidden, dim)
-        self.drop2 = nn.Dropout(dropout[1])
+        self.drop2 = Dropout(dropout[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitrine.config.vit import ViTConfig, vit_faults
 from vitrine.errors import ConfigError, nearest
 from vitrine.models.block import BLOCKS
+from vitrine.models.dropout import Dropout
 from vitrine.models.init import INITS
 from vitrine.models.norm import norm
 from vitrine.models.notes import IGNORE, Notes
@@ -63,7 +64,7 @@ class VisionTransformer(nn.Module):
         else:
             self.register_buffer("pos_embed", table, persistent=False)  # fixed tables are made anew, never loaded
         self.norm_pre = norm(config, config.dim) if config.embed_norm else nn.Identity()
-        self.pos_drop = nn.Dropout(config.embed_dropout)
+        self.pos_drop = Dropout(config.embed_dropout)
 
         parts = zip(drop_path_rates(config), relations(config), strict=True)
         self.blocks = nn.ModuleList(BLOCKS[config.norm_placement](config, rate, relation) for rate, relation in parts)
