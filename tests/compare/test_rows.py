@@ -5,9 +5,12 @@ import math
 import pytest
 
 from vitrine.compare.compared import compare
-from vitrine.compare.rows import tabulate
+from vitrine.compare.rows import matters, tabulate
 from vitrine.compare.runs import gather, typed
+from vitrine.config.multirun import TrainCommand, has_no_effect
+from vitrine.config.overrides import keys
 from vitrine.errors import RunError
+from vitrine.runs import RunRecord
 
 
 def table_of(folder):
@@ -30,6 +33,11 @@ def test_what_cannot_change_a_result_makes_no_row(tmp_path, write_run):
         "tags=[a]",
         "trainer.log_every_n_steps=5",
         "data.storage=memory",
+        "data.workers=1",
+        "trainer.max_time=1h",
+        "callbacks.test_curve=true",
+        "debug.detect_anomaly=true",
+        "debug.profile=true",
     )
     write_run(tmp_path, seed=0)
     write_run(tmp_path, *others, "logger=tensorboard", "data.root=elsewhere", seed=1)
@@ -38,6 +46,24 @@ def test_what_cannot_change_a_result_makes_no_row(tmp_path, write_run):
     assert [sorted(row.runs) for row in table.rows] == [[0, 1]]
     write_run(tmp_path, "model.drop_path=0.2", seed=0)
     assert table_of(tmp_path).columns == ["model.drop_path"]
+
+
+def test_every_key_that_makes_another_trial_makes_a_row_but_for_the_seed_and_what_is_only_watched():
+    for key in keys(TrainCommand):
+        same = has_no_effect(key, "digits") or key in ("seed", "callbacks.test_curve", "debug.detect_anomaly")
+        assert matters(key, "digits") != same, key
+
+
+def test_the_folder_of_ones_own_pictures_is_a_choice_and_that_of_a_known_data_set_is_none(tmp_path, write_run):
+    places = (("imagefolder", "a"), ("imagefolder", "b"), ("digits", "a"), ("digits", "b"))
+    for seed, (data, root) in enumerate(places):
+        record = RunRecord.open(write_run(tmp_path, seed=seed))
+        config = record.config
+        config["data"] |= {"name": data, "root": root}
+        record.write_config(config)
+    table = table_of(tmp_path)
+    assert [sorted(row.runs) for row in table.rows] == [[0], [1], [2, 3]]
+    assert sorted(table.columns) == ["data.name", "data.root"]
 
 
 def test_a_word_that_sets_several_keys_is_one_column_and_says_what_changes_along(tmp_path, write_run):

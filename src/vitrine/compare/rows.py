@@ -3,31 +3,15 @@
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from vitrine.compare.runs import Run, shown
+from vitrine.config.multirun import has_no_effect
 from vitrine.errors import RunError, nearest
 
-# What cannot change a result: where things lie, who is told, how a run is called, how it is watched.
-IGNORED_SECTIONS = ("paths.", "logger.", "launcher.", "hydra.", "hydra/")
-IGNORED = {
-    "name",
-    "tags",
-    "resume",
-    "like",
-    "rerun",
-    "sweep",
-    "paths",
-    "logger",
-    "data.storage",
-    "data.workers",
-    "trainer.log_every_n_steps",
-    "trainer.max_time",
-    "callbacks.test_curve",
-    "debug.traceback",
-    "debug.profile",
-    "debug.detect_anomaly",
-}
+# What makes another trial in a sweep, since its record is another one, and yet reaches the same.
+SAME_RESULT = {"callbacks.test_curve", "debug.detect_anomaly"}
 SEED = "seed"
 
 
@@ -149,7 +133,7 @@ def by_seed(values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
 
 def tabulate(runs: Sequence[Run]) -> Table:
     """Group finished runs by configuration. They come in the order they were started, and so do the rows."""
-    known = {key for run in runs for key in run.config if matters(key, run)}
+    known = {key for run in runs for key in run.config if matters(key, run.data)}
     values = {run.name: {key: _value(run, key) for key in known} for run in runs}
     differing = {key for key in known if len({one[key] for one in values.values()} - {UNKNOWN}) > 1}
     groups: dict[str, list[Run]] = {}
@@ -169,18 +153,19 @@ def tabulate(runs: Sequence[Run]) -> Table:
     return Table(list(columns), rows, along, repeated)
 
 
-UNKNOWN = "unknown"  # to the version of vitrine that made the run
+UNKNOWN = "unknown"  # to the version of vitrine that made the run; or no matter to that run
 
 
-def matters(key: str, run: Run) -> bool:
-    """Whether a key of the configuration can change what a run reaches, or how fast."""
-    if key == "data.root":
-        return run.config.get("data.name") == "imagefolder"  # elsewhere the name says which images these are
-    return key != SEED and key not in IGNORED and not key.startswith(IGNORED_SECTIONS)
+@cache
+def matters(key: str, data: str) -> bool:
+    """Whether a key of the configuration can change what a run on the data source ``data`` reaches."""
+    return key != SEED and key not in SAME_RESULT and not has_no_effect(key, data)
 
 
 def _value(run: Run, key: str) -> str:
     """What a run chose, as it is typed; ``null`` for a key of a section that it has turned off."""
+    if not matters(key, run.data):  # as where MNIST lies, beside runs on pictures of one's own
+        return UNKNOWN
     if key in run.config:
         return shown(run.config[key])
     if any(known.startswith(f"{key}.") for known in run.config):
@@ -233,7 +218,7 @@ def _key_of(word: str, given: Sequence[str | None], resolved: Mapping[str, tuple
 
 def _no_choice(word: str) -> bool:
     """Whether a word of the command line is a key's own name, or of something that cannot change a result."""
-    return "." in word or word in IGNORED or word.startswith(IGNORED_SECTIONS)
+    return "." in word or has_no_effect(word)
 
 
 def _follows(values: Sequence[str], chosen: Sequence[Sequence[str]]) -> bool:

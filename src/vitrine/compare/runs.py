@@ -52,6 +52,11 @@ class Run:
         return self.config.get("seed", self.name)
 
     @property
+    def data(self) -> str:
+        """The data source; empty where it is not known."""
+        return str(self.config.get("data.name", ""))
+
+    @property
     def started(self) -> str:
         """When, as ISO 8601."""
         return str(self.facts.get("started", ""))
