@@ -1,13 +1,18 @@
 """Runs of W&B's servers, in the shape in which its documented API answers (wandb.apis.public.Run of a GraphQL node)."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from wandb.apis.public import Run as ServerRun
 
 from vitrine.compare import wandb_runs
 from vitrine.compare.compared import compare
+from vitrine.compare.runs import gather
+from vitrine.config.schema import WandbConfig
 from vitrine.errors import RunError
+from vitrine.runs import RunRecord
+from vitrine.training import wandb_told
 
 
 def node(identity: str, position: str, seed: int, acc: float, state: str = "finished") -> dict:
@@ -99,6 +104,82 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     assert found.runs[0].facts["code"] == {"commit": "0123456789abcdef"}
     assert set(found.runs[0].metrics) == {"test/acc", "val/acc"}
     assert found.runs[0].history[0] == {"epoch": 1, "step": 20, "val/acc": 0.5, "seconds": 4}
+
+
+def served(path, **settings) -> dict:
+    """A run folder's run as the server describes it once the tracker has told of it."""
+    record, told = RunRecord.open(path), WandbConfig(**settings)
+    one = node(record.name, "", record.config["seed"], 0)
+    last_epoch = {"epoch": 4, "images_per_second": 1.5}
+    summary = {**last_epoch, **wandb_told.facts(record, told), **record.metrics, "status": record.status}
+    return one | {
+        "displayName": wandb_told.title(record, told, record.facts["varies"]),
+        "createdAt": record.facts["started"],
+        "config": json.dumps({key: {"value": value} for key, value in record.config.items()}),
+        "summaryMetrics": json.dumps(summary),
+    }
+
+
+def test_the_table_is_that_of_the_run_folders(server, tmp_path, write_run):
+    for model, acc in (("vit_nano", 0.8), ("vit_tiny", 0.9)):
+        for seed in (0, 1, 2):
+            words = (f"model={model}", "patch=4" if model == "vit_nano" else "patch=2")
+            sweep = "model=vit_nano,vit_tiny seed=0,1,2 logger=wandb"
+            path = write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed, sweep=sweep, predictions=False)
+            server.nodes.append(served(path))
+    ours, theirs = compare(gather([tmp_path])), compare(wandb_runs.fetch("me/vitrine", None))
+    assert theirs.table.columns == ours.table.columns == ["model", "patch"]
+    assert theirs.table.along == ours.table.along
+    told = [replace(one, row=one.row.label) for one in theirs.summaries]
+    assert told == [replace(one, row=one.row.label) for one in ours.summaries]
+    assert [(one.parameters, one.flops, one.images_per_second) for one in told] == [
+        (202_000, 13_000_000, 1010),
+        (204_000, 6_500_000, 1010),
+    ]
+    assert theirs.caveats == ours.caveats
+    assert [set(run.metrics) - set(mine.metrics) for run, mine in zip(theirs.runs, ours.runs, strict=True)] == [
+        {"epoch"}
+    ] * 6
+
+
+def test_what_weakens_a_comparison_is_told_from_the_summary_too(server, tmp_path, write_run):
+    for seed, facts in enumerate(({}, {"epochs": 9}, {"device": "another"}, {"images": {"train": 5, "test": 360}})):
+        server.nodes.append(served(write_run(tmp_path, seed=seed, facts=facts)))
+    caveats = "\n".join(compare(wandb_runs.fetch("me/vitrine", None)).caveats)
+    assert "different numbers of epochs: 4 (3 runs), 9 (1 run)" in caveats
+    assert "more than one device: CPU, 1 thread (3 runs), another (1 run)" in caveats
+    assert "different data: digits, 1,293 images (3 runs), digits, 5 images (1 run)" in caveats
+    server.nodes.append(served(write_run(tmp_path, seed=5, facts={"validation": "others"})))
+    with pytest.raises(RunError, match="were validated on different images"):
+        compare(wandb_runs.fetch("me/vitrine", None), metric="val/acc")
+
+
+def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server, tmp_path, write_run):
+    for seed in range(3):
+        private = served(write_run(tmp_path, seed=seed), private=True)
+        older = node(f"old{seed}", "rope", seed, 0.9)
+        server.nodes += [private, older, served(write_run(tmp_path, "position=none", seed=seed))]
+    compared = compare(wandb_runs.fetch("me/vitrine", None))
+    assert compared.caveats == []
+    sizes = {one.row.label: (one.parameters, one.flops, one.images_per_second) for one in compared.summaries}
+    assert sizes == {
+        "sincos2d": (None, None, None),
+        "rope": (None, None, None),
+        "none": (202_000, 13_000_000, 1010),
+    }
+
+
+def test_a_trial_with_a_name_of_its_own_is_described_by_its_configuration(server, tmp_path, write_run):
+    for seed, position in enumerate(("learned", "rope")):
+        path = write_run(tmp_path, f"position={position}", seed=seed, sweep="position=learned,rope seed=0,1")
+        server.nodes.append(served(path, name="depth=mine"))
+        config = json.loads(server.nodes[-1]["config"])
+        config["logger"]["value"]["wandb"] = {"name": "depth=mine"}
+        server.nodes[-1]["config"] = json.dumps(config)
+    found = wandb_runs.fetch("me/vitrine", None)
+    assert [run.words for run in found.runs] == [{}, {}]
+    table = compare(found).table
+    assert (table.columns, [row.label for row in table.rows]) == (["model.position"], ["learned", "rope"])
 
 
 def test_a_project_without_runs_and_a_server_that_fails_are_told(server, monkeypatch):

@@ -19,15 +19,15 @@ def refuse_other_images(runs: Sequence[Run], metric: Metric) -> None:
         groups = _groups(runs, lambda run: run.facts.get("validation"))
         problem = "were validated on different images"
     elif stage == "test":
-        groups = max((_groups(runs, of) for of in (_set, lambda run: run.labels or None)), key=len)
+        groups = _told_apart(runs, _name, lambda run: _counted(run, "test"), lambda run: run.labels or None)
         problem = "were tested on different test sets"
     else:
         return
     if len(groups) < 2:
         return
     listed = "; ".join(
-        f"{_set(members[0])}: {members[0].name}{f' and {len(members) - 1} more' if len(members) > 1 else ''}"
-        for members in list(groups.values())[:4]
+        f"{_counted(first, 'test') or _name(first)}: {first.name}{f' and {len(others)} more' if others else ''}"
+        for first, *others in list(groups.values())[:4]
     )
     raise RunError(f"these runs {problem}, so their {metric.title} cannot be compared; give runs of one: {listed}")
 
@@ -40,8 +40,9 @@ def caveats(table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Se
     if few:
         which = "every row" if len(few) == len(table.rows) else _listed(few)
         told.append(f"fewer than {FEW_SEEDS} seeds, which say little of a mean: {which}")
+    if len(groups := _told_apart(runs, _name, _place, lambda run: _counted(run, "train"))) > 1:
+        told.append(f"runs were trained on different data: {_shares(groups)}")
     checks: list[tuple[str, Callable[[Run], Hashable]]] = [
-        ("were trained on different data", _training_data),
         ("were chosen on different validation images", lambda run: run.facts.get("validation")),
         ("trained for different numbers of epochs", lambda run: run.facts.get("epochs")),
         ("were made by different versions of the code", _code),
@@ -79,20 +80,24 @@ def caveats(table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Se
     return told
 
 
-def _set(run: Run) -> str | None:
-    """Which test images, as far as run.json says it."""
-    images = run.facts.get("images")
-    count = images.get("test") if isinstance(images, dict) else None
-    name = run.config.get("data.name")
-    return f"{name}, {count:,} images" if isinstance(count, int) else str(name) if name else None
+def _name(run: Run) -> str | None:
+    """Of the data set."""
+    return run.data or None
 
 
-def _training_data(run: Run) -> Hashable:
+def _place(run: Run) -> str | None:
+    """The data set, and of one's own pictures the folder; None where that is private."""
+    if run.data != "imagefolder":
+        return _name(run)
+    root = run.config.get("data.root")
+    return f"{run.data} in {root}" if root else None
+
+
+def _counted(run: Run, part: str) -> str | None:
+    """The data set, and how many of its images are of ``part``; None where that isn't known, as W&B may not know it."""
     images = run.facts.get("images")
-    name, root = run.config.get("data.name"), run.config.get("data.root")
-    count = images.get("train") if isinstance(images, dict) else None
-    place = f" in {root}" if name == "imagefolder" else ""
-    return f"{name}{place}{f', {count:,} images' if isinstance(count, int) else ''}"
+    count = images.get(part) if isinstance(images, dict) else None
+    return f"{run.data}, {count:,} images" if isinstance(count, int) else None
 
 
 def _code(run: Run) -> Hashable:
@@ -116,6 +121,11 @@ def _groups(runs: Sequence[Run], of: Callable[[Run], Hashable]) -> dict[Hashable
         if (value := of(run)) is not None:
             groups.setdefault(value, []).append(run)
     return groups
+
+
+def _told_apart(runs: Sequence[Run], *ways: Callable[[Run], Hashable]) -> dict[Hashable, list[Run]]:
+    """Groups by that of several things which tells most of them apart."""
+    return max((_groups(runs, of) for of in ways), key=len)
 
 
 def _shares(groups: dict[Hashable, list[Run]]) -> str:

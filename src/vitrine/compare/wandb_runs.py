@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from vitrine.compare.runs import Gathered, Run
+from vitrine.compare.runs import Gathered, Run, typed
 from vitrine.errors import RunError, first_line
 from vitrine.runs.flat import flat
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # all others ended before their time
+SPEED = "images_per_second"
 LOGIN = "W&B asks for a login: `wandb login`, or set WANDB_API_KEY; run folders are compared without one"
 
 
@@ -31,15 +32,36 @@ def fetch(project: str, group: str | None) -> Gathered:
 
 
 def read(run: Any) -> Run:
-    """A ``wandb.apis.public.Run`` as a run to be compared; its predictions stay where they are."""
-    config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+    """A ``wandb.apis.public.Run`` as a run to be compared; its predictions stay where they are.
+
+    Its summary has of run.json what the tracker told (training/wandb_told.py); that of a private run, or of one that an
+    older version made, has none of it.
+    """
+    from vitrine.training.wandb_told import FACTS  # with it comes wandb
+
+    config = flat({key: value for key, value in run.config.items() if not key.startswith("_")})
     summary = {key: value for key, value in run.summary_metrics.items() if not key.startswith("_")}
-    metrics = {key: float(value) for key, value in summary.items() if _is_number(value)}
+    facts = {key: summary[key] for key in FACTS if key in summary}
+    if facts:  # else it is a value of the last epoch
+        facts["speed"] = {SPEED: summary.get(SPEED)}
+    facts |= {"started": run.created_at, "code": {"commit": summary.get("commit") or run.commit}}
+    metrics = {key: float(value) for key, value in summary.items() if _is_number(value) and key not in (*FACTS, SPEED)}
     history = [_numbers(row) for row in run.scan_history()]
-    facts = {"started": run.created_at, "command": "", "code": {"commit": summary.get("commit") or run.commit}}
     name = f"{run.entity}/{run.project}/{run.id}"
     status = summary.get("status") or STATES.get(run.state, "interrupted")
-    return Run(name, status, flat(config), {}, facts, metrics if status == "finished" else {}, history)
+    title = "" if config.get("logger.wandb.name") else str(run.name)
+    words = _words(str(facts.get("command", "")), title)
+    return Run(name, status, config, words, facts, metrics if status == "finished" else {}, history)
+
+
+def _words(command: str, title: str) -> dict[str, str]:
+    """What was typed for a run; what a sweep's trial was given of it is what the trial is called by (``title``).
+
+    Nothing is known where there is no command, or where a trial is called otherwise: its command has the words of all.
+    """
+    varies = title if "=" in title else ""
+    of_a_sweep = {"-m", "--multirun"} & set(command.split())
+    return typed(command, varies) if command and (varies or not of_a_sweep) else {}
 
 
 def _api() -> Any:
