@@ -10,7 +10,7 @@ import argparse
 import json
 import shutil
 
-from running import ROOT, SEEDS, finished_runs, in_words, summary, take, train_seeds, write_heads
+from running import ROOT, SEEDS, finished_runs, in_words, summary, take, train_seeds, write_between, write_heads
 
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
@@ -70,11 +70,7 @@ def write_table(results: dict) -> None:
         f"What trains nothing answers at once: {answers}. Measured by",
         "`python benchmarks/first_runs.py`.",
     ]
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text().split("<!-- first_runs: written by benchmarks/first_runs.py -->\n")
-    after = rest.split("<!-- /first_runs -->\n")[1]
-    marks = ("<!-- first_runs: written by benchmarks/first_runs.py -->", "<!-- /first_runs -->\n")
-    readme.write_text(before + "\n".join([marks[0], *lines, marks[1]]) + after)
+    write_between(ROOT / "README.md", "first_runs", lines)
 
 
 if __name__ == "__main__":

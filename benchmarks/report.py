@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-from running import ROOT
+from running import ROOT, write_between
 
 OUT = ROOT / "outputs" / "report"
 SWEEP = "model=vit_nano position=learned,none,sincos2d,rope seed=0,1,2,3,4"
@@ -57,11 +57,7 @@ def _write(told: str) -> None:
     ]
     lines += ["```", "", *(f"> {line}" for line in said)]
     lines += ["", "![The report of this sweep: findings, table, every run](docs/images/report.png)", ""]
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text().split("<!-- report: written by benchmarks/report.py -->\n")
-    after = rest.split("<!-- /report -->\n")[1]
-    marks = ("<!-- report: written by benchmarks/report.py -->", "<!-- /report -->\n")
-    readme.write_text(before + "\n".join([marks[0], *lines, marks[1]]) + after)
+    write_between(ROOT / "README.md", "report", lines)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -111,3 +112,17 @@ def write_heads(summaries: Iterable[dict[str, Any]]) -> None:
         said = f"# Measured: test accuracy {accuracy} ({len(one['test/acc'])} seeds), {cost}."
         lines = path.read_text().splitlines()
         path.write_text("\n".join(said if line.startswith("# Measured:") else line for line in lines) + "\n")
+
+
+def write_between(page: Path, name: str, lines: Iterable[str]) -> None:
+    """Put lines between ``<!-- NAME: written by ... -->`` and ``<!-- /NAME -->``, in place of what a page has there.
+
+    Raises:
+        ValueError: the page has no such marks, or several; it stays as it is.
+    """
+    marks = rf"(<!-- {name}: [^\n]*-->\n)(?:(?!<!-- /?{name}\b).)*(<!-- /{name} -->)"
+    told = "".join(f"{line}\n" for line in lines)
+    text, count = re.subn(marks, lambda found: found[1] + told + found[2], page.read_text(), flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"{page} has {count} places between marks of {name}; there must be one")
+    page.write_text(text)

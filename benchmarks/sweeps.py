@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from running import ROOT
+from running import ROOT, write_between
 
 OUT = ROOT / "outputs" / "sweeps_benchmark"
 JSON = ROOT / "docs" / "sweeps.json"
@@ -145,15 +145,16 @@ def main() -> None:
         known[name] = PARTS[name]()
         print(name, known[name]["value"], flush=True)
         JSON.write_text(json.dumps(known, indent=1) + "\n")
+    write_table(known)
+
+
+def write_table(known: dict) -> None:
+    """Put the table between its two marks in docs/sweeps.md."""
     lines = ["| what | measured | asked |", "|---|---|---|"]
     for name in PARTS:
         if one := known.get(name):
             lines.append(f"| {one['what']} | {one['value']:.3g} {one['unit']} | {one['asked']} |")
-    text = PAGE.read_text()
-    before, rest = text.split("<!-- sweeps: written by benchmarks/sweeps.py -->\n")
-    after = rest.split("<!-- /sweeps -->")[1]
-    marks = ("<!-- sweeps: written by benchmarks/sweeps.py -->", "<!-- /sweeps -->")
-    PAGE.write_text(before + "\n".join([marks[0], *lines, marks[1]]) + after)
+    write_between(PAGE, "sweeps", lines)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from running import ROOT
+from running import ROOT, write_between
 from scipy import stats
 
 from vitrine.runs.provenance import machine
 
 JSON = ROOT / "benchmarks" / "speed.json"
 PAGE = ROOT / "docs" / "speed.md"
-README = ROOT / "README.md"
-MARKS = ("<!-- speed: written by benchmarks/timing.py -->\n", "<!-- /speed -->\n")
 ORDER = ("input_path", "step", "trainer", "per_sample", "memory", "growth", "rules")
 HEAD = """# How fast it is, and how that was measured
 
@@ -104,8 +102,7 @@ def write_pages() -> None:
     claims = [(claim, figure) for one in found.values() for claim, figure in one["claims"].items()]
     lines = [*table(("what", "measured"), claims), "", f"On {next(iter(found.values()))['machine']}; [docs/speed.md]"]
     lines[-1] += "(docs/speed.md) says how."
-    before, rest = README.read_text().split(MARKS[0])
-    README.write_text(before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.split(MARKS[1])[1])
+    write_between(ROOT / "README.md", "speed", lines)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
