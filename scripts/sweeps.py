@@ -9,12 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from vitrine.errors import RunError
-from vitrine.sweeps.board import value_told
+from vitrine.sweeps.board import show_table, value_told
 from vitrine.sweeps.overview import Overview, find
 from vitrine.sweeps.sweep import Best
 
@@ -46,7 +45,7 @@ def show_all(found: list[Overview]) -> None:
         reached = reached and f"{one.metric} {reached}"
         time_left = str(one.left) if one.left is not None else ""
         table.add_row(escape(one.folder.name), *map(str, numbers), reached, configuration, time_left)
-    _print(table)
+    show_table(table)
     for one in found:
         if one.problem:
             print(f"vitrine: {one.problem}", file=sys.stderr)
@@ -62,7 +61,7 @@ def show(sweep: Overview) -> None:
         state = f"{came.status}: {came.error}" if came.error else "left" if came.status == "new" else came.status
         cells = [varies.get(key, "") for key in sweep.keys]
         table.add_row(*map(escape, cells), reached, f"{came.seconds:.1f}" if came.seconds else "", escape(state))
-    _print(table)
+    show_table(table)
     if best := sweep.best:
         reached, configuration = _best(best)
         print(f"\nbest on validation: {configuration or 'what was trained'} ({sweep.metric} {reached})")
@@ -82,11 +81,6 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     return table
-
-
-def _print(table: Table) -> None:
-    console = Console()
-    (console if console.is_terminal else Console(width=10_000)).print(table)  # whole lines, for files and pipes
 
 
 if __name__ == "__main__":

@@ -75,37 +75,8 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
     _writable.cache_clear()
     with composing() as loader:
         sound, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
-        parser = OverridesParser.create(config_loader=loader)
-        overrides = parser.parse_overrides(sound)
-        composer = _Composer(name, loader)
-        made = []
-        if multirun:
-            sweep = _sweep_of(composer, overrides, found) if name == "train" else SweepConfig()
-            found += _unsweepable(overrides, search=sweep.sampler is not None)
-            if sweep.name is not None and not re.fullmatch(r"\w[\w.,=-]{0,99}", sweep.name):
-                problem = "must be a folder's name: letters, digits, and - _ . , = between them, 100 at most"
-                found.append(Fault("sweep.name", sweep.name, problem))
-            space, faulty = space_of(sweep, overrides, loader)
-            found += faulty
-            if sweep.sampler is not None:
-                made.append(_start_of_search(composer, overrides, space, found))
-            overrides = [one for one in overrides if one.is_discrete_sweep() or not one.is_sweep_override()]
-            overrides += parser.parse_overrides(quote(with_commas(space, overrides), loader)) if not found else []
-        else:
-            swept = [one for one in overrides if one.is_sweep_override()]
-            problem = "has several values; python train.py -m ... runs them one after the other"
-            found += [Fault(one.key_or_group, _typed(one), problem) for one in swept]
-            problem = "is of a multirun: python train.py -m ..."
-            found += [Fault(one.key_or_group, _typed(one), problem) for one in overrides if _is_of_multirun(one)]
-            overrides = [one for one in overrides if one not in swept]
-        for words, varies in [] if made else _combinations(overrides):
-            try:
-                quoted = quote(words, loader)
-                made.append(Point(composer.config(quoted, found), quoted, varies))
-            except ConfigError as error:
-                found += error.faults
-            except (HydraException, OmegaConfBaseException) as error:
-                found.append(_composition_fault(error))
+        overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
+        made = (_of_multirun if multirun else _alone)(_Composer(name, loader), overrides, found)
     trained = [point.config for point in made if isinstance(point.config, TrainConfig)]
     on_gpus = [config for config in trained if config.trainer.accelerator == "gpu"]
     if on_gpus and not (multirun and launcher(arguments) == "slurm"):  # whose machines have others
@@ -123,8 +94,8 @@ def launcher(arguments: list[str]) -> str:
     """
     with composing() as loader:
         overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
-        words = [one.input_line or "" for one in overrides if not one.is_sweep_override()]
-        words = [word for word in words if not _section(SCHEMAS["train"], word)]  # it may be off, or on in like=RUN
+        # Sections that may be off, or on in like=RUN, are left out.
+        words = [word for word in _fixed(overrides) if not _section(SCHEMAS["train"], word)]
         try:
             composed = hydra.compose("train", words, return_hydra_config=True)
         except HydraException as error:
@@ -230,39 +201,50 @@ class _Composer:
         self.loader._apply_overrides_to_config(on, config)  # type: ignore[attr-defined]
         return config
 
-    def config(self, words: list[str], found: list[Fault]) -> Any:
-        """The checked configuration; faults that leave something to check are added to ``found``."""
+    def checked(self, words: list[str]) -> Any:
+        """The checked configuration, or a ConfigError with all that keeps it from working."""
         without = tuple(word for word in words if not re.fullmatch(r"seed=\d+", word))
         if len(without) == len(words):
-            return self._config(words, found)
+            return self._checked(words)
         if without not in self.seedless:
-            try:
-                config = self._config(words, found)
-            except ConfigError as error:
-                config = error
+            config = self._checked(words)
             if self._mention_the_seed(without):
-                return _or_raised(config)
+                return config
             self.seedless[without] = config
         *_, seed = (int(word.partition("=")[2]) for word in words if word not in without)  # the last one counts
         if faulty := fault_of(TrainConfig, "seed", seed):
-            raise ConfigError(faulty)
-        return replace(_or_raised(self.seedless[without]), seed=seed)
+            return ConfigError(faulty)
+        config = self.seedless[without]
+        return config if isinstance(config, ConfigError) else replace(config, seed=seed)
 
     def _mention_the_seed(self, words: Sequence[str]) -> bool:
         """Whether another value follows the seed, as one in a file of the user's may."""
-        return any("seed}" in text for text in (*words, OmegaConf.to_yaml(self.composed(words))))
+        try:
+            text = OmegaConf.to_yaml(self.composed(words))
+        except (HydraException, OmegaConfBaseException):
+            return False  # it cannot be composed, whatever the seed
+        return any("seed}" in one for one in (*words, text))
 
-    def _config(self, words: list[str], found: list[Fault]) -> Any:
-        inside = {word: section for word in words if (section := self._section(word))}
-        composed = self.composed(words)
-        if inside:
-            whole = composed
-            if self.name == "train" and composed.like is not None:  # that run may have had the section
-                whole = _like(composed, [word for word in words if word not in inside])
-            off = [word for word, section in inside.items() if OmegaConf.select(whole, section) is None]
-            found += [_section_is_off(word, inside[word]) for word in off]
-            words = [word for word in words if word not in off]
-        return finish(self.name, composed, words)
+    def _checked(self, words: list[str]) -> Any:
+        found: list[Fault] = []
+        try:
+            composed = self.composed(words)
+            sections = {word: section for word in words if (section := self._section(word))}
+            if off := self._that_are_off(composed, words, sections):
+                found += [_section_is_off(word, sections[word]) for word in off]
+                words = [word for word in words if word not in off]
+            config = finish(self.name, composed, words)
+        except ConfigError as error:
+            return ConfigError(found + error.faults)
+        except (HydraException, OmegaConfBaseException) as error:
+            return ConfigError([*found, _composition_fault(error)])
+        return ConfigError(found) if found else config
+
+    def _that_are_off(self, composed: DictConfig, words: list[str], sections: Mapping[str, str]) -> list[str]:
+        """The words that set something in sections which nothing turns on."""
+        if sections and self.name == "train" and composed.like is not None:  # that run may have had the section
+            composed = _like(composed, [word for word in words if word not in sections])
+        return [word for word, section in sections.items() if OmegaConf.select(composed, section) is None]
 
     def _section(self, word: str) -> str:
         return _section(SCHEMAS[self.name], word)
@@ -276,12 +258,6 @@ class _Composer:
         repository = self.loader.repository  # type: ignore[attr-defined]
         name = override.key_or_group
         return name.startswith("hydra") or (not isinstance(override.value(), dict) and repository.group_exists(name))
-
-
-def _or_raised(config: Any) -> Any:
-    if isinstance(config, ConfigError):
-        raise config
-    return config
 
 
 class Variants:
@@ -301,7 +277,7 @@ class Variants:
         with composing():
             words = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
             words = quote(words, self._composer.loader)
-            return _checked(self._composer, words)
+            return self._composer.checked(words)
 
 
 def _section(schema: type, word: str) -> str:
@@ -311,6 +287,48 @@ def _section(schema: type, word: str) -> str:
 
 def _fixed(overrides: list[Override]) -> list[str]:
     return [one.input_line or "" for one in overrides if not one.is_sweep_override()]
+
+
+def _alone(composer: _Composer, overrides: list[Override], found: list[Fault]) -> list[Point]:
+    """The one run that is asked for; what keeps it from working is added to ``found``."""
+    swept = [one for one in overrides if one.is_sweep_override()]
+    problem = "has several values; python train.py -m ... runs them one after the other"
+    found += [Fault(one.key_or_group, _typed(one), problem) for one in swept]
+    problem = "is of a multirun: python train.py -m ..."
+    found += [Fault(one.key_or_group, _typed(one), problem) for one in overrides if _is_of_multirun(one)]
+    return _grid(composer, [one for one in overrides if one not in swept], found)
+
+
+def _of_multirun(composer: _Composer, overrides: list[Override], found: list[Fault]) -> list[Point]:
+    """The runs of a multirun, or where its search begins; what keeps them from working is added to ``found``."""
+    loader = composer.loader
+    sweep = _sweep_of(composer, overrides, found) if composer.name == "train" else SweepConfig()
+    found += _unsweepable(overrides, search=sweep.sampler is not None)
+    if sweep.name is not None and not re.fullmatch(r"\w[\w.,=-]{0,99}", sweep.name):
+        problem = "must be a folder's name: letters, digits, and - _ . , = between them, 100 at most"
+        found.append(Fault("sweep.name", sweep.name, problem))
+    space, faulty = space_of(sweep, overrides, loader)
+    found += faulty
+    if sweep.sampler is not None:
+        return [_start_of_search(composer, overrides, space, found)]
+    named = [one for one in overrides if one.is_discrete_sweep() or not one.is_sweep_override()]
+    if not found:
+        written = quote(with_commas(space, overrides), loader)
+        named += OverridesParser.create(config_loader=loader).parse_overrides(written)
+    return _grid(composer, named, found)
+
+
+def _grid(composer: _Composer, overrides: list[Override], found: list[Fault]) -> list[Point]:
+    """The runs of all combinations of values; what keeps them from working is added to ``found``."""
+    made = []
+    for words, varies in _combinations(overrides):
+        quoted = quote(words, composer.loader)
+        config = composer.checked(quoted)
+        if isinstance(config, ConfigError):
+            found += config.faults
+        else:
+            made.append(Point(config, quoted, varies))
+    return made
 
 
 def _sweep_of(composer: _Composer, overrides: list[Override], found: list[Fault]) -> SweepConfig:
@@ -338,20 +356,8 @@ def _start_of_search(composer: _Composer, overrides: list[Override], space: Spac
     def out_of_limits(chosen: Mapping[str, str], fault: Fault) -> bool:
         return fault in faults(OmegaConf.to_object(composer.composed(words(chosen))))
 
-    config = first_that_works(space, lambda chosen: _checked(composer, words(chosen)), out_of_limits)
+    config = first_that_works(space, lambda chosen: composer.checked(words(chosen)), out_of_limits)
     return Point(config, fixed, space=space)
-
-
-def _checked(composer: _Composer, words: list[str]) -> Any:
-    """The configuration, or the ConfigError that says why there is none."""
-    found: list[Fault] = []
-    try:
-        config = composer.config(words, found)
-    except ConfigError as error:
-        return ConfigError(found + error.faults)
-    except (HydraException, OmegaConfBaseException) as error:
-        return ConfigError([*found, _composition_fault(error)])
-    return ConfigError(found) if found else config
 
 
 def _combinations(overrides: list[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:

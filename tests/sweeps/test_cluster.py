@@ -23,7 +23,7 @@ from vitrine.sweeps.trial import Outcome, Trial
 from vitrine.training import launched as launching
 from vitrine.training.fit import fit
 
-LONG = [*SMALL, "trainer.max_epochs=20", "trainer.precision=32-true", "trainer.compile=nothing"]
+LONG = [*SMALL, "trainer.max_epochs=50", "trainer.precision=32-true", "trainer.compile=nothing"]
 
 
 def command(folder, env, *words):
@@ -95,7 +95,7 @@ def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
     said = (sweep / f"jobs/{job}_0_log.out").read_text()
     assert said.count("Loading pickle") == 3
     assert "DUE TO PREEMPTION" in said
-    assert (sweep / "logs" / f"{run.name}.txt").read_text().count("epoch 20/20") == 1
+    assert (sweep / "logs" / f"{run.name}.txt").read_text().count("epoch 50/50") == 1
     alone = fit(compose([*LONG, "seed=0", f"paths.output_dir={tmp_path}/alone"])).run_dir
     assert all(torch.equal(value, weights(run)[name]) for name, value in weights(alone).items())
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitrine.sweeps.sweep import METRIC, Best, Sweep
-from vitrine.sweeps.trial import OVER, Outcome, Trial
+from vitrine.sweeps.trial import OVER, Outcome, Trial, outcome
 
 COLOURS = {"finished": "green", "pruned": "blue", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 SHOWN = 12  # trials at most in the live table: those that run, and the last ones that ended
@@ -27,13 +27,14 @@ class Board:
 
     Args:
         sweep: whose trials they are.
+        outcomes: what each has come to before.
         live: redraw a table in place, which needs a terminal that nothing else writes to.
     """
 
-    def __init__(self, sweep: Sweep, *, live: bool) -> None:
+    def __init__(self, sweep: Sweep, outcomes: Sequence[Outcome], *, live: bool) -> None:
         self.sweep = sweep
         self.console = Console()
-        self.outcomes = sweep.outcomes()
+        self.outcomes = list(outcomes)
         self._began: dict[int, float] = {}
         self._took: list[float] = []
         self._start = time.monotonic()
@@ -43,7 +44,7 @@ class Board:
         self.sweep.write(self.outcomes)
         counts = Counter(one.status for one in self.outcomes)
         done = f", {counts['finished']} of them finished before" if counts["finished"] else ""
-        print(f"sweep    {_count(self.sweep.total, 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
+        print(f"sweep    {counted(self.sweep.total, 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
         if self._live:
             self._live.start()
         return self
@@ -57,12 +58,13 @@ class Board:
     def begins(self, trial: Trial) -> None:
         """A trial is begun."""
         self._grow()
+        self.outcomes[trial.number] = Outcome("running")
         self._began[trial.number] = time.monotonic()
         if not self._live:
             print(f"\ntrial {trial.number + 1} of {self.sweep.total}: {trial.told}", flush=True)
 
     def ended(self, trial: Trial, came: Outcome) -> None:
-        """A trial has ended, or was finished before."""
+        """A trial has ended, or another process has ended it."""
         self._grow()
         self.outcomes[trial.number] = came
         began = self._began.pop(trial.number, None)
@@ -70,10 +72,7 @@ class Board:
             return
         if came.status == "finished":
             self._took.append(time.monotonic() - began)
-        try:
-            self.sweep.write(self.outcomes)
-        except OSError as error:  # the trials' folders have it all
-            print(f"vitrine: cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}", file=sys.stderr)
+        self._write()
         if not self._live:
             metric = self.sweep.metric
             said = f"{metric} {value_told(came.metrics[metric])}" if metric in came.metrics else came.error
@@ -81,6 +80,20 @@ class Board:
             told = f"; left {left}" if left else ""
             status = "interrupted" if came.status == "new" else came.status  # before it came to anything
             print(f"trial {trial.number + 1} of {self.sweep.total} {status}: {said}{told}", flush=True)
+
+    def conclude(self) -> None:
+        """Look again at the trials that have not been told the end of, and write sweep.json a last time."""
+        self._grow()
+        for trial, came in zip(self.sweep.trials, self.outcomes, strict=True):
+            if came.status not in (*OVER, "failed"):  # a full disk may have kept a failure from its folder
+                self.outcomes[trial.number] = outcome(trial.folder)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self.sweep.write(self.outcomes)
+        except OSError as error:  # the trials' folders have it all
+            print(f"vitrine: cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}", file=sys.stderr)
 
     def _grow(self) -> None:
         """Take in trials that a search has made since."""
@@ -124,9 +137,6 @@ class Board:
 
 def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
     """All trials by what varies; the best configuration as a command; failed trials with their reasons, to stderr."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)  # whole lines, for files and pipes
     table = Table(box=None, pad_edge=False)
     for name in (*sweep.keys, METRIC, "seconds", "state"):
         table.add_column(name, justify="right" if name in (METRIC, "seconds") else "left")
@@ -134,16 +144,27 @@ def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
         value = f"{came.metrics[METRIC]:.4f}" if METRIC in came.metrics else ""
         seconds = f"{came.seconds:.1f}" if came.seconds else ""
         table.add_row(*_cells(sweep, trial), value, seconds, Text(came.status, COLOURS.get(came.status, "")))
-    console.print()
-    console.print(table)
+    print()
+    show_table(table)
     if best := sweep.best(outcomes):
         print(f"\nbest on validation: {reached(best, [METRIC])}\n  {best.command(sweep.common)}")
-    print(f"\nsweep folder  {sweep.folder}\ncompare       python scripts/compare.py {sweep.folder}", flush=True)
+    show_where(sweep)
     failed = [(trial, came) for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status == "failed"]
     if failed:
         lines = [f"  {trial.told or trial.folder.name}: {came.error}" for trial, came in failed]
         head = f"vitrine: {len(failed)} of {len(outcomes)} trials failed; the same command tries them again:"
         print("\n".join([head, *lines]), file=sys.stderr)
+
+
+def show_table(table: Table) -> None:
+    """Print a table, fitted to a terminal; in files and pipes lines are whole."""
+    console = Console()
+    (console if console.is_terminal else Console(width=10_000)).print(table)
+
+
+def show_where(sweep: Sweep) -> None:
+    """Where the sweep lies, and what compares its trials."""
+    print(f"\nsweep folder  {sweep.folder}\ncompare       python scripts/compare.py {sweep.folder}", flush=True)
 
 
 def reached(best: Best, metrics: Sequence[str]) -> str:
@@ -164,5 +185,6 @@ def _cells(sweep: Sweep, trial: Trial) -> list[str]:
     return [escape(trial.varies.get(key, "")) for key in sweep.keys]
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """``1 trial``, ``1,000 trials``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

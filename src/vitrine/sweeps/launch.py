@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from vitrine.composition import Point
 from vitrine.config.multirun import LauncherConfig
@@ -32,29 +31,27 @@ def run(points: Sequence[Point], launcher: str) -> int:
     if points[0].space:
         return _search(points[0], launcher)
     sweep = Sweep.plan(points)
-    left = any(came.status not in OVER for came in sweep.outcomes())
+    outcomes = sweep.outcomes()
+    left = [trial for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status not in OVER]
     carry_out_all = _carrier(launcher if left else "basic", points[0].config.launcher, sweep)
-    with Board(sweep, live=_is_live(launcher)) as board:
-        queue = Queue(sweep.trials, board.begins, board.ended)
-        with _written_at_the_end(board):
-            carry_out_all(queue)
+    with Board(sweep, outcomes, live=_is_live(launcher)) as board, _to_the_end(board):
+        carry_out_all(Queue(left, board.begins, board.ended))
     show_end(sweep, board.outcomes)
-    return sum(came.status == "failed" for came in board.outcomes)
+    return sum(came.status not in OVER for came in board.outcomes)
 
 
 def _search(point: Point, launcher: str) -> int:
     from vitrine.sweeps.ranking import conclude, described
-    from vitrine.sweeps.search import Search
+    from vitrine.sweeps.search import Search, folder_of
 
-    one = Trial(0, point.config.run, {}, Path())  # what each of them needs of a machine
-    if launcher == "process":
-        process.places(point.config.launcher, [one])  # before anything is written
+    folder = folder_of(point)
+    one = Trial(0, point.config.run, {}, folder)  # what each of them needs of a machine
+    carry_out_all = _carrier(launcher, point.config.launcher, Sweep(folder, [one], [], []))
     search = Search(point)
     sweep = replace(search.sweep, more=lambda: described(search))
-    carry_out_all = _carrier(launcher, point.config.launcher, replace(sweep, trials=[one]))
-    with Board(sweep, live=_is_live(launcher)) as board:
+    with Board(sweep, sweep.outcomes(), live=_is_live(launcher)) as board:
         search.begins, search.ended = board.begins, board.ended
-        with _written_at_the_end(board):
+        with _to_the_end(board):
             carry_out_all(search)
     return conclude(search)
 
@@ -64,7 +61,8 @@ def _is_live(launcher: str) -> bool:
 
 
 @contextmanager
-def _written_at_the_end(board: Board) -> Iterator[None]:
+def _to_the_end(board: Board) -> Iterator[None]:
+    """Say how to go on where it is stopped, and write down what became of the trials."""
     try:
         yield
     except Interrupted as stop:
@@ -72,8 +70,7 @@ def _written_at_the_end(board: Board) -> Iterator[None]:
     except KeyboardInterrupt:
         raise Interrupted(f"{Interrupted.reason}; the same command goes on with what is left") from None
     finally:
-        board.outcomes = board.sweep.outcomes()
-        board.sweep.write(board.outcomes)
+        board.conclude()
 
 
 def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[[Source], None]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from vitrine.sweeps.trial import OVER, Outcome, Trial, busy, outcome
@@ -29,12 +29,12 @@ class Source(Protocol):
 
 
 class Queue:
-    """The trials of a grid that are not finished, in their order.
+    """The trials of a grid that are left, in their order.
 
     A trial that another process is at is looked at again later: it may finish it, or leave it.
 
     Args:
-        trials: all of the sweep.
+        trials: those that are neither finished nor pruned.
         begins: told of each trial when it is handed out.
         ended: told of each trial with what it has come to, once.
     """
@@ -42,19 +42,13 @@ class Queue:
     ELSEWHERE_SECONDS = 1.0  # between two looks at what other processes do
 
     def __init__(
-        self, trials: list[Trial], begins: Callable[[Trial], None], ended: Callable[[Trial, Outcome], None]
+        self, trials: Sequence[Trial], begins: Callable[[Trial], None], ended: Callable[[Trial, Outcome], None]
     ) -> None:
-        self._left: deque[Trial] = deque()
+        self._left = deque(trials)
         self._elsewhere: deque[Trial] = deque()
         self._begins, self._ended = begins, ended
         self._looked = 0.0
         self._out = 0  # handed out and not yet ended
-        for trial in trials:
-            known = outcome(trial.folder)
-            if known.status in OVER:
-                ended(trial, known)
-            else:
-                self._left.append(trial)
 
     def ask(self, *, waits: bool = False) -> Trial | None:
         """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back.

@@ -3,20 +3,18 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
 from optuna.trial import TrialState
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from vitrine.config.multirun import OBJECTIVES
-from vitrine.sweeps.board import COLOURS, reached, value_told
+from vitrine.sweeps.board import COLOURS, reached, show_table, show_where, value_told
 from vitrine.sweeps.search import Search
 from vitrine.sweeps.study import importance
-from vitrine.sweeps.sweep import Best
+from vitrine.sweeps.sweep import Best, means
 from vitrine.sweeps.trial import outcome
 
 STATES = {
@@ -112,17 +110,12 @@ def conclude(search: Search) -> int:
         print("\nbest on validation:" if len(metrics) == 1 else f"\nnone does better in {' and '.join(metrics)} than")
     for one in best:
         print(f"{reached(one, metrics)}\n  {one.command(search.words)}")
-    print(
-        f"\nsweep folder  {search.sweep.folder}\ncompare       python scripts/compare.py {search.sweep.folder}",
-        flush=True,
-    )
+    show_where(search.sweep)
     return _tell_failures(search, ranked)
 
 
 def _show(search: Search, ranked: Sequence[Row]) -> None:
-    console, metrics = Console(), search.settings.metrics
-    if not console.is_terminal:
-        console = Console(width=10_000)  # whole lines, for files and pipes
+    metrics = search.settings.metrics
     table = Table(box=None, pad_edge=False)
     for name in (*search.space, *metrics, "seconds", "state"):
         table.add_column(name, justify="right" if name in (*metrics, "seconds") else "left")
@@ -131,8 +124,8 @@ def _show(search: Search, ranked: Sequence[Row]) -> None:
         state = f"{row.state} {row.why.partition(',')[0]}" if row.state == "pruned" else row.state
         cells = [*(escape(row.varies[key]) for key in search.space), *values]
         table.add_row(*cells, f"{row.seconds:.1f}" if row.seconds else "", Text(state, COLOURS.get(row.state, "")))
-    console.print()
-    console.print(table)
+    print()
+    show_table(table)
 
 
 def _tell_failures(search: Search, ranked: Sequence[Row]) -> int:
@@ -153,5 +146,4 @@ def _importance(search: Search) -> dict[str, dict[str, float]]:
 
 def _best(search: Search, row: Row) -> Best:
     came = [outcome(run.folder).metrics for run in search.runs(row.number)]
-    means = {name: fmean(one[name] for one in came) for name in came[0] if all(name in one for one in came)}
-    return Best(row.varies, row.values[search.settings.metrics[0]], means, len(came))
+    return Best(row.varies, row.values[search.settings.metrics[0]], means(came), len(came))

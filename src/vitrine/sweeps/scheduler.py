@@ -19,6 +19,7 @@ from submitit.core.utils import DelayedSubmission
 
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.sweeps.board import counted
 from vitrine.sweeps.job import WARNING_SECONDS, Job
 from vitrine.sweeps.trial import Trial
 
@@ -217,11 +218,6 @@ def needs(trial: Trial, settings: LauncherConfig) -> Needs:
     threads = settings.threads or THREADS
     processes = gpus or asked.devices or 1
     return Needs(threads * processes, gpus, threads if gpus else threads * processes)
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _options(words: Sequence[str]) -> dict[str, str | bool]:

@@ -58,11 +58,7 @@ class Search:
         command: TrainCommand = point.config
         self.command, self.settings, self.space, self.words = command, command.sweep, point.space, point.words
         self._variants = Variants(point.words)
-        asked = _asked(point)
-        name = self.settings.name or sweep_name(self.words, list(self.space), command.data.name, asked)
-        folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-        check_format(folder)
-        _check_owner(folder, asked)
+        folder = folder_of(point)
         (folder / "locks").mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / "locks" / "search.lock")
         self._runs: dict[int, list[Trial]] = {}  # of each trial of the study
@@ -79,7 +75,7 @@ class Search:
         with self._lock:
             self.study = open_study(folder, self.settings.metrics)
             if "asked" not in self.study.user_attrs:
-                self.study.set_user_attr("asked", asked)
+                self.study.set_user_attr("asked", _asked(point))
             self._learn()
             self._try_again()
             self._look()
@@ -317,6 +313,22 @@ class Search:
             for run in failed:
                 with suppress(Busy), held(run):
                     RunRecord(run.folder).end("interrupted")
+
+
+def folder_of(point: Point) -> Path:
+    """Where the search that begins at ``point`` lies; nothing is written.
+
+    Raises:
+        ConfigError: the folder is another search's, or no search's.
+        RunError: it is of another version of vitrine.
+    """
+    command: TrainCommand = point.config
+    asked = _asked(point)
+    name = command.sweep.name or sweep_name(point.words, list(point.space), command.data.name, asked)
+    folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+    check_format(folder)
+    _check_owner(folder, asked)
+    return folder
 
 
 def _asked(point: Point) -> dict[str, Any]:

@@ -169,14 +169,15 @@ def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome], me
     if not groups:
         return None
     most = max(map(len, groups.values()))
-    means = {
-        kept: {name: fmean(one[name] for one in metrics) for name in metrics[0] if all(name in one for one in metrics)}
-        for kept, metrics in groups.items()
-        if len(metrics) == most
-    }
+    full = {kept: means(metrics) for kept, metrics in groups.items() if len(metrics) == most}
     sign = 1 if OBJECTIVES[metric] else -1
-    kept = max(means, key=lambda one: sign * means[one][metric])
-    return Best(dict(kept), means[kept][metric], means[kept], most)
+    kept = max(full, key=lambda one: sign * full[one][metric])
+    return Best(dict(kept), full[kept][metric], full[kept], most)
+
+
+def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each metric that all have."""
+    return {name: fmean(one[name] for one in metrics) for name in metrics[0] if all(name in one for one in metrics)}
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from vitrine.config import TrainConfig
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
+from vitrine.runs.record import status_of
 
 if TYPE_CHECKING:
     from vitrine.training.callbacks import Judge
@@ -93,9 +94,10 @@ def outcome(folder: Path) -> Outcome:
     """What a trial's folder says."""
     if not (folder / "run.json").exists():
         return Outcome("new")
-    record = RunRecord(folder)
     try:
-        facts, status, metrics = record.facts, record.status, record.metrics
+        facts = RunRecord(folder).facts
+        status = status_of(facts)
+        metrics = RunRecord(folder).metrics if status == "finished" else {}
     except RunError as error:
         return Outcome("damaged", error=str(error))
     seconds = metrics.get("train_seconds", 0.0)

@@ -57,7 +57,7 @@ def _without_gpu(recipes: Path, data: str) -> list[str]:
 
 def _in_words(seconds: float) -> str:
     if seconds < 120:
-        return "two minutes"
+        return f"{max(1, round(seconds))} seconds"
     if seconds < 7200:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.0f} hours" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
