@@ -39,6 +39,8 @@ class Tutorial:
         loss: published test loss.
         parameters: of the faithful network, as published.
         seconds: published time of an epoch, shortest and longest.
+        epochs: that the reported result took; shorter runs don't measure it.
+        shown: what there is to say of it that no run shows.
         oddities: one switch each, changed in the faithful experiment to see what it costs; words of the command line.
     """
 
@@ -49,6 +51,8 @@ class Tutorial:
     losses: list[float] = field(default_factory=list)
     loss: float | None = None
     seconds: tuple[float, float] | None = None
+    epochs: int = 0
+    shown: str = ""
     oddities: dict[str, str] = field(default_factory=dict)
 
 
@@ -92,12 +96,21 @@ TUTORIALS = {
             "images at their own size": "data.image_size=28 patch=14",
         },
     ),
-    "vit_base_anatomy": Tutorial(title="T4: ViT-Base anatomy", reported="", parameters=86_567_656),
+    "vit_base_anatomy": Tutorial(
+        title="T4: ViT-Base anatomy",
+        reported="",
+        parameters=86_567_656,
+        shown="The notes report no result, and their code can't run. Their network at 1000 classes has the names, "
+        "shapes and parameters of torchvision's `vit_b_16` and computes the same with the same weights, forward and "
+        "backward (tests/models/test_against_torchvision.py). It is fine-tuned from a state dict as well as from "
+        "published weights, which need a network (tests/training/test_pretrained.py).",
+    ),
     "intuitive_cifar10": Tutorial(
         title="T5: mini ViT on CIFAR-10",
         reported="nearly 78 % after 100 epochs",
         accuracy=(0.775, 0.785),
         parameters=3_228_426,
+        epochs=100,
     ),
 }
 BY_NAME_ONLY = {"vit_base_anatomy", "intuitive_cifar10"}  # one needs --pictures, the other a GPU

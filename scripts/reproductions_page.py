@@ -64,6 +64,8 @@ def collect(tutorial: Any, folder: Path) -> dict[str, Any]:
             "seconds_per_epoch": min(run.metrics["train_seconds"] for run in runs) / first["epochs"],
             "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
             "device": first["device"],
+            "images": first["images"],
+            "classes": first["classes"],
             "commit": first["code"].get("commit"),
         }
     return facts
@@ -92,8 +94,7 @@ def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
     cells = [tutorial.title, tutorial.reported or "no result"]
     for variant in ("faithful", "corrected"):
         one = facts["variants"].get(variant)
-        measured = one and f"{Interval.of(one['test/acc'])} ({len(one['seeds'])} seeds)"
-        cells.append(measured or "not yet measured")
+        cells.append("not yet measured" if one is None else measured(tutorial, one))
     faithful = facts["variants"].get("faithful")
     parameters = f"{tutorial.parameters:,}"
     if faithful is not None and tutorial.accuracy is None:
@@ -107,6 +108,15 @@ def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
     return f"| {' | '.join([*cells, parameters, seconds])} |"
 
 
+def measured(tutorial: Any, one: Mapping[str, Any]) -> str:
+    """What the runs of a variant reached."""
+    seeds = len(one["seeds"])
+    reached = f"{Interval.of(one['test/acc'])} ({seeds} seed{'s' * (seeds > 1)})"
+    if one["epochs"] >= tutorial.epochs:
+        return reached
+    return f"not yet measured; {reached} after {one['epochs']} of {tutorial.epochs} epochs"
+
+
 def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) -> str:
     """What else there is to say of a tutorial."""
     variants = facts["variants"]
@@ -114,7 +124,12 @@ def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) ->
         return f"\n## {tutorial.title}\n\nNot yet measured: `python scripts/reproduce.py {name}` runs it.\n"
     faithful = variants["faithful"]
     text = [f"\n## {tutorial.title}\n"]
-    if tutorial.accuracy is not None:
+    if tutorial.shown:
+        text.append(
+            f"{tutorial.shown} The runs here: {', '.join(faithful['classes'])} in {faithful['images']['train']} "
+            f"pictures for training and {faithful['images']['test']} for testing, {faithful['epochs']} epochs.\n"
+        )
+    if tutorial.accuracy is not None and faithful["epochs"] >= tutorial.epochs:
         text.append(where_it_falls(tutorial, faithful))
     if tutorial.losses:
         text.append(loss_table(tutorial, faithful))
