@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from running import ROOT
@@ -78,17 +79,13 @@ def test_an_unknown_tutorial_is_told_with_those_there_are(reproduce, capsys):
     assert "no tutorial is called pulfer; there are comsci_mnist, pulfer_mnist" in capsys.readouterr().err
 
 
-class Reported:
-    """A tutorial of ten epochs."""
-
-    epochs = 10
-    oddities = {"a switch": "loss=cross_entropy", "another": "model.final_norm=true"}
+REPORTED = SimpleNamespace(epochs=10, oddities={"a switch": "loss=cross_entropy", "another": "model.final_norm=true"})
 
 
 def test_fewer_epochs_than_reported_measure_nothing(page):
     one = {"test/acc": [0.5], "seeds": [0], "epochs": 2}
-    assert page.measured(Reported, one) == "not yet measured; 0.5000 (1 seed) after 2 of 10 epochs"
-    assert page.measured(Reported, one | {"epochs": 10}) == "0.5000 (1 seed)"
+    assert page.measured(REPORTED, one) == "not yet measured; 0.5000 (1 seed) after 2 of 10 epochs"
+    assert page.measured(REPORTED, one | {"epochs": 10}) == "0.5000 (1 seed)"
 
 
 def test_what_an_oddity_costs_is_paired_by_seed(page):
@@ -96,7 +93,7 @@ def test_what_an_oddity_costs_is_paired_by_seed(page):
         "faithful": {"seeds": [0, 1, 2], "test/acc": [0.5, 0.6, 0.7]},
         "a switch": {"seeds": [1, 2, 3], "test/acc": [0.61, 0.71, 0.9]},
     }
-    table = page.oddity_table(Reported, variants)
+    table = page.oddity_table(REPORTED, variants)
     assert "| a switch | `loss=cross_entropy` | 0.7400 ± 0.3659 | +0.0100 ± 0.0000 |" in table
     assert "another" not in table, "it was not run"
 

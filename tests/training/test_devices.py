@@ -1,5 +1,7 @@
 """What ``auto`` means here, and what is refused."""
 
+import platform
+import resource
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -12,7 +14,7 @@ import torch
 from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.errors import ConfigError
-from vitrine.training.devices import LEAST_WIDTH_FOR_CPU_BF16, choose, gpus
+from vitrine.training.devices import LEAST_WIDTH_FOR_CPU_BF16, choose, freed_memory_kept, gpus
 
 without_gpu = pytest.mark.skipif(gpus() > 0, reason="there is a GPU here")
 with_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -140,6 +142,21 @@ def test_what_was_set_for_the_process_before_is_so_again():
     finally:
         torch.set_flush_denormal(False)
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's memory is seen to")
+def test_memory_that_a_step_frees_is_not_given_back_to_the_system():
+    def new_pages():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(5):
+            torch.ones(2**24)  # 64 MB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    pages = 5 * 2**26 // resource.getpagesize()
+    with freed_memory_kept():
+        new_pages()
+        assert new_pages() < pages / 100
+    assert new_pages() > pages / 10 / 512, "unless pages are huge, each piece is got anew"
 
 
 @pytest.mark.parametrize("width", [LEAST_WIDTH_FOR_CPU_BF16 - 4, LEAST_WIDTH_FOR_CPU_BF16, 768])
