@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vitrine import load_run
 from vitrine.compare.statistics import Interval
@@ -110,8 +111,7 @@ def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
 
 def measured(tutorial: Any, one: Mapping[str, Any]) -> str:
     """What the runs of a variant reached."""
-    seeds = len(one["seeds"])
-    reached = f"{Interval.of(one['test/acc'])} ({seeds} seed{'s' * (seeds > 1)})"
+    reached = f"{Interval.of(one['test/acc'])} ({counted(len(one['seeds']))})"
     if one["epochs"] >= tutorial.epochs:
         return reached
     return f"not yet measured; {reached} after {one['epochs']} of {tutorial.epochs} epochs"
@@ -139,13 +139,18 @@ def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) ->
     return "\n".join(text)
 
 
+def counted(seeds: int) -> str:
+    """``1 seed``, ``3 seeds``."""
+    return f"{seeds} seed{'s' * (seeds > 1)}"
+
+
 def where_it_falls(tutorial: Any, faithful: Mapping[str, Any]) -> str:
     """Where the reported accuracy lies among those of the seeds."""
     values = np.array(faithful["test/acc"])
     low, high = tutorial.accuracy
     below = int((values < low).sum())
     within = f", {int(((values >= low) & (values < high)).sum())} within it" if high > low else ""
-    words = f"Reported: {tutorial.reported}. Faithful runs over {len(values)} seeds reach {values.min():.4f} to "
+    words = f"Reported: {tutorial.reported}. Faithful runs over {counted(len(values))} reach {values.min():.4f} to "
     words += f"{values.max():.4f}; {below} of them lie below the reported accuracy{within}."
     if tutorial.loss is not None:
         words += f" Their test loss is {Interval.of(faithful['test/loss'])}; reported {tutorial.loss:g}."
@@ -219,4 +224,6 @@ def draw_positions(model: Any, path: Path) -> None:
     left.set(xlabel="channel", ylabel="token", title="table")
     right.imshow((table / norms) @ (table / norms).T, cmap="viridis")
     right.set(xlabel="token", ylabel="token", title="cosine similarity")
+    for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path, dpi=100)
