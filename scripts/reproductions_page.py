@@ -1,4 +1,4 @@
-"""docs/reproductions.md, its JSON and its pictures, from run folders."""
+"""docs/reproductions.md, its JSON and its pictures, and the heads of the tutorials' experiments, from run folders."""
 
 import json
 import shutil
@@ -16,6 +16,7 @@ from vitrine.compare.statistics import Interval
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PICTURES = DOCS / "images" / "reproductions"
+EXPERIMENTS = ROOT / "conf" / "experiment" / "tutorials"
 HEAD = """# Five tutorials, reproduced
 
 Five public tutorials teach the Vision Transformer. Here each is run as it was made (faithful: odd losses, odd sizes and
@@ -44,6 +45,21 @@ def write_page(tutorials: Mapping[str, Any], out: Path) -> None:
     tail = f"\nMeasured on {'; '.join(machines)}.\n" if machines else ""
     (DOCS / "reproductions.md").write_text(HEAD + "\n".join(lines) + "\n" + tail + "".join(sections))
     (DOCS / "reproductions.json").write_text(json.dumps(found, indent=2) + "\n")
+    for name, facts in found.items():
+        for variant in ("faithful", "corrected"):
+            write_head(EXPERIMENTS / name / f"{variant}.yaml", tutorials[name], facts, variant)
+
+
+def write_head(path: Path, tutorial: Any, facts: Mapping[str, Any], variant: str) -> None:
+    """Say in an experiment what it costs and reaches, in the line that begins with "Measured:", if it has one."""
+    one = facts["variants"].get(variant)
+    said = "not yet."
+    if one is not None and one["epochs"] >= tutorial.epochs:
+        cost = f"{one['seconds_per_epoch']:.0f} s an epoch; {facts['machine']}, {one['device']}"
+        said = f"test accuracy {measured(tutorial, one)}, {cost}."
+    lines = path.read_text().splitlines()
+    lines = [f"# Measured: {said}" if line.startswith("# Measured:") else line for line in lines]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def collect(tutorial: Any, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """scripts/reproduce.py: real runs of a tutorial, cut short, and the page that is made from their folders."""
 
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ def reproduce(page, monkeypatch, tmp_path, shared_data):
     monkeypatch.setattr(reproduce, "OUT", tmp_path / "out")
     monkeypatch.setattr(page, "DOCS", tmp_path / "docs")
     monkeypatch.setattr(page, "PICTURES", tmp_path / "docs" / "images")
+    monkeypatch.setattr(page, "EXPERIMENTS", shutil.copytree(page.EXPERIMENTS, tmp_path / "experiments"))
 
     def run(*words, tutorial="pulfer_mnist"):
         data = ["--data-root", str(shared_data), "--cache-dir", str(tmp_path / "cache")]
@@ -66,6 +68,10 @@ def test_what_is_finished_stays_what_was_interrupted_goes_on_and_the_page_says_w
     assert {name: one["seeds"] for name, one in facts.items()} == {"faithful": [0], "corrected": [0]}
     assert facts["faithful"]["parameters"] == 1642
     assert facts["faithful"]["test/acc"] == [RunRecord(first).metrics["test/acc"]]
+    heads = {path.stem: path.read_text() for path in (tmp_path / "experiments/pulfer_mnist").iterdir()}
+    for variant, head in heads.items():
+        assert f"# Measured: test accuracy {facts[variant]['test/acc'][0]:.4f} (1 seed), " in head
+    assert "# Measured: not yet.\n" in (tmp_path / "experiments/intuitive_cifar10/faithful.yaml").read_text()
     text = (tmp_path / "docs/reproductions.md").read_text()
     assert text.count("(1 seed)") == 2
     assert text.count("| not yet measured | not yet measured |") == 4
