@@ -167,7 +167,7 @@ def where_it_falls(tutorial: Any, faithful: Mapping[str, Any]) -> str:
     below = int((values < low).sum())
     within = f", {int(((values >= low) & (values < high)).sum())} within it" if high > low else ""
     words = f"Reported: {tutorial.reported}. Faithful runs over {counted(len(values))} reach {values.min():.4f} to "
-    words += f"{values.max():.4f}; {below} of them lie below the reported accuracy{within}."
+    words += f"{values.max():.4f}; {below} of them lie{'s' * (below == 1)} below the reported accuracy{within}."
     if tutorial.loss is not None:
         words += f" Their test loss is {Interval.of(faithful['test/loss'])}; reported {tutorial.loss:g}."
     return words + "\n"
