@@ -12,7 +12,7 @@ from pathlib import Path
 from vitrine.composition import points
 from vitrine.config.plain import to_plain
 from vitrine.runs import RunRecord
-from vitrine.sweeps.search import Search
+from vitrine.sweeps.search import Search, folder_of
 from vitrine.sweeps.trial import OVER, Busy, held, outcome
 
 TWO = ["optimizer.lr=tag(log,interval(1e-4,1e-2))", "optimizer.weight_decay=tag(log,interval(1e-3,1))"]
@@ -21,7 +21,7 @@ TWO = ["optimizer.lr=tag(log,interval(1e-4,1e-2))", "optimizer.weight_decay=tag(
 def search(folder, *words):
     """The search that these words ask for, under ``folder``."""
     (point,) = points("train", [f"paths.output_dir={folder}", *words], multirun=True)
-    return Search(point)
+    return Search(point, folder_of(point))
 
 
 def accuracy(config):

@@ -47,7 +47,7 @@ def _search(point: Point, launcher: str) -> int:
     folder = folder_of(point)
     one = Trial(0, point.config.run, {}, folder)  # what each of them needs of a machine
     carry_out_all = _carrier(launcher, point.config.launcher, Sweep(folder, [one], [], []))
-    search = Search(point)
+    search = Search(point, folder)
     sweep = replace(search.sweep, more=lambda: described(search))
     with Board(sweep, sweep.outcomes(), live=_is_live(launcher)) as board:
         search.begins, search.ended = board.begins, board.ended

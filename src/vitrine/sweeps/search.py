@@ -41,6 +41,10 @@ class Search:
     Several processes that are given the same search share its study: each asks for trials under a lock, and none is
     done twice. A trial that nobody is at any more is handed out again, and goes on from its checkpoint.
 
+    Args:
+        point: where it begins.
+        folder: where it lies, as :func:`folder_of` says.
+
     Attributes:
         sweep: the runs known so far.
         study: what Optuna knows.
@@ -48,17 +52,15 @@ class Search:
         ended: told of each run with what it has come to, once.
 
     Raises:
-        ConfigError: the folder is another search's, or no search's.
-        RunError: the folder or the study cannot be read, or is of another version.
+        RunError: the study cannot be read.
     """
 
     ELSEWHERE_SECONDS = 1.0  # between two looks at what other processes do
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: Point, folder: Path) -> None:
         command: TrainCommand = point.config
         self.command, self.settings, self.space, self.words = command, command.sweep, point.space, point.words
         self._variants = Variants(point.words)
-        folder = folder_of(point)
         (folder / "locks").mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(folder / "locks" / "search.lock")
         self._runs: dict[int, list[Trial]] = {}  # of each trial of the study

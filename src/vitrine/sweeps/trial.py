@@ -94,10 +94,11 @@ def outcome(folder: Path) -> Outcome:
     """What a trial's folder says."""
     if not (folder / "run.json").exists():
         return Outcome("new")
+    record = RunRecord(folder)
     try:
-        facts = RunRecord(folder).facts
+        facts = record.facts
         status = status_of(facts)
-        metrics = RunRecord(folder).metrics if status == "finished" else {}
+        metrics = record.metrics if status == "finished" else {}
     except RunError as error:
         return Outcome("damaged", error=str(error))
     seconds = metrics.get("train_seconds", 0.0)
