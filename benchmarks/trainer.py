@@ -1,22 +1,28 @@
 """What the trainer adds to a plain loop of the same step: python benchmarks/trainer.py.
 
-The model is as small as models get, so that the loop around it shows.
+The model is as small as models get, so that the loop around it shows. Lightning's trainer with nothing around it, as
+its documentation begins, is measured beside.
 """
 
 import tempfile
 import time
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback
 from timing import publish
+from torch import Tensor
 
 from vitrine import compose, fit
 from vitrine.config import TrainConfig
 from vitrine.data.augment import build_augmentation
 from vitrine.data.loader import TrainLoader
 from vitrine.data.module import ImageData
+from vitrine.data.sources import Batch
 from vitrine.training import fit as fitting
 from vitrine.training.classifier import Classifier
+from vitrine.training.display import quiet_libraries
 from vitrine.training.optim import build_optimizer, build_schedule
 from vitrine.training.speed import Speed
 
@@ -44,31 +50,108 @@ class Watched(Speed):
         Watched.seconds = np.concatenate(self.steps[1:])
 
 
+class Clock(Callback):
+    """Notes when each step after the first epoch has ended."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Start anew."""
+        self.last = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        """Note it."""
+        now = time.perf_counter()
+        if trainer.current_epoch > 0:
+            self.seconds.append(now - self.last)
+        self.last = now
+
+
+class Bare(pl.LightningModule):
+    """The same model, loss, optimiser and schedule, left to Lightning."""
+
+    def __init__(self, config: TrainConfig, steps: int) -> None:
+        super().__init__()
+        self.config, self.steps = config, steps
+        self.classifier = Classifier(config, steps, config.data.batch_size)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The loss, and no more."""
+        images, labels = batch
+        return self.classifier.criterion(self.classifier(images), labels)
+
+    def configure_optimizers(self) -> dict[str, object]:
+        """As the run's."""
+        optimizer = build_optimizer(self.config.optimizer, self.classifier.model)
+        schedule = build_schedule(self.config.schedule, optimizer, self.steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
 def main() -> None:
-    """Train and loop in turn."""
+    """Train by ours, by Lightning alone, and in a loop, in turn."""
     fitting.Speed = Watched
     torch.set_num_threads(1)  # for so small a model, more only wait for each other
-    added, steps = [], []
+    ours, bare, steps = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         config = compose([*WORDS, f"paths.output_dir={folder}"])
         fit(config)  # the first in a process takes longer
         for _ in range(ROUNDS):
             fit(config)
             plain = np.median(plain_loop(config))
-            added.append(float(np.median(Watched.seconds) - plain))
+            ours.append(float(np.median(Watched.seconds) - plain))
+            bare.append(float(np.median(lightning_alone(config)) - plain))
             steps.append(float(plain))
-    low, median, high = (1000 * value for value in np.quantile(added, [0, 0.5, 1]))
+    rows = [[way, *row(added)] for way, added in (("`train.py`", ours), ("Lightning's trainer alone", bare))]
     publish(
         "trainer",
         title="The trainer",
         text="Milliseconds that training by `fit` (Lightning's loop, callbacks, log, progress, clean stops) adds to a "
-        f"step of a plain loop with the same loader, model and optimiser. The plain step takes "
+        "step of a plain loop with the same loader, model and optimiser; and what Lightning's trainer adds when it is "
+        "given the loss and the optimiser, and neither logs nor calls back. The plain step takes "
         f"{1000 * np.median(steps):.2f} ms: a model of width 8 with one block, on 8 images, one thread. Medians of "
         f"{ROUNDS} rounds, in turn; the range is over rounds.",
-        columns=["added to a step, ms", "least", "most"],
-        rows=[[median, low, high]],
-        claims={"added by the trainer to a plain loop of the same step": f"{median:.2f} ms a step"},
+        columns=["trained by", "added to a step, ms", "least", "most"],
+        rows=rows,
+        claims={
+            "added by the trainer to a plain loop of the same step": f"{rows[0][1]:.2f} ms a step "
+            f"(Lightning's trainer with nothing around it: {rows[1][1]:.2f})"
+        },
     )
+
+
+def row(added: list[float]) -> list[float]:
+    """Median, least and most, in milliseconds."""
+    return [round(1000 * float(value), 3) for value in np.quantile(added, [0.5, 0, 1])]
+
+
+def loader_of(config: TrainConfig, data: ImageData, epoch: int) -> TrainLoader:
+    """The loader that `fit` uses."""
+    return TrainLoader(
+        data.train,
+        batch_size=config.data.batch_size,
+        augmentation=build_augmentation(config.augment, config.data),
+        seed=config.seed,
+        position=lambda: (epoch, 0),
+    )
+
+
+def lightning_alone(config: TrainConfig) -> np.ndarray:
+    """Seconds of each step after the first epoch."""
+    data, clock = ImageData(config), Clock()
+    with quiet_libraries():
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            max_epochs=EPOCHS,
+            gradient_clip_val=1.0,
+            callbacks=[clock],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Bare(config, data.steps), loader_of(config, data, 0))
+    return np.array(clock.seconds)
 
 
 def plain_loop(config: TrainConfig) -> np.ndarray:
@@ -79,15 +162,8 @@ def plain_loop(config: TrainConfig) -> np.ndarray:
     schedule = build_schedule(config.schedule, optimizer, data.steps)
     seconds = []
     for epoch in range(EPOCHS):
-        loader = TrainLoader(
-            data.train,
-            batch_size=config.data.batch_size,
-            augmentation=build_augmentation(config.augment, config.data),
-            seed=config.seed,
-            position=lambda epoch=epoch: (epoch, 0),
-        )
         begin = time.perf_counter()
-        for images, labels in loader:
+        for images, labels in loader_of(config, data, epoch):
             loss = module.criterion(module(images), labels)
             optimizer.zero_grad()
             loss.backward()
