@@ -23,6 +23,9 @@ from pathlib import Path
 
 from reproductions_page import folder_of, write_page
 
+from vitrine import compose
+from vitrine.runs import RunRecord
+
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "outputs" / "reproductions"
 
@@ -134,9 +137,17 @@ class Job:
         """Whether there is nothing left to do."""
         return self.run is not None and json.loads((self.run / "run.json").read_text())["status"] == "finished"
 
+    def tell_if_shorter(self) -> None:
+        """Say so where the finished run is not what is asked for now: it was given fewer epochs."""
+        assert self.run is not None
+        done, asked = RunRecord(self.run).facts["epochs"], compose(self.words).trainer.max_epochs
+        if done < asked:
+            print(f"{self.folder.relative_to(OUT)} is finished after {done} of {asked} epochs; delete it to run all")
+
     def carry_out(self, threads: int | None = None) -> None:
         """Run it, or go on with it where it was stopped; with so many threads on a CPU, if a number is given."""
         if self.finished:
+            self.tell_if_shorter()
             return
         started = self.run is not None and (self.run / "checkpoints" / "last.ckpt").exists()
         words = [f"resume={self.run}"] if started else [*self.words, f"paths.output_dir={self.folder}"]

@@ -145,7 +145,13 @@ def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) ->
             f"{tutorial.shown} The runs here: {', '.join(faithful['classes'])} in {faithful['images']['train']} "
             f"pictures for training and {faithful['images']['test']} for testing, {faithful['epochs']} epochs.\n"
         )
-    if tutorial.accuracy is not None and faithful["epochs"] >= tutorial.epochs:
+    if faithful["epochs"] < tutorial.epochs:
+        text.append(
+            f"Reported: {tutorial.reported}. Here it ran for {faithful['epochs']} of {tutorial.epochs} epochs "
+            f"({faithful['device']}), as much as there was time for; `python scripts/reproduce.py {name} --words "
+            "accelerator=gpu` runs all of them on a GPU, and goes on where it was stopped.\n"
+        )
+    elif tutorial.accuracy is not None:
         text.append(where_it_falls(tutorial, faithful))
     if tutorial.losses:
         text.append(loss_table(tutorial, faithful))

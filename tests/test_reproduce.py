@@ -10,7 +10,7 @@ from running import ROOT
 
 from vitrine.runs import RunRecord
 
-SHORT = ["trainer.max_epochs=1", "debug.limit_batches=2", "accelerator=cpu", "trainer.compile=nothing"]
+SHORT = ["debug.limit_batches=2", "accelerator=cpu", "trainer.compile=nothing"]
 
 
 @pytest.fixture
@@ -32,9 +32,10 @@ def reproduce(page, monkeypatch, tmp_path, shared_data):
     monkeypatch.setattr(page, "PICTURES", tmp_path / "docs" / "images")
     monkeypatch.setattr(page, "EXPERIMENTS", shutil.copytree(page.EXPERIMENTS, tmp_path / "experiments"))
 
-    def run(*words, tutorial="pulfer_mnist"):
+    def run(*words, tutorial="pulfer_mnist", epochs=1):
+        short = [*SHORT, f"trainer.max_epochs={epochs}"]
         data = ["--data-root", str(shared_data), "--cache-dir", str(tmp_path / "cache")]
-        monkeypatch.setattr(sys, "argv", ["reproduce.py", tutorial, *data, *words, "--words", *SHORT])
+        monkeypatch.setattr(sys, "argv", ["reproduce.py", tutorial, *data, *words, "--words", *short])
         reproduce.main()
 
     yield run
@@ -63,6 +64,11 @@ def test_what_is_finished_stays_what_was_interrupted_goes_on_and_the_page_says_w
     assert (first / "run.json").stat().st_mtime_ns == done
     assert runs("corrected", 0) == [second]
     assert RunRecord(second).status == "finished"
+
+    reproduce("--seeds", "1", epochs=5)
+    told = capsys.readouterr().out
+    assert "pulfer_mnist/faithful/seed-0 is finished after 1 of 5 epochs; delete it to run all" in told
+    assert runs("faithful", 0) == [first]
 
     facts = json.loads((tmp_path / "docs/reproductions.json").read_text())["pulfer_mnist"]["variants"]
     assert {name: one["seeds"] for name, one in facts.items()} == {"faithful": [0], "corrected": [0]}
