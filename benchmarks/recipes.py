@@ -91,9 +91,10 @@ QUESTIONS = {
     ),
     "positions": Question(
         "Which positions?",
-        "What acts between two tokens (relative, rope, rope_mixed, alibi2d) above tables, and conv, which brings "
-        "locality, above all in short trainings; learned a little above fixed in long ones, as published.",
-        "position=none,learned,learned2d,sincos1d,sincos2d,relative,rope,rope_mixed,alibi2d,conv",
+        "conv, which brings locality, above rope_mixed, which acts between two tokens, above tables, and all the more "
+        "the shorter the training; learned a little above fixed in long ones, as published. All schemes, with more "
+        "seeds and a smaller model: [positions.md](positions.md).",
+        "position=sincos2d,learned,rope_mixed,conv",
     ),
     "pool": Question(
         "Class token, mean or attention before the head?",
@@ -108,7 +109,7 @@ QUESTIONS = {
     "batch": Question(
         "How many images in a batch?",
         "Small batches gain, as published, for they make more steps of as many epochs; a GPU does larger ones faster.",
-        "data.batch_size=32,64,128,256",
+        "data.batch_size=64,128,256",
     ),
 }
 
