@@ -42,3 +42,10 @@ def test_a_sweep_json_that_cannot_be_written_is_said_and_stops_nothing(begun, le
     begun.conclude()
     assert [one.status for one in begun.outcomes] == ["finished", "new"]
     assert capsys.readouterr().err.count(f"vitrine: cannot write {begun.sweep.folder / 'sweep.json'}: ") == 2
+
+
+def test_what_a_trial_came_to_is_told_in_a_line(begun, capsys):
+    begun.ended(begun.sweep.trials[0], Outcome("interrupted"))
+    begun.ended(begun.sweep.trials[1], Outcome("failed", error="no space left on device"))
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == ["trial 1 of 2 interrupted", "trial 2 of 2 failed: no space left on device"]

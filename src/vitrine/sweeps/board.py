@@ -77,9 +77,9 @@ class Board:
             metric = self.sweep.metric
             said = f"{metric} {value_told(came.metrics[metric])}" if metric in came.metrics else came.error
             left = self._left()
-            told = f"; left {left}" if left else ""
+            told = (f": {said}" if said else "") + (f"; left {left}" if left else "")
             status = "interrupted" if came.status == "new" else came.status  # before it came to anything
-            print(f"trial {trial.number + 1} of {self.sweep.total} {status}: {said}{told}", flush=True)
+            print(f"trial {trial.number + 1} of {self.sweep.total} {status}{told}", flush=True)
 
     def conclude(self) -> None:
         """Look again at the trials that have not been told the end of, and write sweep.json a last time."""
