@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from running import ROOT
+from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, names_and_overrides, where
 
-from vitrine.compare.compared import Compared, compare
+from vitrine.compare.compared import compare
 from vitrine.compare.runs import gather
 from vitrine.compare.tables import markdown
-from vitrine.runs.provenance import machine
 
 OUT = ROOT / "outputs" / "positions"
 JSON = ROOT / "benchmarks" / "positions.json"
@@ -29,7 +28,6 @@ DATA = {
     "mnist": ("MNIST", "model=vit_nano data=mnist patch=4 augment=digits trainer.max_epochs=2"),
     "cifar10": ("CIFAR-10", "model=vit_nano data=cifar10 patch=4 augment=standard trainer.max_epochs=3"),
 }
-WITHOUT_EFFECT = ("hydra/launcher", "launcher.", "trainer.max_time", "accelerator")  # on the outcome
 HEAD = """# Which positions?
 
 Every positional scheme of `position=`, under one recipe, with as many epochs, and five seeds each. Trainings are short
@@ -51,12 +49,8 @@ def main() -> None:
     parser.add_argument("--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie")
     parser.add_argument("words", nargs="*", metavar="NAME|KEY=VALUE", help=f"{' or '.join(DATA)}; overrides")
     options = parser.parse_args()
-    asked = [word for word in options.words if "=" not in word] or list(DATA)
-    if unknown := sorted(set(asked) - DATA.keys()):
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(DATA)}")
-    overrides = [word for word in options.words if "=" in word]
-    if strange := [word for word in overrides if not word.startswith(WITHOUT_EFFECT)]:
-        parser.error(f"{strange[0]} would be another comparison; what may be set: {', '.join(WITHOUT_EFFECT)}")
+    asked, overrides = names_and_overrides(parser, options.words, DATA, WITHOUT_EFFECT_ON_A_SWEEP)
+    asked = asked or list(DATA)
     if options.list:
         print("\n".join(f"python train.py {' '.join(command(name))}" for name in asked))
         return
@@ -68,7 +62,7 @@ def main() -> None:
             done = subprocess.run([sys.executable, "train.py", *command(name), *words], cwd=ROOT)
             if done.returncode:
                 raise SystemExit(done.returncode)
-        if place.exists():
+        if any(place.glob("sweeps/**/metrics.json")):
             known[name] = section(name, place)
             JSON.write_text(json.dumps({one: known[one] for one in DATA if one in known}, indent=1) + "\n")
     PAGE.write_text(page(known))
@@ -81,11 +75,11 @@ def command(name: str) -> list[str]:
 
 def section(name: str, place: Path) -> dict[str, Any]:
     """What the runs of a data set say."""
-    compared: Compared = compare(gather([str(place)]), metric="test/acc", baseline="learned")
-    about = machine()
+    gathered = gather([place])
+    compared = compare(gathered, metric="test/acc", baseline="learned")
     return {
         "command": " ".join(command(name)),
-        "on": f"{about['processor']}, {about['cores']} cores",
+        "on": where(gathered.runs[0].facts),
         "table": markdown(compared).splitlines(),
         "said": [*compared.findings.words, *(one.words[0] for one in compared.findings.comparisons)],
     }

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from running import ROOT
+from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, names_and_overrides, where
 from timing import table
 
 from vitrine.compare.statistics import Interval
@@ -23,7 +23,6 @@ from vitrine.runs import RunRecord
 OUT = ROOT / "outputs" / "recipes"
 JSON = ROOT / "benchmarks" / "recipes.json"
 PAGE = ROOT / "docs" / "recipes.md"
-WITHOUT_EFFECT = ("hydra/launcher", "launcher.", "trainer.max_time", "trainer.compile", "accelerator")  # on the outcome
 # What a question is asked of: the recipe, in a part of its epochs. On a CPU there is time for one seed: it shows what
 # is worth some points, and no less.
 SCALES = {
@@ -124,7 +123,8 @@ Here is what was asked since: one question at a time, of a recipe in a part of i
 the expectation as it was written down before, and of the recipe as it stood at the commit that is named. Means over
 seeds with a 95 % interval (Student's t), the best first; the differences from it are paired by seed. One interval in
 twenty is expected not to hold the truth, and the best of many is a little better here than it would be again. Where
-one seed was all there was time for, only what is worth more than a point was taken for an answer. `python
+one seed was all there was time for, only what is worth more than a point was taken for an answer. Seconds are those
+that passed, several runs at a time and at times beside other work: [variants.md](variants.md) compares costs. `python
 benchmarks/recipes.py NAME` carries out a question's sweep and writes this page.
 """
 
@@ -140,12 +140,7 @@ def main() -> None:
         "words", nargs="*", metavar="NAME|KEY=VALUE", help="SCALE/QUESTION, as --list has them; overrides"
     )
     options = parser.parse_args()
-    asked = [word for word in options.words if "=" not in word]
-    if unknown := sorted(set(asked) - set(names)):
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(names)}")
-    overrides = [word for word in options.words if "=" in word]
-    if strange := [word for word in overrides if not word.startswith(WITHOUT_EFFECT)]:
-        parser.error(f"{strange[0]} would make it another question; what may be set: {', '.join(WITHOUT_EFFECT)}")
+    asked, overrides = names_and_overrides(parser, options.words, names, WITHOUT_EFFECT_ON_A_SWEEP)
     if options.list:
         print("\n".join(f"{name:<16} python train.py {' '.join(command(name))}" for name in names))
         return
@@ -183,11 +178,9 @@ def collect(name: str) -> dict[str, Any]:
         words = record.facts["varies"].removesuffix(f"seed={seed}")
         one = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
         rows.setdefault(words.rstrip(","), {})[seed] = one
-    machine = f"{first['machine']['processor']}, {first['machine']['cores']} cores"
-    where = machine if first["device"].startswith("CPU") else first["device"]
     return {
         "command": " ".join(command(name)),
-        "on": f"{where}, torch {first['versions']['torch']}",
+        "on": where(first),
         "commit": first["code"].get("commit"),
         "rows": rows,
     }

@@ -1,12 +1,13 @@
 """Running the project's commands over seeds to measure them, and reading the run folders they leave."""
 
+import argparse
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,24 @@ from vitrine.errors import OutOfTime
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
+# Words that change how runs are carried out and never what they reach; one that ends in a dot begins them.
+WITHOUT_EFFECT = ("trainer.max_time", "trainer.compile", "accelerator")
+WITHOUT_EFFECT_ON_A_SWEEP = ("hydra/launcher", "launcher.", *WITHOUT_EFFECT)
+
+
+def names_and_overrides(
+    parser: argparse.ArgumentParser, words: Sequence[str], names: Collection[str], without_effect: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Part what was typed into names of what is to be run, and overrides; ends with a message if one can't be."""
+    asked = [word for word in words if "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    if unknown := sorted(set(asked) - set(names)):
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(names)}")
+    for word in overrides:
+        key = word.partition("=")[0]
+        if key not in without_effect and not key.startswith(tuple(one for one in without_effect if one[-1] == ".")):
+            parser.error(f"{word} would change what is measured; what may be set: {', '.join(without_effect)}")
+    return asked, overrides
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,14 @@ def summary(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
         "torch": runs[0]["versions"]["torch"],
     }
+
+
+def where(facts: Mapping[str, Any]) -> str:
+    """What a run was trained on, from its run.json: ``AMD EPYC, 2 cores, torch 2.15.0``."""
+    machine = facts["machine"]
+    device = facts["device"]
+    on = f"{machine['processor']}, {machine['cores']} cores" if device.startswith("CPU") else device
+    return f"{on}, torch {facts['versions']['torch']}"
 
 
 def in_words(one: dict[str, Any]) -> tuple[str, str]:

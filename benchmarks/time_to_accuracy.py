@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from running import ROOT, finished_runs, in_words, summary, train_seeds, write_heads
+from running import (
+    ROOT,
+    WITHOUT_EFFECT,
+    finished_runs,
+    in_words,
+    names_and_overrides,
+    summary,
+    train_seeds,
+    write_heads,
+)
 
 from vitrine.compare.statistics import Interval
 from vitrine.runs import RunRecord
@@ -22,7 +31,6 @@ JSON = ROOT / "benchmarks" / "time_to_accuracy.json"
 PAGE = ROOT / "docs" / "time_to_accuracy.md"
 PICTURE = ROOT / "docs" / "images" / "time_to_accuracy.png"
 RECIPES = ("cifar10/cpu", "cifar10/fast", "cifar10/best", "cifar10/stem")
-WITHOUT_EFFECT = ("trainer.max_time", "trainer.compile", "accelerator")  # on what is reached
 QUICK = ["debug.limit_batches=2", "trainer.max_epochs=1", "accelerator=cpu"]
 THRESHOLDS = (0.80, 0.90, 0.93, 0.94, 0.95)
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377")
@@ -51,12 +59,7 @@ def main() -> None:
     parser.add_argument("--data-root", default="../shared/data", help="where CIFAR-10 lies")
     parser.add_argument("words", nargs="*", metavar="RECIPE|KEY=VALUE", help=f"of {', '.join(RECIPES)}; then overrides")
     options = parser.parse_args()
-    recipes = [word for word in options.words if "=" not in word]
-    overrides = [word for word in options.words if "=" in word]
-    if unknown := sorted(set(recipes) - set(RECIPES)):
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(RECIPES)}")
-    if strange := [word for word in overrides if word.partition("=")[0] not in WITHOUT_EFFECT]:
-        parser.error(f"{strange[0]} would make it another recipe; what may be set: {', '.join(WITHOUT_EFFECT)}")
+    recipes, overrides = names_and_overrides(parser, options.words, RECIPES, WITHOUT_EFFECT)
     if bool(recipes) == options.table:
         parser.error(f"name recipes to run ({', '.join(RECIPES)}), or --table")
     if options.quick:

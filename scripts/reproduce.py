@@ -10,7 +10,6 @@ on from its last checkpoint. docs/reproductions.md, its JSON and its pictures ar
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,10 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from reproductions_page import folder_of, write_page
 
 from vitrine import compose
+from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
 
 ROOT = Path(__file__).parents[1]
@@ -121,10 +122,11 @@ BY_NAME_ONLY = {"vit_base_anatomy", "intuitive_cifar10"}  # one needs --pictures
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a tutorial's variant with a seed."""
+    """One run: a tutorial's variant with a seed, and how many epochs are asked for."""
 
     words: tuple[str, ...]
     folder: Path
+    epochs: int
 
     @property
     def run(self) -> Path | None:
@@ -135,19 +137,20 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.run is not None and json.loads((self.run / "run.json").read_text())["status"] == "finished"
+        return self.run is not None and self.facts["status"] == "finished"
 
-    def tell_if_shorter(self) -> None:
-        """Say so where the finished run is not what is asked for now: it was given fewer epochs."""
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What its run folder says of it."""
         assert self.run is not None
-        done, asked = RunRecord(self.run).facts["epochs"], compose(self.words).trainer.max_epochs
-        if done < asked:
-            print(f"{self.folder.relative_to(OUT)} is finished after {done} of {asked} epochs; delete it to run all")
+        return RunRecord(self.run).facts
 
     def carry_out(self, threads: int | None = None) -> None:
         """Run it, or go on with it where it was stopped; with so many threads on a CPU, if a number is given."""
         if self.finished:
-            self.tell_if_shorter()
+            if (done := self.facts["epochs"]) < self.epochs:
+                name = self.folder.relative_to(OUT)
+                print(f"{name} is finished after {done} of {self.epochs} epochs; delete it to run all")
             return
         started = self.run is not None and (self.run / "checkpoints" / "last.ckpt").exists()
         words = [f"resume={self.run}"] if started else [*self.words, f"paths.output_dir={self.folder}"]
@@ -174,9 +177,10 @@ def jobs(name: str, options: argparse.Namespace) -> Iterator[Job]:
     if options.oddities:
         variants |= {change: ["faithful", *words.split()] for change, words in tutorial.oddities.items()}
     for variant, (experiment, *words) in variants.items():
+        typed = (f"experiment=tutorials/{name}/{experiment}", *words, *common)
+        epochs = compose(typed).trainer.max_epochs
         for seed in range(options.seeds):
-            typed = (f"experiment=tutorials/{name}/{experiment}", *words, *common, f"seed={seed}")
-            yield Job(typed, folder_of(OUT / name, variant) / f"seed-{seed}")
+            yield Job((*typed, f"seed={seed}"), folder_of(OUT / name, variant) / f"seed-{seed}", epochs)
 
 
 def main() -> None:
@@ -200,7 +204,10 @@ def main() -> None:
         names = options.tutorials or [name for name in TUTORIALS if name not in BY_NAME_ONLY]
         if "vit_base_anatomy" in names and not (options.pictures and Path(options.pictures, "test").is_dir()):
             parser.error("vit_base_anatomy needs --pictures DIR, with pictures in DIR/train/CLASS/ and DIR/test/CLASS/")
-        todo = sorted((job for name in names for job in jobs(name, options)), key=_rank)
+        try:
+            todo = sorted((job for name in names for job in jobs(name, options)), key=_rank)
+        except ConfigError as error:
+            parser.error(str(error))
         threads = max(1, (os.cpu_count() or 1) // options.workers) if options.workers > 1 else None
         with ThreadPoolExecutor(options.workers) as pool:
             list(pool.map(partial(Job.carry_out, threads=threads), todo))

@@ -91,6 +91,13 @@ def test_an_unknown_tutorial_is_told_with_those_there_are(reproduce, capsys):
     assert "no tutorial is called pulfer; there are comsci_mnist, pulfer_mnist" in capsys.readouterr().err
 
 
+def test_words_that_cannot_work_are_told_once_before_anything_is_run(reproduce, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        reproduce(epochs="many")
+    assert capsys.readouterr().err.count("trainer.max_epochs=many") == 1
+    assert not (tmp_path / "out").exists()
+
+
 REPORTED = SimpleNamespace(epochs=10, oddities={"a switch": "loss=cross_entropy", "another": "model.final_norm=true"})
 
 
