@@ -6,7 +6,7 @@ from torchvision.transforms import RandomCrop
 
 import vitrine
 from vitrine.config.schema import AugmentConfig
-from vitrine.data.augment import Affine, Chain, Crop, Cutout, Erasing, Flip, build_augmentation
+from vitrine.data.augment import Chain, Crop, Cutout, Erasing, Flip, Warp, build_augmentation
 from vitrine.data.plan import plan_epoch
 from vitrine.data.trivial import Trivial
 
@@ -90,10 +90,10 @@ def test_each_image_is_changed_by_its_own_numbers_whatever_batch_it_is_in(number
 PARTS = {
     "crop": (1, Crop),
     "flip": (True, Flip),
-    "degrees": (5.0, Affine),
-    "translate": (0.1, Affine),
-    "scale": (0.1, Affine),
-    "shear": (5.0, Affine),
+    "degrees": (5.0, Warp),
+    "translate": (0.1, Warp),
+    "scale": (0.1, Warp),
+    "shear": (5.0, Warp),
     "trivial": (True, Trivial),
     "erasing": (0.5, Erasing),
     "cutout": (3, Cutout),
@@ -120,7 +120,7 @@ def everything(**changes):
 
 
 def test_parts_act_in_the_order_of_their_keys_and_never_flip_where_that_changes_the_class(data_config):
-    order = [Crop, Flip, Affine, Trivial, Erasing, Cutout]
+    order = [Crop, Flip, Warp, Trivial, Erasing, Cutout]
     chain = build_augmentation(everything(), data_config(flip=True))
     assert [type(step) for step in chain.steps] == order
     chain = build_augmentation(everything(), data_config(flip=False))
@@ -173,11 +173,11 @@ def test_the_groups_are_made_of_what_their_files_say():
     standard = chain_of("data=cifar10", "augment=standard").steps
     assert [type(step) for step in standard] == [Crop, Flip]
     assert standard[0].padding == 4
-    (affine,) = chain_of("augment=digits").steps
-    assert torch.equal(affine.most, Affine(degrees=10, translate=0.05, scale=0.1, shear=5).most)
+    (warp,) = chain_of("augment=digits").steps
+    assert torch.equal(warp.most, Warp(degrees=10, translate=0.05, scale=0.1, shear=5).most)
     assert [type(step) for step in chain_of("data=cifar10", "augment=strong").steps] == [Crop, Flip, Trivial, Erasing]
     added = chain_of("augment=digits", "augment.erasing=0.5", "augment.degrees=0").steps
-    assert [type(step) for step in added] == [Affine, Erasing]
+    assert [type(step) for step in added] == [Warp, Erasing]
 
 
 @pytest.mark.parametrize("data", ["mnist", "digits"])

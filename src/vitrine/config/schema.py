@@ -77,6 +77,7 @@ class AugmentConfig:
         translate: move by up to this share of the image, either way, in each direction.
         scale: enlarge by up to this share, or reduce.
         shear: slant by up to this angle in degrees, either way.
+        elastic: bend by moving each knot of a 5 x 5 grid by up to this share of the image (arXiv:1505.04597).
         trivial: one of TrivialAugment's fourteen operations for each image (arXiv:2103.10158, "wide").
         erasing: chance that a rectangle takes the mean colour (arXiv:1708.04896).
         cutout: side, in pixels, of a square that takes the mean colour in each image (arXiv:1708.04552).
@@ -90,6 +91,7 @@ class AugmentConfig:
     translate: float = number(0.0, ge=0, le=1)
     scale: float = number(0.0, ge=0, lt=1)
     shear: float = number(0.0, ge=0, lt=90)
+    elastic: float = number(0.0, ge=0, le=0.125)
     trivial: bool = False
     erasing: float = number(0.0, ge=0, le=1)
     cutout: int = number(0, ge=0, le=4096)

@@ -60,26 +60,40 @@ class Flip:
         return torch.cat([images, images.flip(-1)]).index_select(0, send(chosen, images))
 
 
-class Affine:
-    """Turn, shift, scale and shear each image about its middle in one resampling, black coming in.
+class Warp:
+    """Turn, shift, scale, shear and bend each image in one resampling, black coming in.
 
-    Each amount is drawn uniformly, as by torchvision's ``RandomAffine`` with bilinear interpolation; shifts are not
-    rounded to whole pixels.
+    The first four are about its middle. Each amount is drawn uniformly, as by torchvision's ``RandomAffine`` with
+    bilinear interpolation; shifts are not rounded to whole pixels. Bending moves the knots of a coarse grid over the
+    image, each its own way, and what lies between follows by bicubic interpolation, as in "U-Net", arXiv:1505.04597
+    (section 3.1), which has fewer knots. torchvision's ``ElasticTransform`` smooths a random number of each pixel.
 
     Args:
         degrees: turn by up to this angle, either way.
         translate: move by up to this share of the image, either way, in each direction.
         scale: enlarge by up to this share, or reduce.
         shear: slant by up to this angle in degrees, either way, along the rows.
+        elastic: move each knot by up to this share of the image, either way, in each direction. Below 0.06 no draw
+            folds an image; at 0.125, half the distance between two knots, neighbours just don't change places.
     """
 
-    draws = 5
+    knots = 5  # along each side, the outer ones on the edge
 
-    def __init__(self, degrees: float, translate: float, scale: float, shear: float) -> None:
+    def __init__(self, degrees: float, translate: float, scale: float, shear: float, elastic: float = 0.0) -> None:
         self.most = torch.tensor([math.radians(degrees), math.radians(shear), scale, 2 * translate, 2 * translate])
+        self.elastic = elastic
+        self.draws = len(self.most) + (2 * self.knots**2 if elastic else 0)
 
     def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 and (B, 5) in [0, 1) -> (B, C, H, W) uint8."""
+        """(B, C, H, W) uint8 on any device and (B, draws) in [0, 1) on the CPU -> (B, C, H, W) uint8."""
+        grid = self.affine(images, numbers[:, :5])
+        if self.elastic:
+            grid = grid + self.bend(images, numbers[:, 5:])
+        moved = F.grid_sample(images.float(), grid.permute(1, 2, 3, 0), align_corners=False)
+        return moved.round_().to(torch.uint8)
+
+    def affine(self, images: Tensor, numbers: Tensor) -> Tensor:
+        """(B, 5) in [0, 1) -> (2, B, H, W): where each new pixel comes from, column and row, in [-1, 1]."""
         height, width = images.shape[-2:]
         amounts = (2 * numbers - 1) * self.most
         angle, slant, larger = amounts[:, :3].unbind(dim=1)
@@ -89,13 +103,17 @@ class Affine:
         slant_back = torch.stack([one, slant.tan(), none, one], dim=1).view(-1, 2, 2)
         linear = slant_back @ turn_back / (1 + larger)[:, None, None]
         offset = -linear @ shift
-        # From a new pixel to where it comes from, in [-1, 1]: a sum of what its column says and what its row says.
+        # A sum of what a pixel's column says and what its row says.
         columns = linear[:, :, :1] * middles(width)
         rows = linear[:, :, 1:] * middles(height) + offset
         rows, columns = (send(one.transpose(0, 1), images) for one in (rows, columns))
-        grid = (columns[:, :, None, :] + rows[:, :, :, None]).permute(1, 2, 3, 0)
-        moved = F.grid_sample(images.float(), grid, align_corners=False)
-        return moved.round_().to(torch.uint8)
+        return columns[:, :, None, :] + rows[:, :, :, None]
+
+    def bend(self, images: Tensor, numbers: Tensor) -> Tensor:
+        """(B, 2 * knots ** 2) in [0, 1) -> (2, B, H, W): how much further off, in the same units."""
+        moved = 2 * self.elastic * (2 * numbers - 1)
+        moved = send(moved.view(-1, 2, self.knots, self.knots).transpose(0, 1), images)
+        return F.interpolate(moved, images.shape[-2:], mode="bicubic", align_corners=True)
 
 
 class Erasing:
@@ -182,14 +200,14 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
     """What ``augment`` turns on, in its order. What is erased takes the mean colour: 0 as the model sees it."""
     mean = data.mean if len(data.mean) > 1 else data.mean * data.in_channels
     colour = [min(max(round(255 * one), 0), 255) for one in mean]
-    affine = (augment.degrees, augment.translate, augment.scale, augment.shear)
+    warp = (augment.degrees, augment.translate, augment.scale, augment.shear, augment.elastic)
     steps: list[Augmentation] = []
     if augment.crop:
         steps.append(Crop(augment.crop))
     if augment.flip and data.flip:
         steps.append(Flip())
-    if any(affine):
-        steps.append(Affine(*affine))
+    if any(warp):
+        steps.append(Warp(*warp))
     if augment.trivial:
         steps.append(Trivial(data.image_size))
     if augment.erasing:
