@@ -26,7 +26,7 @@ from vitrine.training.display import quiet_libraries
 from vitrine.training.optim import build_optimizer, build_schedule
 from vitrine.training.speed import Speed
 
-ROUNDS, EPOCHS = 9, 4
+ROUNDS, EPOCHS = 31, 2
 WORDS = [
     "model=vit_nano",
     "model.dim=8",
