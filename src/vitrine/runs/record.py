@@ -174,7 +174,7 @@ class RunRecord:
     def update(self, **facts: Any) -> None:
         """Set facts in run.json, keeping the others."""
         known = self.facts if (self.path / "run.json").exists() else {}
-        write_text(self.path / "run.json", json.dumps(known | facts, indent=2) + "\n")
+        self.write("run.json", json.dumps(known | facts, indent=2) + "\n")
 
     def start(self) -> None:
         """Mark the run as running, in this process, and clear away what a killed one had half written."""
@@ -204,11 +204,22 @@ class RunRecord:
 
     def write_config(self, values: Mapping[str, Any]) -> None:
         """Write config.yaml; ``values`` are plain."""
-        write_text(self.path / "config.yaml", yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
+        self.write("config.yaml", yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
         """Write metrics.json."""
-        write_text(self.path / "metrics.json", json.dumps(dict(metrics), indent=2) + "\n")
+        self.write("metrics.json", json.dumps(dict(metrics), indent=2) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the folder, whole or not at all.
+
+        Raises:
+            RunError: it can't be written, as on a full disk.
+        """
+        try:
+            write_text(self.path / name, text)
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / name}: {error.strerror}") from error
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name

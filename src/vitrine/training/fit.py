@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from lightning.pytorch.profilers import PassThroughProfiler
 from rich.console import Console
 
-from vitrine.atomic import write_text
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.duration import duration_seconds
 from vitrine.config.plain import to_plain
@@ -335,7 +334,7 @@ def _write_origin(run: Run, data: ImageData, like: str | None) -> None:
     """Write all that is known before training: configuration, command, code, versions, machine, data."""
     code, difference = provenance.code()
     if difference:
-        write_text(run.record.path / "code.diff", difference)
+        run.record.write("code.diff", difference)
     run.record.update(
         id=run.record.name,
         started=now(),
