@@ -29,7 +29,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie")
-    parser.add_argument("--workers", type=int, default=1, help="seeds at a time, each with its share of the cores")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}; all, if none is named")
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(COMMANDS)):
@@ -38,7 +37,7 @@ def main() -> None:
     names = [] if options.table else options.names or list(COMMANDS)
     for name in names:
         root = [] if name == "vit_tiny" else [f"data.root={options.data_root}"]
-        train_seeds(OUT / name, [*COMMANDS[name].split(), *root], options.workers)
+        train_seeds(OUT / name, [*COMMANDS[name].split(), *root])
         known["runs"][name] = summary(COMMANDS[name], finished_runs(OUT / name))
     if not options.names and not options.table:
         known["start_up"] = start_up()

@@ -102,12 +102,13 @@ def steps(device: str, name: str, size: int, patch: int, batch: int, end: float,
         if time.monotonic() > end:
             break
         torch.compiler.reset()
-        begin = time.perf_counter()
-        step = training_step(config, images, labels, compiled)
-        step()
-        wait()
-        first = time.perf_counter() - begin
-        took = milliseconds(in_turn({"step": step}, rounds=3 if quick else 30, warm_up=3)["step"])
+        with choose(config).set_up():
+            begin = time.perf_counter()
+            step = training_step(config, images, labels, compiled)
+            step()
+            wait()
+            first = time.perf_counter() - begin
+            took = milliseconds(in_turn({"step": step}, rounds=3 if quick else 30, warm_up=3)["step"])
         rate = 3 * flops_per_image(config.model) * batch / took * 1000
         shares = [f"{rate / peak:.1%}" if peak else "" for peak in (here, promised)]
         rows.append([name, batch, compiled, took, f"{batch / took * 1000:,.0f}", f"{rate / 1e12:.1f}", *shares, first])
@@ -143,7 +144,8 @@ def epochs(device: str, quick: bool) -> list[list[Any]]:
             wait()
             return time.perf_counter() - begin
 
-        alone, whole = (statistics.median(epoch(what) for _ in range(2)) for what in (None, step))
+        with choose(config).set_up():
+            alone, whole = (statistics.median(epoch(what) for _ in range(2)) for what in (None, step))
         rows.append([augment, whole, f"{alone / whole:.1%}"])
     return rows
 

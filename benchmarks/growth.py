@@ -1,7 +1,7 @@
 """How a step grows with images, depth, tokens and width: python benchmarks/growth.py."""
 
 import torch
-from step import training_step
+from step import as_trained, training_step
 from timing import in_turn, milliseconds, publish
 
 from vitrine import compose
@@ -57,4 +57,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with as_trained():
+        main()

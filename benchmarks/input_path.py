@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 from PIL import Image
-from step import training_step
+from step import as_trained, training_step
 from timing import in_turn, in_words, milliseconds, publish, ratio
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -22,7 +22,7 @@ from vitrine.data.loader import TrainLoader
 from vitrine.data.mixing import Mixing
 from vitrine.data.sources import Split
 
-BATCH, BATCHES, ROUNDS = 128, 40, 5
+BATCH, BATCHES, ROUNDS = 128, 40, 7
 PIPELINES: dict[str, tuple[list[str], list[v2.Transform]]] = {
     "MNIST, random affine": (
         ["data=mnist", "augment=digits"],
@@ -137,4 +137,5 @@ def share_of_step() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with as_trained():
+        main()

@@ -7,7 +7,7 @@ and one head at a time, fresh positions for every batch. The measured steps are 
 from collections.abc import Callable
 
 import torch
-from step import training_step
+from step import as_trained, training_step
 from timing import in_turn, in_words, publish, ratio
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -130,4 +130,5 @@ def largest(step: Callable[[], None]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with as_trained():
+        main()

@@ -1,7 +1,7 @@
 """What was tried for the CIFAR-10 recipes: what was asked, what was expected, and what came out, in docs/recipes.md.
 
 python benchmarks/recipes.py cpu/augment                # carries out the sweep of a question, then writes the page
-python benchmarks/recipes.py fast/muon hydra/launcher=process launcher.workers=4 trainer.max_time=10m
+python benchmarks/recipes.py fast/muon hydra/launcher=process launcher.per_gpu=3 trainer.max_time=10m
 python benchmarks/recipes.py --table                    # only writes
 python benchmarks/recipes.py --list                     # the command of each question
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, names_and_overrides, where
@@ -151,11 +152,10 @@ def main() -> None:
         place = f"paths.output_dir={(OUT / name).relative_to(ROOT)}"
         words = [*command(name), f"data.root={options.data_root}", place, *overrides]
         done = subprocess.run([sys.executable, "train.py", *words], cwd=ROOT)
-        if found := collect(name):
-            known[name] = found
-            JSON.write_text(json.dumps({one: known[one] for one in names if one in known}, indent=1) + "\n")
-        if done.returncode:
+        if done.returncode:  # a part of a sweep says nothing yet
             raise SystemExit(done.returncode)
+        known[name] = collect(OUT / name) | {"command": " ".join(command(name))}
+        JSON.write_text(json.dumps({one: known[one] for one in names if one in known}, indent=1) + "\n")
     write_page(known)
 
 
@@ -165,21 +165,17 @@ def command(name: str) -> list[str]:
     return ["-m", *SCALES[scale].split(), *QUESTIONS[question].sweep.split()]
 
 
-def collect(name: str) -> dict[str, Any]:
-    """Validation accuracy and training time of the finished runs, by what varies and by seed."""
-    records = [RunRecord(path.parent) for path in sorted((OUT / name).glob("sweeps/**/metrics.json"))]
-    records = [record for record in records if record.status == "finished"]
-    if not records:
-        return {}
+def collect(folder: Path) -> dict[str, Any]:
+    """Validation accuracy and training time of the runs of a sweep under ``folder``, by what varies and by seed."""
+    records = [RunRecord(path.parent) for path in sorted(folder.glob("sweeps/**/metrics.json"))]
     first = records[0].facts
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for record in records:
         seed = str(record.config["seed"])
-        words = record.facts["varies"].removesuffix(f"seed={seed}")
+        words = ",".join(word for word in record.facts["varies"].split(",") if word != f"seed={seed}")
         one = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
-        rows.setdefault(words.rstrip(","), {})[seed] = one
+        rows.setdefault(words, {})[seed] = one
     return {
-        "command": " ".join(command(name)),
         "on": where(first),
         "commit": first["code"].get("commit"),
         "rows": rows,

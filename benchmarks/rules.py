@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from step import training_step
+from step import as_trained, training_step
 from timing import in_turn, in_words, milliseconds, publish, ratio
 
 from vitrine import compose
@@ -74,4 +74,5 @@ def compiled(
 
 
 if __name__ == "__main__":
-    main()
+    with as_trained():
+        main()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,52 +46,41 @@ class Took:
     code: int
 
 
-def take(*words: str, threads: int | None = None) -> Took:
-    """Run a script of the project as a user would, on so many threads if that is said; its output is dropped."""
+def take(*words: str) -> Took:
+    """Run a script of the project as a user would; its output is dropped."""
     start = time.perf_counter()
     quiet = subprocess.DEVNULL
-    told = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-    running = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=quiet, stderr=quiet, env=told)
+    running = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=quiet, stderr=quiet)
     _, status, usage = os.wait4(running.pid, 0)
     return Took(time.perf_counter() - start, usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status))
 
 
-def train_seeds(folder: Path, words: Sequence[str], workers: int = 1) -> None:
-    """``python train.py WORDS`` for each seed, under ``folder``; with several workers, so many at a time.
+def train_seeds(folder: Path, words: Sequence[str]) -> None:
+    """``python train.py WORDS`` for each seed, under ``folder``.
 
-    Each then has its share of the cores, and takes longer than it would alone, though all together take less.
+    Seeds that are there already are left; one that was stopped goes on. Where ``trainer.max_time`` stops one, this
+    process ends with the same exit code, and the same again goes on.
     """
-    threads = None if workers == 1 else max(1, (os.cpu_count() or 1) // workers)
-    with ThreadPoolExecutor(workers) as pool:
-        for begun in [pool.submit(train_seed, folder, words, seed, threads) for seed in SEEDS]:
-            begun.result()
-
-
-def train_seed(folder: Path, words: Sequence[str], seed: int, threads: int | None) -> None:
-    """``python train.py WORDS seed=SEED`` under ``folder``.
-
-    One that is there already is left; one that was stopped goes on. Where ``trainer.max_time`` stops it, this process
-    ends with the same exit code, and the same again goes on.
-    """
-    place = folder / f"seed-{seed}"
-    if finished_runs(place):
-        return
-    asked = [*words, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
-    if begun := sorted(place.glob("runs/*/run.json")):
-        asked = [f"resume={begun[-1].parent.relative_to(ROOT)}"]
-        asked += [word for word in words if word.startswith("trainer.max_time=")]
-    print(f"{time.strftime('%H:%M:%S')} {' '.join(asked)}", flush=True)
-    took = take("train.py", *asked, threads=threads)
-    note = place / "took.json"
-    before = Took(**json.loads(note.read_text())) if note.exists() else Took(0.0, 0, 0)
-    if place.exists():  # a mistake leaves nothing
-        whole = Took(before.seconds + took.seconds, max(before.memory, took.memory), took.code)
-        note.write_text(json.dumps(asdict(whole)))
-    if took.code == OutOfTime.exit_code:
-        print("out of time; the same command goes on")
-        raise SystemExit(took.code)
-    if took.code:
-        raise SystemExit(f"ended with code {took.code}; python train.py {' '.join(asked)} says why")
+    for seed in SEEDS:
+        place = folder / f"seed-{seed}"
+        if finished_runs(place):
+            continue
+        asked = [*words, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
+        if begun := sorted(place.glob("runs/*/run.json")):
+            asked = [f"resume={begun[-1].parent.relative_to(ROOT)}"]
+            asked += [word for word in words if word.startswith("trainer.max_time=")]
+        print(f"{time.strftime('%H:%M:%S')} {' '.join(asked)}", flush=True)
+        took = take("train.py", *asked)
+        note = place / "took.json"
+        before = Took(**json.loads(note.read_text())) if note.exists() else Took(0.0, 0, 0)
+        if place.exists():  # a mistake leaves nothing
+            whole = Took(before.seconds + took.seconds, max(before.memory, took.memory), took.code)
+            note.write_text(json.dumps(asdict(whole)))
+        if took.code == OutOfTime.exit_code:
+            print("out of time; the same command goes on")
+            raise SystemExit(took.code)
+        if took.code:
+            raise SystemExit(f"ended with code {took.code}; python train.py {' '.join(asked)} says why")
 
 
 def finished_runs(folder: Path) -> list[dict[str, Any]]:

@@ -51,7 +51,8 @@ def in_turn(ways: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: i
 
 
 def ratio(times: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Median over rounds of the ratio within a round, and its 95 % interval from order statistics."""
+    """Median over six rounds or more of the ratio within a round, and its 95 % interval from order statistics."""
+    assert len(times) >= 6, "fewer give no interval of 95 %"
     ratios = np.sort(np.divide(times, others))
     low = max(0, int(stats.binom.ppf(0.025, len(ratios), 0.5)) - 1)
     return [round(float(one), 4) for one in (np.median(ratios), ratios[low], ratios[-1 - low])]

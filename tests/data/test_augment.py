@@ -94,6 +94,7 @@ PARTS = {
     "translate": (0.1, Warp),
     "scale": (0.1, Warp),
     "shear": (5.0, Warp),
+    "elastic": (0.05, Warp),
     "trivial": (True, Trivial),
     "erasing": (0.5, Erasing),
     "cutout": (3, Cutout),

@@ -1,8 +1,10 @@
 """Checkpoints are written whole, and read without trusting them."""
 
+import math
 import pickle
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ import torch
 from vitrine.config import ViTConfig
 from vitrine.errors import RunError
 from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import (
     AtomicCheckpointIO,
+    Checkpoints,
     differences,
     load_weights,
     model_weights,
@@ -190,6 +194,34 @@ def test_differences_are_told_field_by_field():
     del stored["depth"], stored["registers"]  # as if stored before there were such fields: their defaults then
     assert differences(stored, CONFIG) == ["depth=12, not 1"]
     assert differences(stored, replace(CONFIG, depth=12)) == []
+
+
+# --- choosing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("monitor", "reached", "best"),
+    [
+        ("val/acc", [0.5, 0.7, 0.7, 0.6], 3),
+        ("val/loss", [0.5, 0.3, 0.3, 0.4], 3),
+        ("val/loss", [0.5, 0.3, math.nan], 2),
+        ("val/loss", [math.nan, 0.5, 0.6], 2),
+        ("val/loss", [math.nan, math.nan], 1),
+        ("last", [0.5, 0.7, 0.6], 3),
+    ],
+)
+def test_the_best_epoch_is_the_later_of_equals_and_never_one_without_a_number(tmp_path, monitor, reached, best):
+    (tmp_path / "checkpoints").mkdir()
+    checkpoints = Checkpoints(RunRecord(tmp_path), monitor)
+    for epoch, value in enumerate(reached):
+        trainer = SimpleNamespace(
+            callback_metrics={"val/acc": value, "val/loss": value},
+            current_epoch=epoch,
+            is_global_zero=True,
+            save_checkpoint=lambda path: path.touch(),
+        )
+        checkpoints.on_train_epoch_end(trainer, None)
+    assert checkpoints.best["best_epoch"] == best
 
 
 # --- writing -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+from running import python
 
 from vitrine import compose
 from vitrine.config import TrainConfig
@@ -130,6 +131,29 @@ def test_denormal_gradients_count_as_zero():
     assert float(tiny * 1.0) > 0
 
 
+THREADS = """
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from vitrine import compose, fit
+
+
+class Look(Callback):
+    def on_train_start(self, trainer, module):
+        tiny = torch.from_numpy(np.full(2**22, 700_000, dtype=np.int32)).view(torch.float32)
+        print("threads", torch.get_num_threads(), "left", int(((tiny * 1.0).view(torch.int32) != 0).sum()))
+
+
+fit(compose(["model=vit_nano", "depth=1", "trainer.max_epochs=1", "debug.limit_batches=2"]), callbacks=[Look()])
+"""
+
+
+def test_in_training_they_do_in_every_thread(tmp_path):
+    """Each thread has a setting of its own, which it takes from the one that starts it."""
+    done = python("-c", THREADS, cwd=tmp_path, env={"OMP_NUM_THREADS": "2"})
+    assert "threads 2 left 0" in done.stdout, done.stderr
+
+
 def test_what_was_set_for_the_process_before_is_so_again():
     torch.set_flush_denormal(True)
     torch.set_float32_matmul_precision("medium")
@@ -154,6 +178,7 @@ def test_memory_that_a_step_frees_is_not_given_back_to_the_system():
 
     pages = 5 * 2**26 // resource.getpagesize()
     with freed_memory_kept():
+        torch.ones(2**25)  # room for what else may be put where the first was
         new_pages()
         assert new_pages() < pages / 100
     assert new_pages() > pages / 10 / 512, "unless pages are huge, each piece is got anew"

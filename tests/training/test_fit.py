@@ -13,6 +13,7 @@ from running import SMALL, make_pictures, only_run
 from vitrine import compose, fit, load_run
 from vitrine.data.module import ImageData
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
+from vitrine.training.classifier import MeanLoss
 
 
 class Watch(Callback):
@@ -292,3 +293,15 @@ def test_mixed_images_count_by_how_much_of_each_class_is_in_them(small, loss):
 def test_mixed_images_train_in_other_precisions_and_with_more_classes_than_there_are(small, precision):
     words = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
     assert np.isfinite(fit(small(*words)).metrics["test/loss"])
+
+
+def test_a_batch_whose_loss_is_no_number_makes_the_mean_none():
+    loss = MeanLoss()
+    loss.update(torch.tensor(2.0), 3)
+    loss.update(torch.tensor(1.0), 1)
+    assert float(loss.compute()) == 1.75
+    loss.update(torch.tensor(float("nan")), 5)
+    assert loss.compute().isnan()
+    loss.reset()
+    loss.update(torch.tensor(0.5), 2)
+    assert float(loss.compute()) == 0.5

@@ -15,7 +15,6 @@ from vitrine.training.optim import (
     MuonAndAdamW,
     build_optimizer,
     build_schedule,
-    ema_step,
     learning_rate_factor,
     parameter_groups,
 )
@@ -313,9 +312,3 @@ def test_muon_clips_gradients_before_its_step():
     assert optimizer.step(closure) == 3.0
     assert calls == [True]
     assert torch.equal(model.blocks[0].mlp.fc1.bias, before)
-
-
-def test_counts_are_not_averaged():
-    """Batch normalisation counts its batches; an average of that means nothing."""
-    average, current = torch.tensor(3), torch.tensor(7)
-    assert ema_step(average, current, torch.tensor(5), decay=0.9).item() == 7

@@ -18,6 +18,7 @@ from running import ROOT, make_pictures, only_run
 from vitrine import compose, fit, resume
 from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
+from vitrine.training.compilation import Compilation
 from vitrine.training.stopping import TimeLimit
 
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
@@ -96,6 +97,33 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, 
     assert result.run_dir == record.path
     assert_same(record, whole)
     assert len(record.facts["resumed"]) == 1
+
+
+def test_muon_and_bent_images_go_on_as_if_nothing_had_happened_too(tmp_path):
+    words = [*WORDS, "trainer.max_epochs=2", "optimizer=muon", "augment.elastic=0.04"]
+    never_stopped = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
+    with pytest.raises(Interrupted):
+        fit(compose([*words, f"paths.output_dir={tmp_path / 'stopped'}"]), callbacks=[SignalAt(7)])
+    record = RunRecord(only_run(tmp_path / "stopped"))
+
+    resume(record.path)
+
+    assert_same(record, never_stopped)
+
+
+def test_what_compiling_takes_in_the_middle_of_an_epoch_is_no_wait_for_data(tmp_path, monkeypatch):
+    words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=112"]
+    with pytest.raises(Interrupted):
+        fit(compose([*words, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
+    decide = Compilation._decided
+
+    def slowly(*arguments):
+        time.sleep(3)
+        return decide(*arguments)
+
+    monkeypatch.setattr(Compilation, "_decided", slowly)
+    result = resume(only_run(tmp_path))
+    assert RunRecord(result.run_dir).facts["speed"]["data_share"] < 0.5
 
 
 def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(whole, tmp_path):

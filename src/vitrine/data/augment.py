@@ -73,8 +73,9 @@ class Warp:
         translate: move by up to this share of the image, either way, in each direction.
         scale: enlarge by up to this share, or reduce.
         shear: slant by up to this angle in degrees, either way, along the rows.
-        elastic: move each knot by up to this share of the image, either way, in each direction. Below 0.06 no draw
-            folds an image; at 0.125, half the distance between two knots, neighbours just don't change places.
+        elastic: move each knot by up to this share of the image, either way, in each direction. Up to 0.055 no draw
+            folds an image (of 16 pixels or more); at 0.125, half the distance between knots, neighbours may change
+            places.
     """
 
     knots = 5  # along each side, the outer ones on the edge

@@ -1,6 +1,7 @@
 """Self-attention: tokens look at each other. ``ATTENTIONS`` maps the word of ``attention=`` to its module.
 
-What is computed stands in the modules; how, in ``attend``, whose kernels differ by rounding only.
+What is computed stands in the modules; how, in ``attend``, whose kernels differ by rounding, and
+in which random numbers attention dropout takes.
 """
 
 import torch

@@ -1,5 +1,6 @@
 """Checkpoints: when they are written, how, and how they are read back."""
 
+import math
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             with replacing(Path(path)) as temporary:
                 torch.save(checkpoint, temporary)
         except (OSError, RuntimeError) as error:
-            raise RunError(f"cannot write {path}: {error}") from error
+            problem = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+            raise RunError(f"cannot write {path}: {problem}") from error
 
 
 class Checkpoints(Callback):
@@ -59,7 +61,8 @@ class Checkpoints(Callback):
         if not self.best or self.monitor == "last":
             return True
         sign = 1 if self.monitor == "val/acc" else -1
-        return not sign * values[self.monitor] < sign * self.best[self.monitor]  # NaN never stays
+        new, best = sign * values[self.monitor], sign * self.best[self.monitor]
+        return not (math.isnan(new) or new < best)  # any number is better than NaN
 
     def save(self, trainer: pl.Trainer) -> None:
         """Write last.ckpt as training stands; every process must call it."""

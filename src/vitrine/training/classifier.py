@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
@@ -33,6 +33,27 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "cross_entropy": F.cross_entropy,
     "softmax_cross_entropy": softmax_cross_entropy,
 }
+
+
+class MeanLoss(Metric):
+    """The mean over images, not a number where that of any batch is none: torchmetrics' own leaves such batches out."""
+
+    total: Tensor
+    images: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("images", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, loss: Tensor, images: int) -> None:
+        """Take in the mean loss of so many images."""
+        self.total += loss * images
+        self.images += images
+
+    def compute(self) -> Tensor:
+        """Over all of them, in all processes."""
+        return self.total / self.images
 
 
 class Classifier(pl.LightningModule):
@@ -67,9 +88,12 @@ class Classifier(pl.LightningModule):
             self.register_buffer(name, value, persistent=False)
         stages = ("val", "test")
         self.accuracy = torch.nn.ModuleDict(
-            {stage: MulticlassAccuracy(config.model.num_classes, average="micro") for stage in stages}
+            {
+                stage: MulticlassAccuracy(config.model.num_classes, average="micro", validate_args=False)
+                for stage in stages
+            }
         )
-        self.loss = torch.nn.ModuleDict({stage: MeanMetric() for stage in stages})
+        self.loss = torch.nn.ModuleDict({stage: MeanLoss() for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
         self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step since they were last logged
         self.lr = 0.0  # of the present step
@@ -222,7 +246,7 @@ class Classifier(pl.LightningModule):
         if not len(labels):  # this process has fewer images than the others
             return None
         logits: Tensor = self(images)
-        self._metric(self.loss, stage).update(self.criterion(logits, labels), weight=len(labels))
+        self._metric(self.loss, stage).update(self.criterion(logits, labels), len(labels))
         self._metric(self.accuracy, stage).update(logits, labels)
         return logits
 

@@ -70,6 +70,9 @@ class Hardware:
         Gradients near zero would slow a CPU down several times: they count as zero. Memory that a step frees is kept
         for the next one. In bf16-mixed, what little is multiplied in float32 may be rounded as in tf32, which is more
         exact than bfloat16.
+
+        To be entered before anything is computed: PyTorch's threads flush as the one that started them did then, and
+        those that are there already stay as they are.
         """
         flushed = torch.finfo(torch.float64).tiny / 2 == 0
         before = torch.get_float32_matmul_precision()

@@ -99,10 +99,10 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         config.trainer.precision = "auto"  # the run was made on a GPU
     with quiet_libraries():
         hardware = choose(config)
-        data = ImageData(config, hardware.accelerator)
-        if data.test is None:
-            raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
         with hardware.set_up():
+            data = ImageData(config, hardware.accelerator)
+            if data.test is None:
+                raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
             outcome = test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, outcome.metrics)
     return outcome.metrics

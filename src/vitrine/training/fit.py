@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.profilers import PassThroughProfiler
 from rich.console import Console
 
@@ -26,6 +26,7 @@ from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training import processes
+from vitrine.training.averaging import ExponentialMovingAverage
 from vitrine.training.callbacks import Judge, ProgressBar, Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
 from vitrine.training.classifier import Classifier
@@ -36,7 +37,6 @@ from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.figures import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.launched import enter, launched, share
 from vitrine.training.measure import datasheet_peak, flops_per_image, forget_peak_memory, matmul_peak, peak_memory
-from vitrine.training.optim import ema_step
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.speed import Machine, Speed
 from vitrine.training.stopping import CleanStop, TimeLimit, signals_given_back
@@ -125,15 +125,16 @@ def fit(
     like, config = config.like, replace(config, like=None)
     with quiet_libraries():
         hardware = choose(config)
-        pretrained = Pretrained.prepare(config.model)
-        data = ImageData(config, hardware.accelerator, hardware.per_node)
-        runs = Path(config.paths.output_dir) / "runs"
-        record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
-        end = stop_by(config, began if time_from is None else time_from)
-        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
-        with recorded(record):
-            _write_origin(run, data, like)
-            return carry_out(run, data, callbacks)
+        with hardware.set_up():
+            pretrained = Pretrained.prepare(config.model)
+            data = ImageData(config, hardware.accelerator, hardware.per_node)
+            runs = Path(config.paths.output_dir) / "runs"
+            record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
+            end = stop_by(config, began if time_from is None else time_from)
+            run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
+            with recorded(record):
+                _write_origin(run, data, like)
+                return carry_out(run, data, callbacks)
 
 
 def stop_by(config: TrainConfig, since: float) -> float | None:
@@ -170,19 +171,18 @@ def _train_in_process(run: Run, rank: int) -> None:
     """What one of several processes does: each reads the data by itself."""
     if not run.record.path.is_dir():
         raise RunError(f"{run.record.path} is not seen from {socket.gethostname()}; all machines must share its folder")
-    with quiet_libraries():
+    with quiet_libraries(), run.hardware.set_up():
         data = ImageData(run.config, run.hardware.accelerator, run.hardware.per_node, run.storage)
         train_and_test(run, data, rank=rank)
 
 
 def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
     """What each process of a run does; the first one also shows, tests, and writes the record."""
-    with run.hardware.set_up():
-        module, done = _at_the_start(run, data)
-        if rank > 0:
-            _train(run, data, module, callbacks, lambda compiled: None)
-        else:
-            _lead(run, data, module, done, callbacks)
+    module, done = _at_the_start(run, data)
+    if rank > 0:
+        _train(run, data, module, callbacks, lambda compiled: None)
+    else:
+        _lead(run, data, module, done, callbacks)
 
 
 def _at_the_start(run: Run, data: ImageData) -> tuple[Classifier, int]:
@@ -225,6 +225,7 @@ def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: S
             start = {"step": done, "seconds": round(starting, 2), "compiling": round(what.seconds, 2)}
             starts = [*record.facts.get("start_ups", []), start]
             record.update(compiled=what.what, start_ups=starts)  # as which it goes on, if it is stopped
+            speed.start_clock(module.device)
             show_compiled(console, what)
 
         best = _train(run, data, module, [speed, progress, *callbacks], tell, logger)
@@ -293,7 +294,7 @@ def _train(
     trials = not (config.trainer.deterministic or config.debug.detect_anomaly)
     callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
     if averaging is not None:
-        callbacks.append(WeightAveraging(avg_fn=partial(ema_step, decay=averaging.decay)))
+        callbacks.append(ExponentialMovingAverage(averaging.decay))
     if stopping is not None:
         mode = "max" if stopping.monitor == "val/acc" else "min"
         callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))

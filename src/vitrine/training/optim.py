@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -92,18 +91,6 @@ class MuonAndAdamW(Optimizer):
     def _share(self) -> None:
         self.muon.param_groups, self.adamw.param_groups = self.param_groups[:1], self.param_groups[1:]
         self.muon.state = self.adamw.state = self.state
-
-
-def ema_step(average: Tensor, current: Tensor, count: Tensor, *, decay: float) -> Tensor:
-    """One step of an exponential moving average of weights, after ``count`` steps before it.
-
-    The decay rises to ``decay`` as (1 + count) / (10 + count), as in TensorFlow's ExponentialMovingAverage, so that a
-    short run's average is not mostly its initial weights.
-    """
-    if not current.is_floating_point():  # a count, as batch normalisation has one
-        return current
-    now = torch.clamp((1 + count) / (10 + count), max=decay)
-    return torch.lerp(current, average, now.to(average.dtype))
 
 
 def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:

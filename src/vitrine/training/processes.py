@@ -77,7 +77,11 @@ def _one(rank: int, work: Callable[[int], None], record: RunRecord, hardware: Ha
     except (Interrupted, KeyboardInterrupt) as stop:
         sys.exit(stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code)
     except (VitrineError, Pruned) as error:
-        record.update(error=str(error))
+        try:
+            record.update(error=str(error))
+        except RunError as unwritten:  # on a full disk the others can't be told
+            print(f"vitrine: {unwritten}", file=sys.stderr)
+            sys.exit(1)
         sys.exit(PRUNED if isinstance(error, Pruned) else TOLD)
 
 

@@ -87,19 +87,22 @@ def resume(
     if checkpoint is not None and _is_best(checkpoint):
         link(record.last, record.best)  # it may have been killed just before it did that
     with quiet_libraries():
-        group, varies = record.facts.get("group"), record.facts.get("varies") or ""
-        pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
         hardware = choose(config)
-        data = ImageData(config, hardware.accelerator, hardware.per_node)
-        end = stop_by(config, began if time_from is None else time_from)
-        run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
-        if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
-            raise RunError(f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}")
-        times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
-        with recorded(record):
-            record.update(resumed=times, storage=asdict(data.storage))
-            record.write_config(to_plain(config))
-            return carry_out(run, data)
+        with hardware.set_up():
+            group, varies = record.facts.get("group"), record.facts.get("varies") or ""
+            pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
+            data = ImageData(config, hardware.accelerator, hardware.per_node)
+            end = stop_by(config, began if time_from is None else time_from)
+            run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
+            if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
+                raise RunError(
+                    f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}"
+                )
+            times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
+            with recorded(record):
+                record.update(resumed=times, storage=asdict(data.storage))
+                record.write_config(to_plain(config))
+                return carry_out(run, data)
 
 
 def _is_best(checkpoint: dict[str, Any]) -> bool:

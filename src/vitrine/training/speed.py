@@ -100,13 +100,13 @@ class Speed(Callback):
         steps, waits = np.concatenate(self.steps), np.concatenate(self.waits)
         return asdict(Figures.of(steps, waits, self.images, self.flops_per_image, self.machine))
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Start the clock also where training goes on inside an epoch."""
-        self._marks = [_mark(module.device)]
+    def start_clock(self, device: torch.device) -> None:
+        """From now on it counts as waiting for a batch; to be called where training goes on inside an epoch."""
+        self._marks = [_mark(device)]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Start the clock."""
-        self._marks = [_mark(module.device)]
+        self.start_clock(module.device)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """The batch is there."""

@@ -97,12 +97,15 @@ class RunLogger(Logger):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        status = self.record.end_by(error)  # guests may take long, and who waits for them may be killed
-        for guest in list(self.guests):
-            try:
-                guest.finish(status, self._metrics, self._pictures)
-            except Exception as problem:
-                self._dismiss(guest, problem)
+        status = "failed"
+        try:
+            status = self.record.end_by(error)  # guests may take long, and who waits for them may be killed
+        finally:
+            for guest in list(self.guests):
+                try:
+                    guest.finish(status, self._metrics, self._pictures)
+                except Exception as problem:
+                    self._dismiss(guest, problem)
 
     @property
     def seconds(self) -> float:

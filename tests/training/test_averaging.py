@@ -1,0 +1,71 @@
+"""The average over weights, one step at a time; test_fit.py and test_resume.py have it in whole trainings."""
+
+from types import SimpleNamespace
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from vitrine.training.averaging import ExponentialMovingAverage
+
+
+class Tiny(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3))
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+        self.register_buffer("count", torch.tensor(0))
+
+
+def averaging(module, device="cpu", decay=0.9):
+    """The callback, set up as Lightning does it: before the model is moved to ``device``."""
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), global_step=0)
+    callback = ExponentialMovingAverage(decay)
+    callback.setup(trainer, module, "fit")
+    module.to(device)
+    return callback, trainer
+
+
+def step(callback, trainer, module):
+    trainer.global_step += 1
+    callback.on_train_batch_end(trainer, module, None, None, 0)
+
+
+def test_each_step_is_taken_in_by_what_the_decay_leaves():
+    module = Tiny()
+    callback, trainer = averaging(module, decay=0.2)
+    expected = None
+    for number in range(8):
+        with torch.no_grad():
+            module.weight += torch.tensor([1.0, -2.0, 0.5]) * number
+            module.count += 1
+        step(callback, trainer, module)
+        decay = min(0.2, (1 + number) / (10 + number))
+        now = module.weight.detach().clone()
+        expected = now if expected is None else decay * expected + (1 - decay) * now
+    callback.on_train_end(trainer, module)
+    torch.testing.assert_close(module.weight.detach(), expected)
+    assert decay == 0.2
+    assert module.count == 8, "a count is not averaged"
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_the_average_is_where_the_training_is_and_nothing_is_read_back(device):
+    """The meta device has no values: reading one is an error."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    module = Tiny()
+    callback, trainer = averaging(module, device)
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            step(callback, trainer, module)
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    places = {}
+    for one in (*callback._average_model.module.parameters(), *callback._average_model.module.buffers()):
+        places[one.device.type] = places.get(one.device.type, 0) + 1
+    assert places == {device: 3}
+    assert int(callback._average_model.n_averaged) == 3
