@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, names_and_overrides, where
+from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, in_what_is_left, names_and_overrides, where
 
 from vitrine.compare.compared import compare
 from vitrine.compare.runs import gather
@@ -58,7 +58,8 @@ def main() -> None:
     for name in asked:
         place = OUT / name
         if not options.table:
-            words = [f"data.root={options.data_root}", f"paths.output_dir={place.relative_to(ROOT)}", *overrides]
+            words = [f"data.root={options.data_root}", f"paths.output_dir={place.relative_to(ROOT)}"]
+            words += in_what_is_left(overrides)
             done = subprocess.run([sys.executable, "train.py", *command(name), *words], cwd=ROOT)
             if done.returncode:  # a part of a sweep says nothing yet
                 raise SystemExit(done.returncode)

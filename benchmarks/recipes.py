@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, names_and_overrides, where
+from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, in_what_is_left, names_and_overrides, where
 from timing import table
 
 from vitrine.compare.statistics import Interval
@@ -150,7 +150,7 @@ def main() -> None:
     known = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in asked:
         place = f"paths.output_dir={(OUT / name).relative_to(ROOT)}"
-        words = [*command(name), f"data.root={options.data_root}", place, *overrides]
+        words = [*command(name), f"data.root={options.data_root}", place, *in_what_is_left(overrides)]
         done = subprocess.run([sys.executable, "train.py", *words], cwd=ROOT)
         if done.returncode:  # a part of a sweep says nothing yet
             raise SystemExit(done.returncode)

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.compare.statistics import Interval
+from vitrine.config.duration import duration_seconds
 from vitrine.errors import OutOfTime
+from vitrine.runs import RunRecord
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
+BEGAN = time.time()
+LEAST_SECONDS = 60  # of trainer.max_time, for another training to be begun
 # Words that change how runs are carried out and never what they reach; one that ends in a dot begins them.
 WITHOUT_EFFECT = ("trainer.max_time", "trainer.compile", "accelerator")
 WITHOUT_EFFECT_ON_A_SWEEP = ("hydra/launcher", "launcher.", *WITHOUT_EFFECT)
@@ -58,17 +62,18 @@ def take(*words: str) -> Took:
 def train_seeds(folder: Path, words: Sequence[str]) -> None:
     """``python train.py WORDS`` for each seed, under ``folder``.
 
-    Seeds that are there already are left; one that was stopped goes on. Where ``trainer.max_time`` stops one, this
-    process ends with the same exit code, and the same again goes on.
+    Seeds that are there already are left; one that was stopped goes on. Where ``trainer.max_time``, which is for all of
+    them together, stops one, this process ends with the same exit code, and the same again goes on.
     """
     for seed in SEEDS:
         place = folder / f"seed-{seed}"
         if finished_runs(place):
             continue
-        asked = [*words, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
+        now = in_what_is_left(words)
+        asked = [*now, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
         if begun := sorted(place.glob("runs/*/run.json")):
             asked = [f"resume={begun[-1].parent.relative_to(ROOT)}"]
-            asked += [word for word in words if word.startswith("trainer.max_time=")]
+            asked += [word for word in now if word.startswith("trainer.max_time=")]
         print(f"{time.strftime('%H:%M:%S')} {' '.join(asked)}", flush=True)
         took = take("train.py", *asked)
         note = place / "took.json"
@@ -81,6 +86,21 @@ def train_seeds(folder: Path, words: Sequence[str]) -> None:
             raise SystemExit(took.code)
         if took.code:
             raise SystemExit(f"ended with code {took.code}; python train.py {' '.join(asked)} says why")
+
+
+def in_what_is_left(words: Sequence[str]) -> list[str]:
+    """``words``, with ``trainer.max_time`` less what this process has taken so far; ends it where that is no minute."""
+    left = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "trainer.max_time":
+            seconds = duration_seconds(value) - int(time.time() - BEGAN)
+            if seconds < LEAST_SECONDS:
+                print("out of time; the same command goes on")
+                raise SystemExit(OutOfTime.exit_code)
+            word = f"{key}={seconds}s"
+        left.append(word)
+    return left
 
 
 def finished_runs(folder: Path) -> list[dict[str, Any]]:
@@ -96,7 +116,13 @@ def finished_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Test accuracy, time and memory of one command over its seeds, and where that was measured."""
+    """Test accuracy, time and memory of one command over its seeds, and where that was measured.
+
+    Ends this process where some were trained in another way than others, as where the recipe has changed in between.
+    """
+    ways = {json.dumps(way_of(run)): run["folder"].relative_to(ROOT) for run in runs}
+    if len(ways) > 1:
+        raise SystemExit(f"trained in different ways: {', '.join(map(str, ways.values()))}; remove what is out of date")
     accuracy = Interval.of([run["test/acc"] for run in runs])
     return {
         "command": f"python train.py {command}",
@@ -111,6 +137,13 @@ def summary(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
         "torch": runs[0]["versions"]["torch"],
     }
+
+
+def way_of(run: Mapping[str, Any]) -> list[Any]:
+    """What seeds of one command must share: configuration, device and threads."""
+    config = {name: value for name, value in RunRecord(run["folder"]).config.items() if name not in ("seed", "paths")}
+    config["trainer"] = {name: value for name, value in config["trainer"].items() if name != "max_time"}
+    return [config, run["device"], run["machine"]["processor"]]
 
 
 def where(facts: Mapping[str, Any]) -> str:

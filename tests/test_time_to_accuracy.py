@@ -1,6 +1,9 @@
 """What benchmarks/time_to_accuracy.py makes of a run's record."""
 
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from running import ROOT
@@ -53,3 +56,41 @@ def test_a_row_says_how_many_seeds_got_there(benchmark):
         "0.9000 ± 0.0100 (2 seeds)",
         "GPU, bf16-mixed, torch 2",
     ]
+
+
+def test_a_time_limit_is_for_all_seeds_together(benchmark, monkeypatch, capsys):
+    running = sys.modules["running"]
+    words = ["experiment=cifar10/cpu", "trainer.max_time=10m"]
+    monkeypatch.setattr(running, "BEGAN", time.time() - 200)
+    assert running.in_what_is_left(words) == ["experiment=cifar10/cpu", "trainer.max_time=400s"]
+    assert running.in_what_is_left(words[:1]) == words[:1]
+    monkeypatch.setattr(running, "BEGAN", time.time() - 550)
+    with pytest.raises(SystemExit, match="75"):
+        running.in_what_is_left(words)
+    assert "the same command goes on" in capsys.readouterr().out
+
+
+def test_seeds_that_were_trained_in_different_ways_are_not_averaged(benchmark, monkeypatch):
+    running = sys.modules["running"]
+    monkeypatch.setattr(running, "ROOT", Path("/"))
+    config = {"optimizer": {"lr": 1e-3}, "trainer": {"max_epochs": 3, "max_time": None}, "paths": {}}
+    configs = {Path(f"/runs/{seed}"): {**config, "seed": seed} for seed in range(3)}
+    monkeypatch.setattr(running, "RunRecord", lambda folder: SimpleNamespace(config=configs[folder]))
+    one = {
+        "test/acc": 0.9,
+        "seconds": 10.0,
+        "memory": 1,
+        "precision": "32-true",
+        "device": "CPU, 2 threads",
+        "code": {},
+        "machine": {"processor": "a", "cores": 2},
+        "versions": {"torch": "2"},
+    }
+    runs = [{**one, "folder": folder} for folder in configs]
+    configs[Path("/runs/1")]["trainer"] = {"max_epochs": 3, "max_time": "10m"}
+    assert running.summary("model=vit_tiny", runs)["mean"] == 0.9
+    configs[Path("/runs/2")]["trainer"] = {"max_epochs": 4, "max_time": None}
+    with pytest.raises(SystemExit, match=r"different ways: runs/1, runs/2; remove"):
+        running.summary("model=vit_tiny", runs)
+    with pytest.raises(SystemExit, match=r"different ways: runs/0, runs/1"):
+        running.summary("model=vit_tiny", [runs[0], {**runs[1], "device": "CPU, 1 thread"}])

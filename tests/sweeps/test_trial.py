@@ -1,12 +1,15 @@
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 
-from vitrine.errors import Interrupted
+from vitrine.errors import Interrupted, OutOfTime
 from vitrine.runs import RunRecord
-from vitrine.sweeps.trial import Busy, carry_out, died, held, outcome
+from vitrine.sweeps import launch
+from vitrine.sweeps.queue import Queue
+from vitrine.sweeps.trial import Busy, Outcome, carry_out, died, held, no_time_for_another, outcome
 from vitrine.training.stopping import CleanStop
 
 
@@ -85,3 +88,31 @@ def test_a_process_that_died_leaves_a_failed_trial_with_the_reason(make_trial, l
     finished = make_trial(1)
     left(finished, "finished")
     assert died(finished, "killed at its very end").status == "finished"
+
+
+def test_no_trial_is_begun_that_the_time_left_does_not_let_come_to_its_first_step(make_trial, small, left):
+    """The slowest start so far, with compiling, took 30 s; ten more are for the step and its checkpoint."""
+    trials = [make_trial(seed, trainer=replace(small.trainer, max_time="10m")) for seed in range(2)]
+    for trial, seconds in zip(trials, (5.0, 8.0), strict=True):
+        left(trial, "finished").update(start_ups=[{"step": 0, "seconds": seconds, "compiling": 22.0}])
+    assert not no_time_for_another(trials, time.time() - 555)
+    assert no_time_for_another(trials, time.time() - 565)
+    assert not no_time_for_another(trials[:1], time.time() - 561)
+    assert not no_time_for_another([], time.time() - 700), "one may always begin"
+    assert not no_time_for_another([make_trial()], time.time() - 700), "there is no limit"
+
+
+def test_a_sweep_without_time_for_another_trial_stops_between_two(make_trial, small, monkeypatch):
+    trials = [make_trial(seed, trainer=replace(small.trainer, max_time="1m")) for seed in range(3)]
+    monkeypatch.setattr(launch.provenance, "command_began", lambda: time.time() - 55)
+    carried_out, told = [], []
+
+    def carry_out_one(trial, time_from):
+        carried_out.append(trial)
+        return Outcome("finished")
+
+    monkeypatch.setattr(launch, "carry_out", carry_out_one)
+    with pytest.raises(OutOfTime):
+        launch._one_after_the_other(Queue(trials, lambda trial: None, lambda *one: told.append(one)))
+    assert carried_out == trials[:1]
+    assert len(told) == 1

@@ -10,13 +10,13 @@ from functools import partial
 
 from vitrine.composition import Point
 from vitrine.config.multirun import LauncherConfig
-from vitrine.errors import ConfigError, Fault, Interrupted
+from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs import provenance
 from vitrine.sweeps import process
 from vitrine.sweeps.board import Board, show_end
 from vitrine.sweeps.queue import Queue, Source
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import OVER, Busy, Trial, carry_out
+from vitrine.sweeps.trial import OVER, Busy, Trial, carry_out, no_time_for_another
 from vitrine.training.launched import launched
 
 
@@ -94,11 +94,16 @@ def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[
 
 def _one_after_the_other(queue: Source) -> None:
     """``hydra/launcher=basic``: in this process."""
+    time_from = provenance.command_began()
+    before: list[Trial] = []
     while not queue.done:
+        if no_time_for_another(before, time_from):
+            raise OutOfTime
         if (trial := queue.ask()) is None:
             time.sleep(0.2)
             continue
         try:
-            queue.tell(trial, carry_out(trial, time_from=provenance.command_began()))
+            queue.tell(trial, carry_out(trial, time_from=time_from))
+            before.append(trial)
         except Busy:
             queue.put_back(trial)

@@ -23,7 +23,7 @@ from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs.provenance import command_began
 from vitrine.sweeps.queue import Source
-from vitrine.sweeps.trial import Busy, Trial, carry_out, died, outcome
+from vitrine.sweeps.trial import Busy, Trial, carry_out, died, no_time_for_another, outcome
 
 BUSY = 76  # exit code of a process that found another at its trial
 POLL_SECONDS = 0.5
@@ -48,9 +48,11 @@ def carry_out_all(queue: Source, free: list[Place]) -> None:
     context = _context()
     time_from = command_began()
     late = False
+    before: list[Trial] = []
     running: dict[ForkServerProcess, tuple[Trial, Place]] = {}
     with _asked_to_stop(running) as asked:
         while running or not (queue.done or asked or late):
+            late |= not queue.done and no_time_for_another(before, time_from)
             while free and not (asked or late) and (trial := queue.ask()) is not None:
                 place = free.pop()
                 process = context.Process(target=_one, args=(trial, place, time.time(), time_from))
@@ -64,6 +66,7 @@ def carry_out_all(queue: Source, free: list[Place]) -> None:
                 process.join()
                 trial, place = running.pop(process)
                 free.append(place)
+                before.append(trial)
                 late |= process.exitcode == OutOfTime.exit_code
                 _collect(queue, trial, process.exitcode or 0, bool(asked))
     if asked or late:

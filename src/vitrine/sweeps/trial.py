@@ -7,8 +7,9 @@ what is there, and does what is left: nothing, the rest from the last checkpoint
 import secrets
 import shutil
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
+from vitrine.config.duration import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.record import status_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from vitrine.training.callbacks import Judge
 
 OVER = ("finished", "pruned")  # nothing is left to do
+STEP_AND_SAVE_SECONDS = 10.0  # a trial that is begun gets a step further, whatever the clock says
 
 # May be other than when an interrupted trial was begun: it goes on with the new value.
 GOES_ON_WITH = (
@@ -215,6 +218,26 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
         time_from=time_from,
         judge=trial.judge,
     )
+
+
+def no_time_for_another(before: Sequence[Trial], time_from: float) -> bool:
+    """Whether ``trainer.max_time``, counted since ``time_from``, leaves less than a trial needs for its first step.
+
+    That is what the start of the slowest ``before`` took, compiling included; without any, one may always begin.
+    """
+    if not before or (limit := before[-1].config.trainer.max_time) is None:
+        return False
+    needed = max(map(_start_seconds, before)) + STEP_AND_SAVE_SECONDS
+    return time.time() + needed >= time_from + duration_seconds(limit)
+
+
+def _start_seconds(trial: Trial) -> float:
+    """Until its first step, at the longest; 0.0 where it did not come to one."""
+    try:
+        starts = RunRecord(trial.folder).facts.get("start_ups", [])
+    except RunError:
+        return 0.0
+    return max((one["seconds"] + one["compiling"] for one in starts), default=0.0)
 
 
 def _failed(trial: Trial, error: str) -> Outcome:
