@@ -1,21 +1,24 @@
 """What only a GPU can tell, within ten minutes: python benchmarks/gpu.py. Prints tables, writes benchmarks/gpu.json.
 
-Whether CPU and GPU agree; a step's time and share of the card's peak for each size, uncompiled, compiled, and as CUDA
-graphs; an epoch of CIFAR-10, and what augmentation takes of it. ``--quick`` goes through all of it in small, also on a
-CPU, and writes nothing.
+Whether CPU and GPU agree; how long the CIFAR-10 recipes would take, alone and several seeds on one GPU; a step's time
+and share of the card's peak for each size, uncompiled, compiled, and as CUDA graphs; an epoch of CIFAR-10, and what
+augmentation takes of it. ``--quick`` goes through all of it in small, also on a CPU, and writes nothing.
 """
 
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from input_path import ours
-from running import ROOT
+from running import ROOT, take
 from step import training_step
 from timing import in_turn, milliseconds, table, wait
 from torch import Tensor
@@ -23,6 +26,7 @@ from torch import Tensor
 from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.config.vit import POSITIONS
+from vitrine.data.packed import folder_of, pack
 from vitrine.data.sources import Split
 from vitrine.models import VisionTransformer
 from vitrine.training.devices import choose
@@ -34,6 +38,7 @@ COMPILED = ("nothing", "blocks", "model", "graphs")
 # Model, image, patch and images in a step.
 SIZES = [("vit_nano", 32, 4, 1024), ("vit_tiny", 32, 4, 1024), ("vit_small", 32, 4, 512), ("vit_base", 224, 16, 128)]
 EPOCH = ("none", "standard", "strong")
+RECIPES = [("cifar10/fast", 1), ("cifar10/fast", 3), ("cifar10/best", 1), ("cifar10/stem", 1)]  # seeds at a time
 
 
 def main() -> None:
@@ -48,9 +53,10 @@ def main() -> None:
     found: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "CPU"}
     found["torch"] = torch.__version__
     parts: list[tuple[str, Callable[[], list[list[Any]]]]] = [("agreement", partial(agreement, device))]
+    parts.append(("recipes", partial(recipes, device, end, quick)))
     for size in SIZES[:1] if quick else SIZES:
         parts.append((f"step of {size[0]}", partial(steps, device, *size, end, quick)))
-    parts.insert(3, ("epoch of CIFAR-10", partial(epochs, device, quick)))
+    parts.insert(4, ("epoch of CIFAR-10", partial(epochs, device, quick)))
     for name, measure in parts:
         if time.monotonic() > end:
             print(f"no time left for: {name}", flush=True)
@@ -85,6 +91,42 @@ def logits_and_gradient(model: VisionTransformer, images: Tensor) -> tuple[Tenso
     gradient = model.blocks[0].mlp.fc1.weight.grad
     assert gradient is not None
     return logits.detach().cpu(), gradient.cpu()
+
+
+def recipes(device: str, end: float, quick: bool) -> list[list[Any]]:
+    """For each recipe: ms a step, seconds of starting and of compiling, and minutes that all its epochs would take.
+
+    Trained by the real command for two short epochs on random images, compiled as its whole training would be.
+    """
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        count = 600 if quick else 50_000
+        images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+        labels = np.arange(count) % 10
+        splits = {"train": (images, labels), "test": (images[:500], labels[:500])}
+        pack(folder_of(folder, "cifar10"), "cifar10", [str(label) for label in range(10)], splits, 10**9)
+        for recipe, seeds in RECIPES[:2] if quick else RECIPES:
+            if time.monotonic() > end:
+                break
+            place = Path(folder) / f"{recipe}-{seeds}"
+            words = [f"experiment={recipe}", "trainer.max_epochs=2", "hydra/launcher=process"]
+            words += [f"seed={','.join(map(str, range(seeds)))}", f"data.root={folder}", f"paths.output_dir={place}"]
+            if device == "cuda":
+                words += ["trainer.compile=model", "debug.limit_batches=300", f"launcher.per_gpu={seeds}"]
+            else:
+                words += ["accelerator=cpu", "debug.limit_batches=2", "launcher.workers=1"]
+            if code := take("train.py", "-m", *words).code:
+                raise SystemExit(f"train.py -m {' '.join(words)} ended with code {code}")
+            runs = [json.loads(path.read_text()) for path in place.glob("**/run.json")]
+            config = compose([f"experiment={recipe}", "accelerator=cpu"])
+            took = statistics.mean(config.data.batch_size / run["speed"]["images_per_second"] for run in runs)
+            starting, compiling = (
+                max(run["speed"][key] for run in runs) for key in ("startup_seconds", "compile_seconds")
+            )
+            whole = 45_000 // config.data.batch_size * config.trainer.max_epochs * took
+            minutes = (starting + compiling + whole) / 60
+            rows.append([recipe, seeds, 1000 * took, starting, compiling, minutes, minutes / seeds])
+    return rows
 
 
 def steps(device: str, name: str, size: int, patch: int, batch: int, end: float, quick: bool) -> list[list[Any]]:
@@ -155,6 +197,7 @@ def report(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['device']}, torch {found['torch']}"]
     titles = {
         "agreement": ["position", "logits, GPU - CPU", "gradient"],
+        "recipes": ["recipe", "seeds at a time", "ms a step", "starting, s", "compiling, s", "minutes", "for each"],
         "epoch of CIFAR-10": ["augment", "s an epoch, vit_tiny", "augmentation alone"],
         "step": ["model", "images", "compiled", "ms", "images/s", "TFLOP/s", "of product", "of datasheet", "first, s"],
     }

@@ -16,7 +16,7 @@ import torch
 from running import ROOT, write_between
 from scipy import stats
 
-from vitrine.runs.provenance import machine
+from vitrine.runs.provenance import code, machine
 
 JSON = ROOT / "benchmarks" / "speed.json"
 PAGE = ROOT / "docs" / "speed.md"
@@ -87,6 +87,7 @@ def publish(
     about = machine()
     where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
     found[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, "machine": where}
+    found[name]["commit"] = code()[0].get("commit")
     JSON.write_text(json.dumps({key: found[key] for key in ORDER if key in found}, indent=1) + "\n")
     write_pages()
     print("\n".join(["", title, *table(columns, rows), *(f"{claim}: {figure}" for claim, figure in claims.items())]))
@@ -98,7 +99,8 @@ def write_pages() -> None:
     parts = [HEAD]
     for name, one in found.items():
         parts += [f"\n## {one['title']}\n\n{one['text']}\n\n", "\n".join(table(one["columns"], one["rows"])), "\n\n"]
-        parts.append(f"`python benchmarks/{name}.py` on {one['machine']}.\n")
+        at = f", at commit {one['commit'][:7]}" if one.get("commit") else ""
+        parts.append(f"`python benchmarks/{name}.py` on {one['machine']}{at}.\n")
     PAGE.write_text("".join(parts))
     claims = [(claim, figure) for one in found.values() for claim, figure in one["claims"].items()]
     lines = [*table(("what", "measured"), claims), "", f"On {next(iter(found.values()))['machine']}; [docs/speed.md]"]
