@@ -110,8 +110,8 @@ def main() -> None:
         "step of a plain loop with the same loader, model and optimiser; and what Lightning's trainer adds when it is "
         "given the loss and the optimiser, and neither logs nor calls back. The plain step takes "
         f"{1000 * np.min(plain):.2f} ms: a model of width 8 with one block, on 8 images, one thread. Of {ROUNDS} "
-        "rounds, in turn, the median step of each: the difference of the least ones, which other work on the machine has "
-        "disturbed least, and the median difference.",
+        "rounds, in turn, the median step of each: the difference of the least ones, which other work on the machine "
+        "has disturbed least, and the median difference.",
         columns=["trained by", "added to a step, ms", "median over rounds"],
         rows=rows,
         claims={
