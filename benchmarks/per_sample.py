@@ -7,13 +7,14 @@ and one head at a time, fresh positions for every batch. The measured steps are 
 from collections.abc import Callable
 
 import torch
-from step import as_trained, training_step
+from step import training_step
 from timing import in_turn, in_words, publish, ratio
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from vitrine import compose
+from vitrine.training.devices import choose
 
 BATCH, ROUNDS, STEPS, STEPS_OF_EPOCH = 128, 9, 10, 60_000 / 128
 TOKENS, WIDTH, HEADS, BLOCKS, PATCH = 49, 8, 2, 2, 4
@@ -100,10 +101,10 @@ def main() -> None:
         optimizer.step()
 
     config = compose(["experiment=tutorials/pulfer_mnist/faithful"])
-    step = training_step(config, images, labels)
+    step, hardware = training_step(config, images, labels), choose(config)
 
     def ours() -> None:
-        with as_trained():  # its own loops run as their guide's do
+        with hardware.set_up():  # its own loops run as their guide's do
             for _ in range(STEPS):
                 step()
 
