@@ -52,7 +52,7 @@ def main() -> None:
         "rules",
         title="What `auto` goes by on a CPU",
         text="Milliseconds a step for each precision and attention kernel, then what compiling each block gains in the "
-        "fastest of them, and how many seconds that takes. From this: bfloat16 from a width of 64 on processors that "
+        "fastest of them, and how many seconds that takes. `auto` takes bfloat16 from a width of 64 on processors that "
         "multiply it; explicit attention with it; compiling for trainings of over ten minutes, if a trial gains by it.",
         columns=["width", "blocks", "tokens", "images", *WAYS, "gain of compiling", "s to compile"],
         rows=rows,
