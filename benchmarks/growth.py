@@ -30,7 +30,7 @@ def main() -> None:
         configs = {}
         for value in values:
             words = [f"{name}={one}" for name, one in (BASE | {key: value}).items()]
-            configs[value] = compose(["model=vit_nano", "data=mnist", "model.heads=4", *words])
+            configs[value] = compose(["model=vit_nano", "data=mnist", "model.heads=4", "accelerator=cpu", *words])
         ways = {}
         for value, config in configs.items():
             images = torch.randn(config.data.batch_size, 1, 28, 28)

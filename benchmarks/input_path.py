@@ -127,7 +127,7 @@ def drain(batches: Iterable[object]) -> None:
 
 def share_of_step() -> float:
     """What a batch of MNIST takes, as a share of itself and a step of vit_tiny."""
-    config = compose(["model=vit_tiny", "data=mnist", "augment=digits", f"data.batch_size={BATCH}"])
+    config = compose(["model=vit_tiny", "data=mnist", "augment=digits", "accelerator=cpu", f"data.batch_size={BATCH}"])
     split = random_images(config)
     images, labels = next(iter(ours(config, split)))
     step = training_step(config, images, labels)

@@ -100,7 +100,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
 
-    config = compose(["experiment=tutorials/pulfer_mnist/faithful"])
+    config = compose(["experiment=tutorials/pulfer_mnist/faithful", "accelerator=cpu"])
     step, hardware = training_step(config, images, labels), choose(config)
 
     def ours() -> None:

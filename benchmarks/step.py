@@ -31,7 +31,7 @@ def main() -> None:
     """Measure both sizes on MNIST's images in patches of 4."""
     rows, claims = [], {}
     for name in MODELS:
-        config = compose([f"model={name}", "data=mnist", "patch=4", f"data.batch_size={BATCH}"])
+        config = compose([f"model={name}", "data=mnist", "patch=4", "accelerator=cpu", f"data.batch_size={BATCH}"])
         images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
         theirs = {"timm": timm_model(config), "vit-pytorch": vit_pytorch_model(config)}
         ways = {"ours": training_step(config, images, labels)}

@@ -15,6 +15,7 @@ class Tiny(pl.LightningModule):
         self.weight = torch.nn.Parameter(torch.zeros(3))
         self.bias = torch.nn.Parameter(torch.zeros(1))
         self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]), persistent=False)
 
 
 def averaging(module, device="cpu", decay=0.9):
@@ -47,6 +48,7 @@ def test_each_step_is_taken_in_by_what_the_decay_leaves():
     torch.testing.assert_close(module.weight.detach(), expected)
     assert decay == 0.2
     assert module.count == 8, "a count is not averaged"
+    assert module.mask.tolist() == [0.0, -torch.inf], "nor what never changes"
 
 
 @pytest.mark.parametrize("device", ["meta", "cuda"])
@@ -67,5 +69,5 @@ def test_the_average_is_where_the_training_is_and_nothing_is_read_back(device):
     places = {}
     for one in (*callback._average_model.module.parameters(), *callback._average_model.module.buffers()):
         places[one.device.type] = places.get(one.device.type, 0) + 1
-    assert places == {device: 3}
+    assert places == {device: 4}
     assert int(callback._average_model.n_averaged) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-from running import python
+from running import ROOT, python
 
 from vitrine import compose
 from vitrine.config import TrainConfig
@@ -100,6 +100,7 @@ def test_tf32_rounds_products_and_float32_does_not():
         assert hardware.lightning_precision == "32-true"
         with hardware.set_up():
             errors[precision] = float((a @ b - exact).abs().max())
+            assert torch.backends.cudnn.allow_tf32 == (precision == "tf32"), "convolutions are rounded as products are"
     assert errors["tf32"] > 10 * errors["32-true"]
 
 
@@ -160,8 +161,10 @@ def test_what_was_set_for_the_process_before_is_so_again():
     try:
         with suppress(RuntimeError), choose(config(accelerator="cpu")).set_up():
             assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32
             raise RuntimeError("in training")
         assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.cudnn.allow_tf32
         assert torch.finfo(torch.float64).tiny / 2 == 0
     finally:
         torch.set_flush_denormal(False)
@@ -207,3 +210,19 @@ def test_pairs_that_cannot_be_shared_equally_are_refused():
     mixed.trainer.accelerator, mixed.trainer.devices = "cpu", 2
     with pytest.raises(ConfigError, match="must be divisible by twice the number of devices, 2: "):
         choose(mixed)
+
+
+def test_parts_that_cannot_be_equal_are_refused():
+    """Asked again here: how many devices null means is known only now."""
+    with pytest.raises(ConfigError, match="must divide the 32 images of each process") as caught:
+        choose(config(accelerator="cpu", devices=2, accumulate_grad_batches=64))
+    (fault,) = caught.value.faults
+    assert (fault.key, fault.given) == ("trainer.accumulate_grad_batches", "64")
+
+
+@with_cuda
+def test_a_deterministic_training_runs(tmp_path):
+    """In a process of its own: PyTorch asks once what the library of products may do."""
+    words = "model=vit_nano accelerator=gpu trainer.deterministic=true debug.limit_batches=2 trainer.max_epochs=1"
+    done = python(str(ROOT / "train.py"), *words.split(), f"paths.output_dir={tmp_path}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -289,10 +289,22 @@ def test_mixed_images_count_by_how_much_of_each_class_is_in_them(small, loss):
     assert row["train/acc"] == pytest.approx(right, abs=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
-def test_mixed_images_train_in_other_precisions_and_with_more_classes_than_there_are(small, precision):
+class Types(Callback):
+    """Keeps of what type the logits are from which the loss is worked out."""
+
+    def __init__(self):
+        self.found = set()
+
+    def on_train_start(self, trainer, module):
+        module.register_forward_hook(lambda _, args, logits: self.found.add(logits.dtype))
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("bf16-mixed", torch.float32)])
+def test_mixed_images_train_in_other_precisions_and_with_more_classes_than_there_are(small, precision, dtype):
     words = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
-    assert np.isfinite(fit(small(*words)).metrics["test/loss"])
+    types = Types()
+    assert np.isfinite(fit(small(*words), callbacks=[types]).metrics["test/loss"])
+    assert types.found == {dtype}
 
 
 def test_a_batch_whose_loss_is_no_number_makes_the_mean_none():

@@ -75,7 +75,14 @@ from vitrine import compose
 from vitrine.training import fit as fitting
 
 class Watching(fitting.CleanStop):  # the callback that every process has
+    def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
+        if batch_idx == 0:
+            self.compare(module)  # the average
+
     def on_validation_end(self, trainer, module):
+        self.compare(module)  # what the next step goes on with
+
+    def compare(self, module):
         statistics = [one for layer in module.statistics for one in layer.buffers()]
         assert sum(one.double().abs().sum() for one in statistics) > 1
         values = torch.cat([one.detach().double().flatten() for one in (*statistics, *module.model.parameters())])
@@ -86,6 +93,7 @@ class Watching(fitting.CleanStop):  # the callback that every process has
 fitting.CleanStop = Watching
 if __name__ == "__main__":
     words = {WORDS!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
+    words += ["callbacks=[default,ema]"]
     words += ["paths.output_dir={tmp_path}"]
     fitting.fit(compose(words))
 """
@@ -93,7 +101,7 @@ if __name__ == "__main__":
     script.write_text(code)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the same") == 2 * 3
+    assert done.stdout.count("the same") == 2 * 3 * 2
 
 
 def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):

@@ -155,7 +155,7 @@ class TrainerConfig:
         accelerator: where to compute; ``auto`` takes a GPU if there is one.
         devices: processes, one per GPU, or so many on the CPU; null takes every GPU there is.
         precision: ``auto`` is bfloat16 where that is faster (training/devices.py), else float32. ``tf32`` is float32
-            whose matrix products a GPU rounds to 10 bits of mantissa.
+            whose matrix products and convolutions a GPU rounds to 10 bits of mantissa.
         compile: what PyTorch's compiler makes faster kernels of: ``blocks``, each by itself; the ``model``; the model
             as CUDA ``graphs``; or ``nothing``. ``auto`` tries where it pays (training/compilation.py).
         gradient_clip_val: largest norm of the gradient; null leaves it as it is.
@@ -367,9 +367,7 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     if not {"data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"} & broken:
         if problem := unequal_shares(config, devices):
             found.append(Fault("data.batch_size", str(data.batch_size), problem))
-        elif data.batch_size % (devices * parts):
-            each = f"{data.batch_size // devices} images of each process"
-            problem = f"must divide the {each}" if devices > 1 else f"must divide data.batch_size={data.batch_size}"
+        elif problem := unequal_parts(config, devices):
             found.append(Fault("trainer.accumulate_grad_batches", str(parts), problem))
     if "data.image_size" not in broken and augment.crop >= data.image_size:
         problem = f"must be smaller than the image, data.image_size={data.image_size}"
@@ -398,3 +396,11 @@ def unequal_shares(config: TrainConfig, devices: int, told: str = "trainer.devic
     if config.augment.mixes and devices > 1 and config.data.batch_size % (2 * devices):
         return f"must be divisible by twice {told}: augment.mixup and augment.cutmix take pairs"
     return ""
+
+
+def unequal_parts(config: TrainConfig, devices: int) -> str:
+    """What keeps each of ``devices`` processes from taking its share of a batch in equal parts."""
+    each = config.data.batch_size // devices
+    if each % config.trainer.accumulate_grad_batches == 0:
+        return ""
+    return f"must divide the {each} images of each process" if devices > 1 else f"must divide data.batch_size={each}"

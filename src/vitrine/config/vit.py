@@ -90,7 +90,7 @@ class ViTConfig:
         class_token_init: the class token starts at zeros, from N(0, 1), or from U(0, 1).
         position_init: learned positions start from N(0, 0.02), N(0, 1), or U(0, 1).
         zero_head: start the head at zero, so that all classes begin with equal chances.
-        pretrained: weights to start from instead: a name in timm's hub, or a file (models/pretrained.py).
+        pretrained: weights to start from instead: a name in timm's hub, or a file (training/pretrained.py).
     """
 
     image_size: int = number(ge=1, le=4096)

@@ -31,11 +31,6 @@ def device_memory(accelerator: str, devices: int) -> int | None:
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # PyTorch keeps what it has freed
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _of_machine(proc: Path) -> int:
     facts = _numbers(proc / "meminfo")
     if "MemAvailable:" in facts:

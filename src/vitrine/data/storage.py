@@ -7,6 +7,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.data import room
 from vitrine.data.pictures import Pictures
 from vitrine.data.sources import Images
+from vitrine.runs.provenance import cores
 
 # What of the free memory images may take. Of the machine's, less than half, as holding out validation images copies
 # them; of a GPU's, half, as the rest is for the model.
@@ -57,7 +58,7 @@ def choose(config: DataConfig, images: Images, accelerator: str, devices: int, m
     size, forced = _readable(total), f", as data.storage={config.storage} says"
     several = " in each process" if devices > 1 else ""
     if isinstance(images.train.images, Pictures):
-        workers = config.workers or max(1, min(MOST_WORKERS, room.cores() // devices))
+        workers = config.workers or max(1, min(MOST_WORKERS, cores() // devices))
         who = f"{workers} workers" if workers > 1 else "1 worker"
         why = (
             forced

@@ -1,7 +1,7 @@
 """Initial weights. ``INITS`` maps the word of ``model.init`` to a function that sets those of linear maps.
 
-Whatever the scheme, norms start at the identity, the class token at zero, and everything that is no linear map (tables,
-registers, frequencies, a pool's query) as its own module says.
+Whatever the scheme, norms start at the identity, and everything that is no linear map (class token, tables, registers,
+frequencies, a pool's query) as its own module says.
 """
 
 import math

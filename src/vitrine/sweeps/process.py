@@ -21,7 +21,7 @@ from types import FrameType
 
 from vitrine.config.multirun import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
-from vitrine.runs.provenance import command_began
+from vitrine.runs.provenance import command_began, cores
 from vitrine.sweeps.queue import Source
 from vitrine.sweeps.trial import Busy, Trial, carry_out, died, no_time_for_another, outcome
 
@@ -79,7 +79,7 @@ def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
     Raises:
         ConfigError: there is less than ``launcher`` asks for.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = cores()
     on_cpu = all(trial.config.trainer.accelerator == "cpu" for trial in trials)
     gpus = [] if on_cpu or not any(map(os.path.exists, GPU_DRIVERS)) else _gpus()
     if gpus:
@@ -93,13 +93,13 @@ def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
             there = f"{len(gpus)} GPUs, {each} for each trial"
             hint = f"launcher.workers={len(groups)}, or launcher.per_gpu={-(-workers // max(1, len(gpus) // each))}"
             raise ConfigError([Fault("launcher.workers", str(workers), f"there are {there}", hint)])
-        threads = launcher.threads or max(1, cores // workers)
+        threads = launcher.threads or max(1, available // workers)
         return [Place(threads, group) for group in groups[:workers]]
-    workers = launcher.workers or max(1, cores // (launcher.threads or 2))
-    threads = launcher.threads or max(1, cores // workers)
-    if workers * threads > cores:
-        problem = f"needs {workers * threads} cores, {threads} for each trial; there are {cores}"
-        hint = f"launcher.workers={cores // threads}" if threads <= cores else f"launcher.threads={cores}"
+    workers = launcher.workers or max(1, available // (launcher.threads or 2))
+    threads = launcher.threads or max(1, available // workers)
+    if workers * threads > available:
+        problem = f"needs {workers * threads} cores, {threads} for each trial; there are {available}"
+        hint = f"launcher.workers={available // threads}" if threads <= available else f"launcher.threads={available}"
         raise ConfigError([Fault("launcher.workers", str(workers), problem, hint)])
     return [Place(threads)] * workers
 
@@ -202,7 +202,7 @@ def _context() -> ForkServerContext:
 
 
 def _gpus() -> list[str]:
-    """GPUs that PyTorch can use here, asked of a process of its own: this one has not imported it."""
+    """GPUs that PyTorch can use here, asked of a process of its own: this one need not import it for that."""
     context = _context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_gpus, args=(sender,))

@@ -1,9 +1,11 @@
 """An average over the weights of the steps, kept beside the model and validated, tested and saved in its place."""
 
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from torch import Tensor
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 
 
 class ExponentialMovingAverage(WeightAveraging):
@@ -12,6 +14,9 @@ class ExponentialMovingAverage(WeightAveraging):
     Lightning makes its copy of the model before the model is moved to its device, and would bring every weight back to
     the CPU after every step. Here the copy is where the training is, and only the count of steps is on the CPU.
 
+    Averaged is what a checkpoint holds: weights and running statistics, not tables that never change. Counts, as batch
+    normalisation has one, are copied.
+
     Args:
         decay: what the average keeps of itself in a step, in (0, 1). It rises to that as (1 + n) / (10 + n) with the
             steps n before, as in TensorFlow's ExponentialMovingAverage, so that a short run's average is not mostly
@@ -19,7 +24,7 @@ class ExponentialMovingAverage(WeightAveraging):
     """
 
     def __init__(self, decay: float) -> None:
-        super().__init__(multi_avg_fn=self._take_in)
+        super().__init__()
         self.decay = decay
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -29,12 +34,18 @@ class ExponentialMovingAverage(WeightAveraging):
         if (average := self._average_model) is not None:
             average.n_averaged = torch.zeros_like(average.n_averaged, device="cpu")
 
-    @torch.no_grad()
-    def _take_in(self, averages: list[Tensor], currents: list[Tensor], _: Tensor | int) -> None:
-        """Change ``averages``, all of one dtype, by a step; counts, as batch normalisation has one, are copied."""
-        if not averages[0].is_floating_point():
-            torch._foreach_copy_(averages, currents)
-            return
-        assert self._average_model is not None
-        before = int(self._average_model.n_averaged)
-        torch._foreach_lerp_(averages, currents, 1 - min(self.decay, (1 + before) / (10 + before)))
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: Any, batch_idx: int
+    ) -> None:
+        """Change the average by a step; the first one is copied."""
+        average = self._average_model
+        assert average is not None
+        before = int(average.n_averaged)
+        rate = 1 - min(self.decay, (1 + before) / (10 + before)) if before else 1.0
+        pairs = list(zip(average.module.state_dict().values(), pl_module.state_dict().values(), strict=True))
+        fractional = [pair for pair in pairs if pair[0].is_floating_point()]
+        whole = [pair for pair in pairs if not pair[0].is_floating_point()]
+        torch._foreach_lerp_([one for one, _ in fractional], [now for _, now in fractional], rate)
+        if whole:
+            torch._foreach_copy_([one for one, _ in whole], [now for _, now in whole])
+        average.n_averaged += 1

@@ -62,7 +62,8 @@ class Classifier(pl.LightningModule):
     It steps its optimiser itself (Lightning's manual optimisation), which costs less than to be called back for it.
 
     Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, ``val/loss`` and ``val/acc``
-    after each validation. ``test/loss`` and ``test/acc`` are among the trainer's metrics only. Losses are in nats.
+    after each validation, with ``callbacks.test_curve`` also ``test/loss`` and ``test/acc``, which else are among the
+    trainer's metrics only. Losses are in nats.
 
     Args:
         config: of the run; stored in checkpoints as a plain dict.
@@ -101,8 +102,12 @@ class Classifier(pl.LightningModule):
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W), uint8 or mixed and float, in [0, 255] -> (B, num_classes) logits."""
-        return self.model(self.normalised(images))
+        """(B, C, H, W), uint8 or mixed and float, in [0, 255] -> (B, num_classes) logits, of no half precision.
+
+        So that the loss is worked out in float32 in mixed precision too; autocast sees to that on CPUs only.
+        """
+        logits: Tensor = self.model(self.normalised(images))
+        return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def normalised(self, images: Tensor) -> Tensor:
         """(B, C, H, W) in [0, 255] -> float, as the model takes them."""
@@ -117,13 +122,8 @@ class Classifier(pl.LightningModule):
         # A checkpoint's come before there is a device.
         self.recent = [(loss.to(self.device), right.to(self.device)) for loss, right in self.recent]
 
-    def on_validation_start(self) -> None:
-        """Validate the same model in every process."""
-        self.share_statistics()
-
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make dropout a function of seed, step and process, so that nothing random has to be saved."""
-        self.share_statistics()
         seed = mix(self.config.seed, self.global_step, self.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond: it formats the call stack
         if self.device.type != "cpu":
@@ -146,6 +146,7 @@ class Classifier(pl.LightningModule):
         with self.outside_autocast():
             self.optimizer.step()
         self.schedule.step()
+        self.share_statistics()  # before a callback averages them
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -207,7 +208,7 @@ class Classifier(pl.LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a batch to the test metrics and keep its logits."""
         if (logits := self._measure("test", batch)) is not None:
-            self.test_outputs.append((logits.float().cpu(), batch[1].cpu()))
+            self.test_outputs.append((logits.cpu(), batch[1].cpu()))
 
     def on_test_epoch_end(self) -> None:
         """Log the test metrics."""

@@ -5,6 +5,7 @@ benchmarks/rules.py`` measures what they go by.
 """
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from vitrine.config.schema import TrainConfig, unequal_shares
+from vitrine.config.schema import TrainConfig, unequal_parts, unequal_shares
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
 from vitrine.training.launched import launched
@@ -69,22 +70,26 @@ class Hardware:
 
         Gradients near zero would slow a CPU down several times: they count as zero. Memory that a step frees is kept
         for the next one. In bf16-mixed, what little is multiplied in float32 may be rounded as in tf32, which is more
-        exact than bfloat16.
+        exact than bfloat16; in 32-true nothing is, nor in convolutions, where PyTorch would.
 
         To be entered before anything is computed: PyTorch's threads flush as the one that started them did then, and
         those that are there already stay as they are.
         """
         flushed = torch.finfo(torch.float64).tiny / 2 == 0
-        before = torch.get_float32_matmul_precision()
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
         rounded = self.accelerator == "cuda" and self.precision in ("tf32", "bf16-mixed")
+        if self.accelerator == "cuda":  # trainer.deterministic needs it; read once, at the process's first product
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         try:
             torch.set_flush_denormal(True)
             torch.set_float32_matmul_precision("high" if rounded else "highest")
+            torch.backends.cudnn.allow_tf32 = rounded
             with freed_memory_kept():
                 yield
         finally:
             torch.set_flush_denormal(flushed)
-            torch.set_float32_matmul_precision(before)
+            torch.set_float32_matmul_precision(before[0])
+            torch.backends.cudnn.allow_tf32 = before[1]
 
 
 @contextmanager
@@ -133,6 +138,8 @@ def choose(config: TrainConfig) -> Hardware:
         raise ConfigError([Fault("trainer.devices", str(devices), f"{there}there are {gpus()} GPUs here")])
     if problem := unequal_shares(config, devices, "the number of devices, {}"):
         raise ConfigError([Fault("data.batch_size", str(config.data.batch_size), problem)])
+    if problem := unequal_parts(config, devices):
+        raise ConfigError([Fault("trainer.accumulate_grad_batches", str(trainer.accumulate_grad_batches), problem)])
     precision = trainer.precision
     if precision == "auto":
         precision = "bf16-mixed" if _bf16_pays(accelerator, config.model.dim) else "32-true"

@@ -213,12 +213,12 @@ def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: S
     record.update(**facts)
     started = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, run.hardware, facts, data.sizes, data.storage.line, started)
+    speed = Speed(flops, _machine(run.hardware))
+    forget_peak_memory(run.hardware)  # of measuring the machine
     with RunLogger(record, done, invite(config, record, done, run.group, run.varies, run.stop_by)) as logger:
-        progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
-        speed = Speed(flops, _machine(run.hardware))
-        forget_peak_memory()  # of measuring the machine
-        compiled: list[Compiled] = []
         starting = time.time() - run.began  # what metrics.csv's seconds leave out
+        progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
+        compiled: list[Compiled] = []
 
         def tell(what: Compiled) -> None:
             compiled.append(what)
@@ -232,7 +232,7 @@ def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: S
         processes.part()  # what follows is done by one process alone
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
         figures = speed.figures | _start_up(run, speed, compiled)
-        record.update(speed=figures, **peak_memory())
+        record.update(speed=figures, **peak_memory(run.hardware))
         pictures = {"curves": draw_curves(record)}
         module = classifier_from(config, read_checkpoint(record.best))
         if data.test is not None:

@@ -11,12 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import ViTConfig
 from vitrine.models import VisionTransformer
-from vitrine.training.devices import DTYPES
+from vitrine.training.devices import DTYPES, Hardware
 
 
-def forget_peak_memory() -> None:
+def forget_peak_memory(hardware: Hardware) -> None:
     """Count the most GPU memory from now on."""
-    if torch.cuda.is_available():
+    if hardware.accelerator == "cuda":
         torch.cuda.reset_peak_memory_stats()
 
 
@@ -30,11 +30,11 @@ def flops_per_image(config: ViTConfig) -> int:
     return int(counter.get_total_flops())
 
 
-def peak_memory() -> dict[str, int]:
-    """Most memory this process has held, in bytes: ``peak_memory``, and ``peak_gpu_memory`` where there is a GPU."""
+def peak_memory(hardware: Hardware) -> dict[str, int]:
+    """Most memory this process has held, in bytes: ``peak_memory``, and ``peak_gpu_memory`` on a CUDA GPU."""
     unit = 1 if sys.platform == "darwin" else 1024
     peak = {"peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-    if torch.cuda.is_available():
+    if hardware.accelerator == "cuda":
         peak["peak_gpu_memory"] = torch.cuda.max_memory_allocated()
     return peak
 
