@@ -10,7 +10,7 @@ import argparse
 import json
 import shutil
 
-from running import ROOT, SEEDS, finished_runs, in_words, summary, take, train_seeds, write_between, write_heads
+from running import ROOT, SEEDS, costs, finished_runs, summary, take, train_seeds, write_between, write_heads
 
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
@@ -57,10 +57,7 @@ def start_up() -> dict[str, float]:
 
 def write_table(results: dict) -> None:
     """Put the table between its two marks in README.md."""
-    lines = ["| command | test accuracy | time, start to end | peak memory |", "|---|---|---|---|"]
-    for one in results["runs"].values():
-        accuracy, seconds = in_words(one)
-        lines.append(f"| `{one['command']}` | {accuracy} | {seconds} | {one['memory'] / 1e9:.2f} GB |")
+    lines = costs(results["runs"].values())
     first = results["runs"]["vit_tiny"]
     answers = ", ".join(f"{name} in {seconds} s" for name, seconds in results["start_up"].items())
     lines += [

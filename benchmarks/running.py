@@ -160,6 +160,15 @@ def in_words(one: dict[str, Any]) -> tuple[str, str]:
     return f"{one['mean']:.4f} ± {one['half_interval']:.4f}", seconds
 
 
+def costs(summaries: Iterable[dict[str, Any]]) -> list[str]:
+    """A table: what each command reaches, and what it costs."""
+    lines = ["| command | test accuracy | time, start to end | peak memory |", "|---|---|---|---|"]
+    for one in summaries:
+        accuracy, seconds = in_words(one)
+        lines.append(f"| `{one['command']}` | {accuracy} | {seconds} | {one['memory'] / 1e9:.2f} GB |")
+    return lines
+
+
 def write_heads(summaries: Iterable[dict[str, Any]]) -> None:
     """Say in each recipe what it costs and reaches, in the line that begins with "Measured:"."""
     for one in summaries:

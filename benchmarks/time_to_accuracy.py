@@ -1,5 +1,7 @@
 """How long recipes take to an accuracy, from the command's start: docs/time_to_accuracy.md, with a table and a picture.
 
+Also a table in README.md, and the heads of the recipes.
+
 python benchmarks/time_to_accuracy.py cifar10/cpu                        # runs the seeds that are missing, then writes
 python benchmarks/time_to_accuracy.py cifar10/best trainer.max_time=10m  # in slices: ends with 75, the same goes on
 python benchmarks/time_to_accuracy.py --table                            # only writes
@@ -14,12 +16,15 @@ from typing import Any
 
 from running import (
     ROOT,
+    SEEDS,
     WITHOUT_EFFECT,
+    costs,
     finished_runs,
     in_words,
     names_and_overrides,
     summary,
     train_seeds,
+    write_between,
     write_heads,
 )
 
@@ -75,6 +80,7 @@ def main() -> None:
         rows = [f'"{name}": {json.dumps(known[name])}' for name in RECIPES if name in known]
         JSON.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     write_page(known)
+    write_between(ROOT / "README.md", "time_to_accuracy", told(known))
     write_heads(known.values())
 
 
@@ -124,6 +130,15 @@ def write_page(known: dict[str, Any]) -> None:
         )
     text += "\n`python benchmarks/time_to_accuracy.py RECIPE` measures a row; `--help` says how to do so in slices.\n"
     PAGE.write_text(text)
+
+
+def told(known: dict[str, Any]) -> list[str]:
+    """What README.md says of it: what was measured, and which recipes were not yet."""
+    places = "; ".join(sorted({f"{one['machine']}, {one['device']}, torch {one['torch']}" for one in known.values()}))
+    missing = ", ".join(f"`{recipe}`" for recipe in RECIPES if recipe not in known)
+    seeds = ", ".join(map(str, SEEDS))
+    said = [f"Means over seeds {seeds} with 95 % intervals (Student's t), on {places}."]
+    return [*costs(known.values()), "", *said, *([f"Not yet measured: {missing}."] if missing else [])]
 
 
 def row(recipe: str, one: dict[str, Any] | None, columns: int) -> str:

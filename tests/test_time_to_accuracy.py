@@ -58,6 +58,24 @@ def test_a_row_says_how_many_seeds_got_there(benchmark):
     ]
 
 
+def test_the_readme_says_what_was_measured_and_what_was_not(benchmark):
+    one = {
+        "command": "python train.py experiment=cifar10/cpu",
+        "mean": 0.8,
+        "half_interval": 0.01,
+        "seconds": [30.0, 32.4],
+        "memory": 1_810_000_000,
+        "machine": "a",
+        "device": "CPU, 2 threads",
+        "torch": "2",
+    }
+    *_, row, _, seeds, rest = benchmark.told({"cifar10/cpu": one})
+    assert row == "| `python train.py experiment=cifar10/cpu` | 0.8000 ± 0.0100 | 30 to 32 s | 1.81 GB |"
+    assert seeds.endswith("on a, CPU, 2 threads, torch 2.")
+    assert rest == "Not yet measured: `cifar10/fast`, `cifar10/best`, `cifar10/stem`."
+    assert not any("Not yet" in line for line in benchmark.told(dict.fromkeys(benchmark.RECIPES, one)))
+
+
 def test_a_time_limit_is_for_all_seeds_together(benchmark, monkeypatch, capsys):
     running = sys.modules["running"]
     words = ["experiment=cifar10/cpu", "trainer.max_time=10m"]
