@@ -15,7 +15,8 @@ from vitrine.compare.statistics import Interval
 
 OUT = ROOT / "outputs" / "defaults"
 BASE = "model=vit_tiny"
-CHOICES = ["", "position=learned", "augment=none", "augment=light", "optimizer.lr=5e-4", "model.init=paper", "pool=cls"]
+CHOICES = ["", "position=learned", "augment=none", "augment=light", "model.init=paper", "pool=cls"]
+CHOICES += ["optimizer.lr=5e-4", "optimizer.lr=2e-3"]  # half and twice the default, 1.04e-3
 HEAD = f"""# How the defaults were chosen
 
 `python train.py {BASE}` is what a newcomer types first: its defaults must learn 1,293 small images in {{epochs}}
