@@ -30,7 +30,7 @@ def chosen(monkeypatch, data_config):
     def call(images, hardware=CPU, memory=math.inf, gpu=10**12, cores=4, **changes):
         free = gpu if hardware[0] == "cuda" else None
         monkeypatch.setattr(room, "device_memory", lambda *_: free)
-        monkeypatch.setattr(room, "cores", lambda: cores)
+        monkeypatch.setattr("vitrine.data.storage.cores", lambda: cores)
         return choose(data_config(name="imagefolder", **changes), images, *hardware, memory)
 
     return call
