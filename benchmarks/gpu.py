@@ -73,12 +73,11 @@ def agreement(device: str) -> list[list[Any]]:
     rows = []
     for position in POSITIONS:
         config = compose([f"position={position}", "model=vit_tiny", "depth=4", "trainer.precision=32-true"])
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
         torch.manual_seed(0)
         model = VisionTransformer(config.model).eval()
         images = torch.randn(8, config.model.in_channels, config.model.image_size, config.model.image_size)
-        found = {place: logits_and_gradient(model.to(place), images.to(place)) for place in ("cpu", device)}
+        with choose(config).set_up():  # nothing is rounded
+            found = {place: logits_and_gradient(model.to(place), images.to(place)) for place in ("cpu", device)}
         differences = [float((a - b).abs().max()) for a, b in zip(found["cpu"], found[device], strict=True)]
         rows.append([position, *(f"{one:.1e}" for one in differences)])
     return rows

@@ -24,6 +24,7 @@ def averaging(module, device="cpu", decay=0.9):
     callback = ExponentialMovingAverage(decay)
     callback.setup(trainer, module, "fit")
     module.to(device)
+    callback.on_train_start(trainer, module)
     return callback, trainer
 
 

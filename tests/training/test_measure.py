@@ -51,6 +51,8 @@ def test_peak_memory_is_what_the_system_says_in_bytes():
     (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     assert peak["peak_memory"] == pytest.approx(kibibytes * 1024, rel=0.02)
     assert "peak_gpu_memory" not in peak
+    there = peak_memory(choose(compose(["accelerator=auto"])))
+    assert ("peak_gpu_memory" in there) == torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
 
 
 class ExponentialMovingAverage(WeightAveraging):
@@ -34,6 +35,17 @@ class ExponentialMovingAverage(WeightAveraging):
         if (average := self._average_model) is not None:
             average.n_averaged = torch.zeros_like(average.n_averaged, device="cpu")
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find, once, what is averaged and from what: tensors that stay where they are."""
+        assert self._average_model is not None
+        pairs = zip(self._average_model.module.state_dict().values(), pl_module.state_dict().values(), strict=True)
+        self._fractional: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self._whole: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for pair in pairs:
+            kind = self._fractional if pair[0].is_floating_point() else self._whole
+            for tensors, tensor in zip(kind, pair, strict=True):
+                tensors.append(tensor)
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: Any, batch_idx: int
     ) -> None:
@@ -42,10 +54,7 @@ class ExponentialMovingAverage(WeightAveraging):
         assert average is not None
         before = int(average.n_averaged)
         rate = 1 - min(self.decay, (1 + before) / (10 + before)) if before else 1.0
-        pairs = list(zip(average.module.state_dict().values(), pl_module.state_dict().values(), strict=True))
-        fractional = [pair for pair in pairs if pair[0].is_floating_point()]
-        whole = [pair for pair in pairs if not pair[0].is_floating_point()]
-        torch._foreach_lerp_([one for one, _ in fractional], [now for _, now in fractional], rate)
-        if whole:
-            torch._foreach_copy_([one for one, _ in whole], [now for _, now in whole])
+        torch._foreach_lerp_(*self._fractional, rate)
+        if self._whole[0]:
+            torch._foreach_copy_(*self._whole)
         average.n_averaged += 1
