@@ -28,7 +28,7 @@ def main() -> None:
     """Run, collect, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="run nothing")
-    parser.add_argument("--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie")
+    parser.add_argument("--data-root", default="data", help="where MNIST and CIFAR-10 lie, or are downloaded to")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}; all, if none is named")
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(COMMANDS)):

@@ -122,7 +122,7 @@ def main() -> None:
         "each kernel does once for every image and head.",
         columns=["its own loops, s", "ours, s", "ratio"],
         rows=[[*epochs, in_words(gain)]],
-        claims={"tutorial T2's model, epoch against its own per-sample loops": in_words(gain)},
+        claims={"`experiment=tutorials/pulfer_mnist/faithful`, epoch against its own per-sample loops": in_words(gain)},
     )
 
 

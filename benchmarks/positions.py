@@ -1,4 +1,4 @@
-"""Every positional scheme under one recipe and with as many epochs: the sweeps, and docs/positions.md from them.
+"""Every positional scheme under one recipe, for the same number of epochs: the sweeps, and docs/positions.md.
 
 python benchmarks/positions.py            # both data sets; what was stopped goes on, what is done is not done again
 python benchmarks/positions.py mnist hydra/launcher=process launcher.threads=1
@@ -30,9 +30,10 @@ DATA = {
 }
 HEAD = """# Which positions?
 
-Every positional scheme of `position=`, under one recipe, with as many epochs, and five seeds each. Trainings are short
-and the models small (`vit_nano`, 0.2 million parameters, patches of 4 pixels), as a CPU allows: what a scheme gives
-early shows, what it gives after hundreds of epochs does not. Nothing was chosen by these test accuracies.
+Every positional scheme of `position=`, under one recipe, with the same number of epochs, and five seeds each.
+Trainings are short and the models small (`vit_nano`, 0.2 million parameters, patches of 4 pixels), as a CPU allows:
+what a scheme gives early shows, what it gives after hundreds of epochs does not. Nothing was chosen by these test
+accuracies.
 
 Differences are from the table that most ViTs learn (`position=learned`), paired by seed, with a 95 % interval
 (Student's t) and p-values after Holm's correction; [comparing.md](comparing.md) says how. What each scheme costs is in
@@ -46,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
-    parser.add_argument("--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie")
+    parser.add_argument("--data-root", default="data", help="where MNIST and CIFAR-10 lie, or are downloaded to")
     parser.add_argument("words", nargs="*", metavar="NAME|KEY=VALUE", help=f"{' or '.join(DATA)}; overrides")
     options = parser.parse_args()
     asked, overrides = names_and_overrides(parser, options.words, DATA, WITHOUT_EFFECT_ON_A_SWEEP)

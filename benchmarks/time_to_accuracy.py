@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--quick", action="store_true", help="small, to see that it works; writes nothing")
-    parser.add_argument("--data-root", default="../shared/data", help="where CIFAR-10 lies")
+    parser.add_argument("--data-root", default="data", help="where CIFAR-10 lies, or is downloaded to")
     parser.add_argument("words", nargs="*", metavar="RECIPE|KEY=VALUE", help=f"of {', '.join(RECIPES)}; then overrides")
     options = parser.parse_args()
     recipes, overrides = names_and_overrides(parser, options.words, RECIPES, WITHOUT_EFFECT)

@@ -54,13 +54,13 @@ TIMM = """
 ## Against timm's equal model
 
 The same formula with the same weights (tests/models/test_against_timm.py), but that BEiT, timm's `position=relative`,
-has no bias for keys. Slowest first. The slowest takes {slowest:.2f} times as long as timm's.
+has no bias for keys. Slowest first, by the geometric mean of a row; the largest ratio of all is {slowest:.2f}.
 
 """
 OURS = f"""
 ## Against `{PLAIN}`
 
-Vitrine's own models, all but one choice the same. Slowest first within each group.
+Vitrine's own models, all but one choice the same. Slowest first within each group, likewise.
 
 """
 

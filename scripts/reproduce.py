@@ -6,7 +6,8 @@ python scripts/reproduce.py --oddities                       # also what each od
 python scripts/reproduce.py --table                          # runs nothing, only writes the page
 
 Runs lie under outputs/reproductions/TUTORIAL/VARIANT/seed-N. A finished one is never run again, an interrupted one goes
-on from its last checkpoint. docs/reproductions.md, its JSON and its pictures are made from run folders alone.
+on from its last checkpoint. docs/reproductions.md, its JSON and its pictures are made from run folders; what the JSON
+says of runs that are not there stays until as many have been trained for as long.
 """
 
 import argparse
@@ -191,9 +192,7 @@ def main() -> None:
     parser.add_argument("--oddities", action="store_true", help="also change one oddity at a time")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time, which share the CPU's cores")
     parser.add_argument("--table", action="store_true", help="run nothing")
-    parser.add_argument(
-        "--data-root", default="../shared/data", help="where MNIST and CIFAR-10 lie, or are downloaded to"
-    )
+    parser.add_argument("--data-root", default="data", help="where MNIST and CIFAR-10 lie, or are downloaded to")
     parser.add_argument("--pictures", help="a folder of pictures in train/CLASS/ and test/CLASS/, for vit_base_anatomy")
     parser.add_argument("--cache-dir", default="data/cache")
     parser.add_argument("--words", nargs="*", default=[], help="more for train.py: accelerator=gpu")

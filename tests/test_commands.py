@@ -249,6 +249,7 @@ def test_help_shows_commands_groups_and_keys(train):
         "python train.py model=vit_tiny",
         "position: alibi2d, conv, learned, learned2d, none, relative, rope, rope_mixed, sincos1d, sincos2d",
         "weight_decay: 0.05",
+        f"hydra/launcher: basic, {', '.join(sorted(path.stem for path in (ROOT / 'conf/hydra/launcher').iterdir()))}",
     ):
         assert shown in done.stdout
 

@@ -85,6 +85,26 @@ def test_what_is_finished_stays_what_was_interrupted_goes_on_and_the_page_says_w
         assert (tmp_path / f"docs/images/pulfer_mnist_{picture}.png").stat().st_size > 1000, picture
 
 
+def test_what_was_measured_before_stays_until_as_many_runs_have_been_trained_for_as_long(reproduce, page, tmp_path):
+    whole = json.loads((ROOT / "docs" / "reproductions.json").read_text())
+    known = tmp_path / "docs" / "reproductions.json"
+    known.parent.mkdir()
+    known.write_text(json.dumps(whole))
+    reproduce("--seeds", "1")
+    assert json.loads(known.read_text()) == whole
+    head = (tmp_path / "experiments/pulfer_mnist/faithful.yaml").read_text()
+    assert head == (ROOT / "conf/experiment/tutorials/pulfer_mnist/faithful.yaml").read_text()
+
+    less = json.loads(json.dumps(whole))
+    less["pulfer_mnist"]["variants"]["faithful"] |= {"seeds": [0], "epochs": 1}
+    known.write_text(json.dumps(less))
+    reproduce("--table")
+    found = json.loads(known.read_text())
+    (run,) = (tmp_path / "out/pulfer_mnist/faithful/seed-0/runs").iterdir()
+    assert found["pulfer_mnist"]["variants"]["faithful"]["test/acc"] == [RunRecord(run).metrics["test/acc"]]
+    assert found["comsci_mnist"] == whole["comsci_mnist"]
+
+
 def test_an_unknown_tutorial_is_told_with_those_there_are(reproduce, capsys):
     with pytest.raises(SystemExit):
         reproduce(tutorial="pulfer")

@@ -9,8 +9,8 @@ from vitrine.errors import ConfigError, Fault
 from vitrine.training.devices import gpus
 
 CONF = Path(__file__).parents[2] / "conf"
-# Hydra's own, what is true of one machine only, W&B's own, and what is of a multirun (test_space.py).
-APART = {"hydra", "local", "wandb_sweeps", "sweep"}
+# Hydra's own, what is true of one machine only, and what is of a multirun (test_space.py).
+APART = {"hydra", "local", "sweep"}
 OPTIONS = sorted(
     (group.name, option.relative_to(group).with_suffix("").as_posix())
     for group in CONF.iterdir()

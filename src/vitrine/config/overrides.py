@@ -166,7 +166,7 @@ def _all_groups(loader: ConfigLoader) -> frozenset[str]:
 def _groups(loader: ConfigLoader, parent: str = "") -> Iterator[str]:
     for group in loader.get_group_options(parent, ObjectType.GROUP):
         path = f"{parent}/{group}" if parent else group
-        if not path.startswith((*_HYDRA, "wandb_sweeps")):  # W&B's own, which lies there for people to find
+        if not path.startswith(_HYDRA):
             yield path
             yield from _groups(loader, path)
 

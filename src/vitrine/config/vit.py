@@ -281,7 +281,7 @@ def missing_weights(source: str) -> str:
     """What keeps ``pretrained=source`` from being read, as far as can be told at once; "" if nothing does."""
     if Path(source).suffix in WEIGHT_FILES:
         return "" if Path(source).is_file() else "there is no such file"
-    return "" if find_spec("timm") else "weights by name take pip install 'vitrine[pretrained]'"
+    return "" if find_spec("timm") else "weights by name take timm: pip install -e '.[pretrained]'"
 
 
 def vit_config_from(values: dict[str, object]) -> ViTConfig:

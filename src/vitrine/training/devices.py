@@ -29,8 +29,8 @@ DTYPES = {
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
-# Below this width float32 is kept on a CPU: in narrow models the work between the matrix products, which stays in
-# float32, and the casts take as long as the products save.
+# Below this width float32 is kept on a CPU: a step of so narrow a model is short, and bfloat16 would save a fifth of it
+# (docs/speed.md), since the work between the matrix products stays in float32.
 LEAST_WIDTH_FOR_CPU_BF16 = 64
 
 

@@ -1,7 +1,7 @@
 """Weights that someone has trained before: where they come from, and what is done to make them fit.
 
 ``model.pretrained=NAME`` names weights in timm's hub, as ``vit_base_patch16_224.augreg_in21k``, which takes the extra
-``vitrine[pretrained]``; ``model.pretrained=FILE`` is a state dict in a .safetensors, .pth, .pt or .bin file, or a
+``pretrained``; ``model.pretrained=FILE`` is a state dict in a .safetensors, .pth, .pt or .bin file, or a
 checkpoint of vitrine. Names of parameters are timm's.
 
 Patches of another size are resized, positions interpolated, colour filters added up for grey images, and the head left
@@ -116,7 +116,7 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
             return None, load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except ImportError:
-        raise RunError("reading .safetensors files takes: pip install 'vitrine[pretrained]'") from None
+        raise RunError("reading .safetensors files takes: pip install -e '.[pretrained]'") from None
     except Exception as error:  # what is no state dict can fail in any way
         raise RunError(f"{path} is damaged, or holds more than tensors: {first_line(error)}") from None
     for key in ("state_dict", "model"):  # where training scripts put it
