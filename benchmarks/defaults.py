@@ -29,7 +29,7 @@ or less is {{image:.4f}}, so the loss says more than the accuracy.
 |---|---|---|---|
 """
 TAIL = """
-Written by `python benchmarks/defaults.py` from run folders; {precision} on {machine}.
+Written by `python benchmarks/defaults.py` from run folders; {precision} on {machine}; {device}.
 """
 
 
@@ -50,11 +50,12 @@ def folder(choice: str) -> Path:
 
 def page() -> str:
     """docs/defaults.md."""
-    if not (defaults := finished_runs(folder(""))):
-        raise SystemExit(f"there are no runs of {BASE} yet; without --table they are trained")
+    defaults = finished_runs(folder(""))
+    if len(defaults) < len(SEEDS):
+        raise SystemExit(f"{BASE} has {len(defaults)} of {len(SEEDS)} runs; without --table they are trained")
     first = defaults[0]
     val = first["images"]["val"]
-    rows = []
+    rows, devices = [], set()
     for choice in CHOICES:
         runs = finished_runs(folder(choice))
         if len(runs) < len(SEEDS):
@@ -62,10 +63,12 @@ def page() -> str:
         cells = [str(Interval.of([run[key] for run in runs])) for key in ("val/acc", "val/loss")]
         above = [run["val/loss"] - default["val/loss"] for run, default in zip(runs, defaults, strict=True)]
         cells.append(str(Interval.of(above)) if choice else "")
+        devices |= {run["device"] for run in runs}
         rows.append(f"| `{f'{BASE} {choice}'.strip()}` | {' | '.join(cells)} |")
     head = HEAD.format(train=first["images"]["train"], epochs=first["epochs"], val=val, image=1 / val)
     machine = f"{first['machine']['processor']}, {first['machine']['cores']} cores"
-    return head + "\n".join(rows) + "\n" + TAIL.format(precision=first["precision"], machine=machine)
+    device = " or ".join(sorted(devices))
+    return head + "\n".join(rows) + "\n" + TAIL.format(precision=first["precision"], device=device, machine=machine)
 
 
 if __name__ == "__main__":

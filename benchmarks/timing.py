@@ -20,7 +20,6 @@ from vitrine.runs.provenance import code, machine
 
 JSON = ROOT / "benchmarks" / "speed.json"
 PAGE = ROOT / "docs" / "speed.md"
-ORDER = ("input_path", "step", "trainer", "per_sample", "memory", "growth", "rules")
 HEAD = """# How fast it is, and how that was measured
 
 Each part was measured by its own command, in one process and in turn, on the machine that stands below it; what was
@@ -88,7 +87,7 @@ def publish(
     where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
     found[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, "machine": where}
     found[name]["commit"] = code()[0].get("commit")
-    JSON.write_text(json.dumps({key: found[key] for key in ORDER if key in found}, indent=1) + "\n")
+    JSON.write_text(json.dumps(found, indent=1) + "\n")
     write_pages()
     print("\n".join(["", title, *table(columns, rows), *(f"{claim}: {figure}" for claim, figure in claims.items())]))
 

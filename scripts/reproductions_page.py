@@ -44,19 +44,22 @@ def folder_of(tutorial: Path, variant: str) -> Path:
 def write_page(tutorials: Mapping[str, Any], out: Path) -> None:
     """Write the page from the finished runs under ``out``, and from what was measured before where there are fewer."""
     PICTURES.mkdir(parents=True, exist_ok=True)
-    page = DOCS / "reproductions.json"
-    known = json.loads(page.read_text()) if page.exists() else {}
-    found = {name: collect(tutorial, out / name, known.get(name, {})) for name, tutorial in tutorials.items()}
+    record = DOCS / "reproductions.json"
+    known = json.loads(record.read_text()) if record.exists() else {}
+    found = {
+        name: collect(tutorial, out / name, known.get(name, {}).get("variants", {}))
+        for name, tutorial in tutorials.items()
+    }
     lines = ["| tutorial | reported | faithful | corrected | parameters | seconds an epoch (reported) |"]
     lines += ["|---|---|---|---|---|---|"]
     lines += [row(tutorials[name], facts) for name, facts in found.items()]
     sections = [section(name, tutorials[name], facts, out / name) for name, facts in found.items()]
     measured_on = sorted(
-        {f"{facts['machine']}, {one['device']}" for facts in found.values() for one in facts["variants"].values()}
+        {f"{one['machine']}, {one['device']}" for facts in found.values() for one in facts["variants"].values()}
     )
     tail = f"\nMeasured on {'; '.join(measured_on)}, at times beside other runs. {SPEED}\n" if measured_on else ""
     (DOCS / "reproductions.md").write_text(HEAD + "\n".join(lines) + "\n" + tail + "".join(sections))
-    page.write_text(json.dumps(found, indent=2) + "\n")
+    record.write_text(json.dumps(found, indent=2) + "\n")
     for name, facts in found.items():
         for variant in ("faithful", "corrected"):
             write_head(EXPERIMENTS / name / f"{variant}.yaml", tutorials[name], facts, variant)
@@ -67,7 +70,7 @@ def write_head(path: Path, tutorial: Any, facts: Mapping[str, Any], variant: str
     one = facts["variants"].get(variant)
     said = "not yet."
     if one is not None and one["epochs"] >= tutorial.epochs:
-        cost = f"{one['seconds_per_epoch']:.0f} s an epoch; {facts['machine']}, {one['device']}"
+        cost = f"{one['seconds_per_epoch']:.0f} s an epoch; {one['machine']}, {one['device']}"
         said = f"test accuracy {measured(tutorial, one)}, {cost}."
     lines = path.read_text().splitlines()
     lines = [f"# Measured: {said}" if line.startswith("# Measured:") else line for line in lines]
@@ -79,10 +82,10 @@ def collect(tutorial: Any, folder: Path, known: Mapping[str, Any]) -> dict[str, 
 
     What is ``known`` of a variant stays until as many runs have been trained for as long.
     """
-    facts: dict[str, Any] = {"reported": tutorial.reported, "machine": known.get("machine", ""), "variants": {}}
+    facts: dict[str, Any] = {"reported": tutorial.reported, "variants": {}}
     for variant in ("faithful", "corrected", *tutorial.oddities):
         runs = finished(folder_of(folder, variant))
-        before = known.get("variants", {}).get(variant)
+        before = known.get(variant)
         if before and (not runs or extent(runs) < (before["epochs"], len(before["seeds"]))):
             facts["variants"][variant] = before
             continue
@@ -90,7 +93,6 @@ def collect(tutorial: Any, folder: Path, known: Mapping[str, Any]) -> dict[str, 
             continue
         first = runs[0].record.facts
         machine = first["machine"]
-        facts["machine"] = f"{machine['processor']}, {machine['cores']} cores, torch {first['versions']['torch']}"
         facts["variants"][variant] = {
             "seeds": [run.config.seed for run in runs],
             "test/acc": [run.metrics["test/acc"] for run in runs],
@@ -99,6 +101,7 @@ def collect(tutorial: Any, folder: Path, known: Mapping[str, Any]) -> dict[str, 
             "epochs": first["epochs"],
             "seconds_per_epoch": min(run.metrics["train_seconds"] for run in runs) / first["epochs"],
             "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
+            "machine": f"{machine['processor']}, {machine['cores']} cores, torch {first['versions']['torch']}",
             "device": first["device"],
             "images": first["images"],
             "classes": first["classes"],
