@@ -25,12 +25,12 @@ from torch import Tensor
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.config.vit import POSITIONS
-from vitrine.data.packed import folder_of, pack
-from vitrine.data.sources import Split
+from vitrine.config.model import POSITIONS
+from vitrine.data.datasets import Split
+from vitrine.data.shards import folder_of, pack
+from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer
-from vitrine.training.devices import choose
-from vitrine.training.measure import datasheet_peak, flops_per_image, matmul_peak
+from vitrine.training.throughput import datasheet_peak, flops_per_image, matmul_peak
 
 JSON = ROOT / "benchmarks" / "gpu.json"
 SECONDS = 540.0  # after that, what is left is left out, and said so

@@ -5,7 +5,7 @@ from step import as_trained, training_step
 from timing import in_turn, milliseconds, publish
 
 from vitrine import compose
-from vitrine.training.measure import flops_per_image
+from vitrine.training.throughput import flops_per_image
 
 ROUNDS = 7
 BASE = {"data.batch_size": 64, "model.depth": 4, "model.patch_size": 4, "model.dim": 128}

@@ -17,10 +17,10 @@ from torchvision.transforms import InterpolationMode, v2
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.data.augment import build_augmentation
+from vitrine.data.datasets import Split
 from vitrine.data.loader import TrainLoader
-from vitrine.data.mixing import Mixing
-from vitrine.data.sources import Split
+from vitrine.data.transforms.augment import build_augmentation
+from vitrine.data.transforms.mixup import Mixing
 
 BATCH, BATCHES, ROUNDS = 128, 40, 7
 PIPELINES: dict[str, tuple[list[str], list[v2.Transform]]] = {

@@ -15,8 +15,8 @@ from typing import Any
 
 from running import ROOT, WITHOUT_EFFECT_ON_A_SWEEP, in_what_is_left, names_and_overrides, where
 
-from vitrine.compare.compared import compare
-from vitrine.compare.runs import gather
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather
 from vitrine.compare.tables import markdown
 
 OUT = ROOT / "outputs" / "positions"

@@ -1,7 +1,7 @@
 """What `auto` should choose on a CPU: precision by width, attention kernel by tokens, compiling.
 
-python benchmarks/rules.py. The rules themselves stand in training/devices.py, models/attention.py and
-training/compilation.py.
+python benchmarks/rules.py. The rules themselves stand in distributed/hardware.py, models/attention.py and
+training/compile.py.
 """
 
 import os

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.compare.statistics import Interval
-from vitrine.config.duration import duration_seconds
+from vitrine.durations import duration_seconds
 from vitrine.errors import OutOfTime
 from vitrine.runs import RunRecord
 

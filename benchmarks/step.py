@@ -17,10 +17,10 @@ from vit_pytorch import ViT as VitPytorch
 
 from vitrine import compose
 from vitrine.config import TrainConfig
+from vitrine.distributed.hardware import DTYPES, choose
 from vitrine.models import VisionTransformer
-from vitrine.training.classifier import LOSSES
-from vitrine.training.compilation import compile_parts
-from vitrine.training.devices import DTYPES, choose
+from vitrine.training.compile import compile_parts
+from vitrine.training.lit_module import LOSSES
 from vitrine.training.optim import build_optimizer
 
 BATCH, ROUNDS = 128, 10

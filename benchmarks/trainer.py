@@ -17,15 +17,15 @@ from torch import Tensor
 
 from vitrine import compose, fit
 from vitrine.config import TrainConfig
-from vitrine.data.augment import build_augmentation
+from vitrine.data.datamodule import ImageData
+from vitrine.data.datasets import Batch
 from vitrine.data.loader import TrainLoader
-from vitrine.data.module import ImageData
-from vitrine.data.sources import Batch
+from vitrine.data.transforms.augment import build_augmentation
 from vitrine.training import fit as fitting
-from vitrine.training.classifier import Classifier
-from vitrine.training.display import quiet_libraries
+from vitrine.training.console import quiet_libraries
+from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, build_schedule
-from vitrine.training.speed import Speed
+from vitrine.training.throughput import Speed
 
 ROUNDS, EPOCHS = 31, 2
 WORDS = [

@@ -28,10 +28,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from vitrine import compose
-from vitrine.config.vit import ATTENTIONS, MLPS, NORM_PLACEMENTS, NORMS, PATCH_EMBEDS, POSITIONS, ViTConfig
+from vitrine.config.model import ATTENTIONS, MLPS, NORM_PLACEMENTS, NORMS, PATCH_EMBEDS, POSITIONS, ViTConfig
+from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer
 from vitrine.runs.provenance import machine
-from vitrine.training.devices import choose
 
 JSON = ROOT / "benchmarks" / "variants.json"
 PAGE = ROOT / "docs" / "variants.md"

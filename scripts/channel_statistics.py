@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from vitrine import compose
-from vitrine.data.sources import load
+from vitrine.data.datasets import load
 
 
 def main() -> None:

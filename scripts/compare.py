@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitrine.compare.compared import Compared, compare
-from vitrine.compare.runs import Gathered, gather
+from vitrine.compare.comparison import Compared, compare
+from vitrine.compare.load import Gathered, gather
 from vitrine.compare.tables import latex, markdown, terminal
 from vitrine.errors import RunError, VitrineError
 
@@ -49,7 +49,7 @@ def main() -> None:
             smallest=options.difference,
         )
         if options.html is not None:  # first: it is wanted also where nobody reads on
-            from vitrine.compare.report import write_report
+            from vitrine.compare.report.page import write_report
 
             write_report(compared, options.html, options.paths)
             print(f"written to {options.html}", file=sys.stderr)
@@ -70,7 +70,7 @@ def _found(paths: list[str], group: str | None) -> Gathered:
         return gather(paths)
     if len(paths) > 1:
         raise RunError("give one wandb:ENTITY/PROJECT, or paths; not both")
-    from vitrine.compare.wandb_runs import fetch
+    from vitrine.compare.load_wandb import fetch
 
     return fetch(remote[0], group)
 

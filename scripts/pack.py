@@ -44,8 +44,8 @@ def packed(name: str, root: str, to: Path, part_size: int) -> list[Path]:
     config = compose([f"data={name}", f"data.root={root}"])
     import numpy as np
 
-    from vitrine.data.packed import folder_of, pack, read_packed
-    from vitrine.data.sources import load
+    from vitrine.data.datasets import load
+    from vitrine.data.shards import folder_of, pack, read_packed
 
     images = load(config.data, Path(config.paths.cache_dir))
     found = {"train": images.train, "val": images.val, "test": images.test}

@@ -20,11 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from vitrine.atomic import replacing
 from vitrine.errors import RunError, VitrineError
+from vitrine.files import replacing
 from vitrine.runs import RunRecord
-from vitrine.runs.difference import difference
-from vitrine.runs.flat import flat
+from vitrine.runs.diff import difference
+from vitrine.runs.flatten import flat
 from vitrine.runs.registry import Found, best, find, remove
 
 SCREENFUL = 40  # rows that a terminal is given, unless it asks for more

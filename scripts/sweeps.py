@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrine.errors import RunError
-from vitrine.sweeps.board import show_table, value_told
-from vitrine.sweeps.overview import Overview, find
+from vitrine.sweeps.progress import show_table, value_told
+from vitrine.sweeps.summary import Overview, find
 from vitrine.sweeps.sweep import Best
 
 

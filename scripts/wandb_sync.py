@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vitrine.config import TrainConfig
-from vitrine.config.plain import from_plain
+from vitrine.config.serialize import from_plain
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
@@ -109,7 +109,7 @@ def push_kept(records: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
 
 def tell_again(record: RunRecord) -> str:
     """Tell W&B of a run from its record; gives what went wrong, or nothing."""
-    from vitrine.training.wandb_tracker import push
+    from vitrine.tracking.wandb import push
 
     try:
         push(record, from_plain(TrainConfig, record.config))

@@ -10,8 +10,8 @@ import argparse
 import sys
 from typing import Any
 
+from vitrine.command.overrides import keys
 from vitrine.config import TrainConfig
-from vitrine.config.overrides import keys
 from vitrine.errors import VitrineError, first_line, nearest
 
 

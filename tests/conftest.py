@@ -7,7 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from running import ROOT, python
+from helpers.running import ROOT, python
+
+import vitrine
+from vitrine.errors import ConfigError
 
 # One thread for each test process and what it starts: tests run side by side, on models too small to share.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -49,8 +52,30 @@ def slurm():
     missing = [name for name in ("slurmctld", "slurmd", "munged", "srun") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {missing[0]} here: apt-get install slurmctld slurmd slurm-client munge")
-    script = ROOT / "tests" / "sweeps" / "slurm.sh"
+    script = ROOT / "tests" / "sweeps" / "launchers" / "slurm.sh"
     with tempfile.TemporaryDirectory(prefix="slurm") as folder:  # pytest's own is too long for a socket's path
         subprocess.run([script, "start", folder], check=True)
         yield {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
         subprocess.run([script, "stop", folder], check=True)
+
+
+@pytest.fixture
+def compose(tmp_path):
+    """Compose as the command line does; nothing would be written outside of ``tmp_path``."""
+
+    def call(*overrides):
+        return vitrine.compose([*overrides, f"paths.output_dir={tmp_path}", f"paths.data_dir={tmp_path}"])
+
+    return call
+
+
+@pytest.fixture
+def refusal(compose):
+    """The faults for which a command line is refused."""
+
+    def call(*overrides):
+        with pytest.raises(ConfigError) as error:
+            compose(*overrides)
+        return error.value.faults
+
+    return call

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
-from running import ROOT, SMALL, make_pictures, only_run, python
+from helpers.running import ROOT, SMALL, make_pictures, only_run, python
 
 PATIENCE = 1.5  # seconds within which a mistake is told, on a quiet machine
 
@@ -225,7 +225,7 @@ def test_what_needs_no_training_imports_no_torch(tmp_path, words):
     code = f"""
 import sys
 sys.argv = ["train.py", *{words!r}]
-from vitrine.app import train
+from vitrine.cli import train
 try:
     train()
 except SystemExit:
@@ -269,7 +269,7 @@ def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
     built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)
     assert built.returncode == 0, built.stderr
     (archive,) = wheel.glob("*.whl")
-    code = "import vitrine.app; print(vitrine.app.__file__); print(vitrine.compose(['model=vit_nano']).model.dim)"
+    code = "import vitrine.cli; print(vitrine.cli.__file__); print(vitrine.compose(['model=vit_nano']).model.dim)"
     python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
     path = [str(tmp_path / "site"), *sys.path]
     done = python("-S", "-c", f"import sys; sys.path[:0] = {path!r}; {code}", cwd=tmp_path)

@@ -1,7 +1,7 @@
 import pytest
 
 from vitrine import compose
-from vitrine.config.duration import duration_seconds
+from vitrine.durations import duration_seconds
 from vitrine.errors import ConfigError
 
 

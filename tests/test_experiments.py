@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from running import ROOT, make_pictures
+from helpers.running import ROOT, make_pictures
 
 from vitrine import compose, fit
-from vitrine.data.packed import pack
+from vitrine.data.shards import pack
 from vitrine.models import VisionTransformer
 
 EXPERIMENTS = sorted(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.atomic import link, replacing, write_text
+from vitrine.files import link, replacing, write_text
 
 KILLED_MIDWAY = """
 import os, signal, sys
 from pathlib import Path
-from vitrine.atomic import replacing
+from vitrine.files import replacing
 
 with replacing(Path(sys.argv[1])) as temporary:
     with temporary.open("w") as file:

@@ -7,8 +7,8 @@ import subprocess
 import tomllib
 
 import pytest
+from helpers.running import ROOT
 from packaging.requirements import Requirement
-from running import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DEPENDENCIES = {Requirement(line).name: Requirement(line) for line in PROJECT["project"]["dependencies"]}

@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from running import ROOT, make_pictures, only_run, python
+from helpers.running import ROOT, make_pictures, only_run, python
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import yaml
-from running import ROOT
+from helpers.running import ROOT
 
 
 @pytest.fixture

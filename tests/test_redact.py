@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vitrine.secrecy import hide
+from vitrine.redact import hide
 
 SECRET = "correct-horse-battery"
 

@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from running import ROOT
+from helpers.running import ROOT
 
 from vitrine.runs import RunRecord
 

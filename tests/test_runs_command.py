@@ -7,7 +7,7 @@ import shlex
 import socket
 
 import pytest
-from running import ROOT, SMALL, only_run, python
+from helpers.running import ROOT, SMALL, only_run, python
 
 from vitrine.errors import VitrineError
 
@@ -209,7 +209,7 @@ def test_a_limit_that_is_no_number_of_rows_is_refused(script, monkeypatch, capsy
 
 
 def test_finding_runs_imports_nothing_heavy(tmp_path):
-    code = "import sys, vitrine.runs.registry, vitrine.runs.difference; print(*sys.modules, sep='\\n')"
+    code = "import sys, vitrine.runs.registry, vitrine.runs.diff; print(*sys.modules, sep='\\n')"
     done = python("-c", code, cwd=tmp_path)
     assert not {"torch", "numpy", "omegaconf", "wandb", "rich"} & set(done.stdout.split())
 

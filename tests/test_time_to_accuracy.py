@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from running import ROOT
+from helpers.running import ROOT
 
 
 @pytest.fixture

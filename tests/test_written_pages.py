@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from running import ROOT
+from helpers.running import ROOT
 
 PAGE = "# Page\n\n<!-- speed: written by benchmarks/timing.py -->\nold\n\n\\1 old\n<!-- /speed -->\n\nSpeed.\n{other}"
 OTHER = "<!-- speeds: written by another -->\nkept\n<!-- /speeds -->\n"
@@ -13,7 +13,7 @@ OTHER = "<!-- speeds: written by another -->\nkept\n<!-- /speeds -->\n"
 def write_between(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.delitem(sys.modules, "running")  # the tests' own has the name of one there
-    from running import write_between
+    from helpers.running import write_between
 
     yield write_between
     del sys.modules["running"]

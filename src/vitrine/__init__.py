@@ -8,15 +8,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrine.composition import compose as compose
+    from vitrine.command.compose import compose as compose
+    from vitrine.inference.load import load_run as load_run
     from vitrine.training.fit import fit as fit
-    from vitrine.training.load import load_run as load_run
     from vitrine.training.resume import resume as resume
 
 _HOMES = {
-    "compose": "vitrine.composition",
+    "compose": "vitrine.command.compose",
     "fit": "vitrine.training.fit",
-    "load_run": "vitrine.training.load",
+    "load_run": "vitrine.inference.load",
     "resume": "vitrine.training.resume",
 }
 

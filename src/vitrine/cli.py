@@ -14,13 +14,13 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from vitrine.composition import Point, check_words, composing, conf, finish, launcher, points
+from vitrine.command.compose import Point, check_words, composing, conf, finish, launcher, points
+from vitrine.command.overrides import quote
 from vitrine.config import EvalConfig
-from vitrine.config.multirun import TrainCommand
-from vitrine.config.overrides import quote
+from vitrine.config.sweep import TrainCommand
+from vitrine.distributed.rendezvous import enter
 from vitrine.errors import ConfigError, Interrupted, RunError, VitrineError
 from vitrine.runs.provenance import command_began
-from vitrine.training.launched import enter
 
 
 def train() -> None:
@@ -47,7 +47,7 @@ def _train(command: TrainCommand) -> float:
 
 
 def _sweep(asked: list[Point], arguments: list[str]) -> int:
-    from vitrine.sweeps.launch import run
+    from vitrine.sweeps.run import run
 
     return run(asked, launcher(arguments))
 

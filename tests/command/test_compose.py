@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.composition import points
+from vitrine.command.compose import points
+from vitrine.distributed.hardware import gpus
 from vitrine.errors import ConfigError, Fault
-from vitrine.training.devices import gpus
 
 CONF = Path(__file__).parents[2] / "conf"
 # Hydra's own, what is true of one machine only, and what is of a multirun (test_space.py).

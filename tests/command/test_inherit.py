@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from vitrine import compose
-from vitrine.composition import launcher, points
-from vitrine.config.plain import to_plain
+from vitrine.command.compose import launcher, points
+from vitrine.config.serialize import to_plain
 from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
-from vitrine.runs.flat import flat
+from vitrine.runs.flatten import flat
 
 RECIPE = ["data=mnist", "model=vit_nano", "position=rope", "optimizer=sgd", "optimizer.lr=0.25", "trainer.max_epochs=7"]
 RECIPE += ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=3", "augment.mixup=0.5", "tags=[a]"]

@@ -1,7 +1,7 @@
 import pytest
 
-from vitrine.composition import composing
-from vitrine.config.overrides import check_overrides, keys
+from vitrine.command.compose import composing
+from vitrine.command.overrides import check_overrides, keys
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.errors import Fault
 

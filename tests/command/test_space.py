@@ -6,11 +6,11 @@ import sys
 import pytest
 import yaml
 
-from vitrine.composition import composing, conf, points
-from vitrine.config.multirun import SweepConfig
+from vitrine.command.compose import composing, conf, points
+from vitrine.command.space import space_of
 from vitrine.config.space import Interval, read_space
+from vitrine.config.sweep import SweepConfig
 from vitrine.errors import ConfigError
-from vitrine.spaces import space_of
 
 TPE = ["sweep.sampler=tpe", "sweep.n_trials=9"]
 
@@ -147,7 +147,7 @@ def test_the_search_begins_where_something_can_be_trained(space):
 
 def test_nothing_is_imported_or_written_to_refuse_a_search(tmp_path):
     code = (
-        "import sys; from vitrine.composition import points; from vitrine.errors import ConfigError\n"
+        "import sys; from vitrine.command.compose import points; from vitrine.errors import ConfigError\n"
         f"points('train', ['paths.output_dir={tmp_path}', 'sweep=optuna/lr_wd'], multirun=True)\n"
         "print(sorted({'torch', 'optuna', 'lightning'} & set(sys.modules)))"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vitrine import compose
-from vitrine.config.plain import to_plain
+from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 
 CHROMIUM = [

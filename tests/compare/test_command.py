@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from running import ROOT, python
+from helpers.running import ROOT, python
 
-from vitrine.compare.runs import gather
+from vitrine.compare.load import gather
 
 SCRIPT = str(ROOT / "scripts" / "compare.py")
 
@@ -39,7 +39,7 @@ def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
     assert "- highest mean test accuracy of 3 configurations: rope, 96.07 ± 2.50 % over 3 runs" in done.stdout
     assert "- learned and none: no difference can be told from 3 seeds; about " in done.stdout
     assert "s to 80 %" in done.stdout
-    modules = "vitrine.compare.compared, vitrine.compare.report, vitrine.compare.wandb_runs"
+    modules = "vitrine.compare.comparison, vitrine.compare.report.page, vitrine.compare.load_wandb"
     code = f"import sys, {modules}; print({{'torch', 'wandb'}} & set(sys.modules))"
     assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitrine.compare.compared import compare
-from vitrine.compare.runs import gather
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather
 from vitrine.errors import RunError
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from wandb.apis.public import Run as ServerRun
 
-from vitrine.compare import wandb_runs
-from vitrine.compare.compared import compare
-from vitrine.compare.runs import gather
+from vitrine.compare import load_wandb as wandb_runs
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather
 from vitrine.config.schema import WandbConfig
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.training import wandb_told
+from vitrine.tracking import wandb_keys as wandb_told
 
 
 def node(identity: str, position: str, seed: int, acc: float, state: str = "finished") -> dict:

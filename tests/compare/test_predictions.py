@@ -5,8 +5,8 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from vitrine.compare.load import gather
 from vitrine.compare.predictions import Judged, calibration, confusion, hardest, per_class
-from vitrine.compare.runs import gather
 
 
 def judged(predicted, labels, confidence=None, chance=None) -> Judged:

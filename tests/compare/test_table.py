@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from vitrine.compare.compared import compare
-from vitrine.compare.rows import matters, tabulate
-from vitrine.compare.runs import gather, typed
-from vitrine.config.multirun import TrainCommand, has_no_effect
-from vitrine.config.overrides import keys
+from vitrine.command.overrides import keys
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather, typed
+from vitrine.compare.table import matters, tabulate
+from vitrine.config.sweep import TrainCommand, has_no_effect
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 

@@ -5,8 +5,8 @@ import re
 
 from rich.console import Console
 
-from vitrine.compare.compared import compare
-from vitrine.compare.runs import gather
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather
 from vitrine.compare.tables import cells, headings, latex, markdown, terminal
 
 

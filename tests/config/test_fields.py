@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vitrine.config.limits import choice, faults, number
+from vitrine.config.fields import choice, faults, number
 from vitrine.errors import ConfigError, Fault, nearest
 
 

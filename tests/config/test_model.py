@@ -4,11 +4,15 @@ from ast import literal_eval
 
 import pytest
 
-from vitrine.config import vit
-from vitrine.config.plain import from_plain, to_plain
-from vitrine.config.vit import ViTConfig, vit_config_from, vit_faults
+from vitrine.config import model as vit
+from vitrine.config.model import ViTConfig, vit_config_from, vit_faults
+from vitrine.config.serialize import from_plain, to_plain
 from vitrine.errors import ConfigError, Fault
-from vitrine.models import attention, block, init, mlp, norm, patch, pool, position, relation
+from vitrine.models import attention, block, init, mlp, pool
+from vitrine.models import layers as norm
+from vitrine.models import patch_embed as patch
+from vitrine.models import pos_embed as position
+from vitrine.models import pos_embed as relation
 
 
 def config(**changes):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import vitrine
-from vitrine.config.plain import from_plain, to_plain
 from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig, train_faults
+from vitrine.config.serialize import from_plain, to_plain
 from vitrine.errors import Fault
 
 

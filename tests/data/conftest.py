@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from vitrine.config.schema import DataConfig
-from vitrine.data.sources import Split
+from vitrine.data.datasets import Split
 
 
 @pytest.fixture

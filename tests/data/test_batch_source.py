@@ -8,14 +8,14 @@ import time
 
 import pytest
 import torch
-from running import make_pictures
+from helpers.running import make_pictures
 
-from vitrine.data.augment import Chain, Crop, Flip
-from vitrine.data.feed import FromDisk, FromMemory
+from vitrine.data.batch_source import FromDisk, FromMemory
+from vitrine.data.datasets import Split, load
+from vitrine.data.decode import Pictures
+from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.pictures import Pictures
-from vitrine.data.plan import plan_epoch
-from vitrine.data.sources import Split, load
+from vitrine.data.transforms.augment import Chain, Crop, Flip
 from vitrine.errors import DataError
 
 CPU = torch.device("cpu")

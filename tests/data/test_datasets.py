@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitrine.config.schema import SOURCES as WORDS
-from vitrine.data.sources import SOURCES, load
+from vitrine.data.datasets import SOURCES, load
 from vitrine.errors import DataError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"

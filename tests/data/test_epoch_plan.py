@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrine.data.plan import mix, plan_epoch
+from vitrine.data.epoch_plan import mix, plan_epoch
 
 
 def test_a_plan_depends_on_its_arguments_alone():

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from vitrine.data.folder import ImageFolder
+from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import DataError
 
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from vitrine.data.augment import Chain, Crop, Flip
+from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.mixing import Mixing
-from vitrine.data.plan import plan_epoch
+from vitrine.data.transforms.augment import Chain, Crop, Flip
+from vitrine.data.transforms.mixup import Mixing
 
 AUGMENT = Chain([Crop(2), Flip()])
 MIXING = Mixing(1.0, 1.0, classes=40)

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from vitrine.data.room import available_memory
+from vitrine.data.memory import available_memory
 
 GB = 10**9
 

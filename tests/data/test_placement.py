@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from vitrine.data import room
-from vitrine.data.pictures import Decoder, Pictures
-from vitrine.data.sources import Images, Split
-from vitrine.data.storage import choose, memory_room
+from vitrine.data import memory as room
+from vitrine.data.datasets import Images, Split
+from vitrine.data.decode import Decoder, Pictures
+from vitrine.data.placement import choose, memory_room
 
 CPU, CPUS, GPU, GPUS = ("cpu", 1), ("cpu", 3), ("cuda", 1), ("cuda", 2)  # where, and in how many processes
 
@@ -30,7 +30,7 @@ def chosen(monkeypatch, data_config):
     def call(images, hardware=CPU, memory=math.inf, gpu=10**12, cores=4, **changes):
         free = gpu if hardware[0] == "cuda" else None
         monkeypatch.setattr(room, "device_memory", lambda *_: free)
-        monkeypatch.setattr("vitrine.data.storage.cores", lambda: cores)
+        monkeypatch.setattr("vitrine.data.placement.cores", lambda: cores)
         return choose(data_config(name="imagefolder", **changes), images, *hardware, memory)
 
     return call

@@ -6,10 +6,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from running import ROOT, SMALL, only_run, python
+from helpers.running import ROOT, SMALL, only_run, python
 
-from vitrine.data.packed import pack, read_packed
-from vitrine.data.sources import load
+from vitrine.data.datasets import load
+from vitrine.data.shards import pack, read_packed
 from vitrine.errors import DataError
 
 CLASSES = ["left", "right"]

@@ -10,12 +10,12 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-from running import ROOT, python
+from helpers.running import ROOT, python
 
 from vitrine import compose
 from vitrine.config import TrainConfig
+from vitrine.distributed.hardware import LEAST_WIDTH_FOR_CPU_BF16, choose, gpus
 from vitrine.errors import ConfigError
-from vitrine.training.devices import LEAST_WIDTH_FOR_CPU_BF16, choose, gpus
 
 without_gpu = pytest.mark.skipif(gpus() > 0, reason="there is a GPU here")
 with_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
@@ -177,7 +177,7 @@ def test_memory_that_a_step_frees_is_not_given_back_to_the_system(tmp_path):
     code = """
 import resource
 import torch
-from vitrine.training.devices import freed_memory_kept
+from vitrine.distributed.hardware import freed_memory_kept
 
 def new_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, only_run
+from helpers.running import ROOT, only_run
 
 from vitrine import compose
+from vitrine.distributed import rendezvous as launching
+from vitrine.distributed.hardware import choose
 from vitrine.errors import ConfigError
-from vitrine.training import launched as launching
-from vitrine.training.devices import choose
 from vitrine.training.fit import fit
 
 WORDS = [

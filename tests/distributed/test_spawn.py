@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import ROOT, only_run
+from helpers.running import ROOT, only_run
 
 WORDS = [
     "model=vit_nano",

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # The smallest training that goes through everything: two epochs of a narrow model on the bundled digits.
 SMALL = ["model=vit_nano", "depth=1", "trainer.max_epochs=2", "data.batch_size=256"]

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from vitrine.composition import points
-from vitrine.config.plain import to_plain
+from vitrine.command.compose import points
+from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 from vitrine.sweeps.search import Search, folder_of
 from vitrine.sweeps.trial import OVER, Busy, held, outcome

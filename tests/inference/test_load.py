@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitrine import compose, load_run
-from vitrine.config.plain import to_plain
+from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 
 
 @pytest.fixture(autouse=True)

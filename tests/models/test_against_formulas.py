@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vitrine.models import VisionTransformer
-from vitrine.models.position import sincos2d
+from vitrine.models.pos_embed import sincos2d
 
 
 def some_tokens():

@@ -6,7 +6,7 @@ from timm.layers.pos_embed_rel import resize_rel_pos_bias_table_levit
 from timm.models import beit, eva, vision_transformer
 from torch import nn
 
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 from vitrine.models import VisionTransformer
 
 

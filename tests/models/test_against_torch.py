@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 import torch
-from renaming import renamed
+from helpers.renaming import renamed
 from torch import nn
 
 from vitrine.models import VisionTransformer

@@ -3,11 +3,11 @@ from functools import partial
 import pytest
 import torch
 import torchvision
-from renaming import renamed
+from helpers.renaming import renamed
 from torch import nn
 from torchvision.models.vision_transformer import ConvStemConfig
 
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 from vitrine.models import VisionTransformer
 
 WORDS = (

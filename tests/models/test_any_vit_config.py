@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vitrine.config.vit import ROTARY_THETA, ViTConfig, vit_faults
+from vitrine.config.model import ROTARY_THETA, ViTConfig, vit_faults
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitrine.config.vit import ATTENTIONS, POSITIONS
+from vitrine.config.model import ATTENTIONS, POSITIONS
 from vitrine.models import VisionTransformer
 from vitrine.models.attention import Attention, HeadwiseAttention, attend
-from vitrine.models.relation import NoRelation
+from vitrine.models.pos_embed import NoRelation
 
 
 def some_qkv(dtype=torch.float64, shape=(2, 3, 5, 4)):

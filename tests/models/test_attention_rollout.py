@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from vitrine.models import VisionTransformer, looked_at, rollout
+from vitrine.models import VisionTransformer, looked_at
+from vitrine.models import attention_rollout as rollout
 
 
 def test_rollout_of_two_layers_is_the_papers_product_written_out():

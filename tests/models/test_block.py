@@ -6,7 +6,7 @@ from torch import nn
 
 from vitrine.models import VisionTransformer
 from vitrine.models.block import BLOCKS, Block, DropPath, LayerScale, PostNormBlock, SandwichBlock
-from vitrine.models.relation import NoRelation
+from vitrine.models.pos_embed import NoRelation
 from vitrine.models.vit import drop_path_rates
 
 KINDS = {"pre": Block, "post": PostNormBlock, "sandwich": SandwichBlock}

@@ -3,7 +3,7 @@ import shutil
 import pytest
 import torch
 
-from vitrine.config import vit
+from vitrine.config import model as vit
 from vitrine.models import VisionTransformer
 
 BUNDLES = {

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrine.models.dropout import Dropout, drop
+from vitrine.models.layers import Dropout, drop
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])

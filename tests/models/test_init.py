@@ -5,9 +5,9 @@ import torch
 from scipy.stats import kstest
 from torch import nn
 
-from vitrine.config.vit import INITS as WORDS
+from vitrine.config.model import INITS as WORDS
 from vitrine.models import VisionTransformer
-from vitrine.models.linear import HeadwiseLinear, PackedLinear
+from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
 
 @pytest.fixture

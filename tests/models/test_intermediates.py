@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitrine.config.vit import ATTENTION_KERNELS, ATTENTIONS, NORM_PLACEMENTS, POSITIONS
+from vitrine.config.model import ATTENTION_KERNELS, ATTENTIONS, NORM_PLACEMENTS, POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.notes import IGNORE, Notes
+from vitrine.models.intermediates import IGNORE, Notes
 
 NAMES = [
     "patches",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from vitrine.models.linear import HeadwiseLinear, PackedLinear
+from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrine.config.vit import MLPS as WORDS
+from vitrine.config.model import MLPS as WORDS
 from vitrine.models import VisionTransformer
 from vitrine.models.mlp import MLPS
 

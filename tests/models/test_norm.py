@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from vitrine.models import VisionTransformer
-from vitrine.models.norm import norm
+from vitrine.models.layers import norm
 
 KINDS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 EVERYWHERE = {

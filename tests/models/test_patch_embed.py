@@ -5,7 +5,13 @@ import torch
 from torch import nn
 
 from vitrine.models import VisionTransformer
-from vitrine.models.patch import PATCH_EMBEDS, ConvPatchEmbed, ConvStemPatchEmbed, LinearPatchEmbed, ShiftedPatchEmbed
+from vitrine.models.patch_embed import (
+    PATCH_EMBEDS,
+    ConvPatchEmbed,
+    ConvStemPatchEmbed,
+    LinearPatchEmbed,
+    ShiftedPatchEmbed,
+)
 
 # (image, patch, stride, patches along a side): side by side, overlapping, odd, a single one
 SIZES = [(16, 4, None, 4), (13, 4, 3, 4), (9, 5, 2, 3), (11, 5, 1, 7), (6, 6, None, 1)]

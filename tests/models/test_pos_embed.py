@@ -5,9 +5,9 @@ import torch
 from timm.layers import build_sincos2d_pos_embed
 from torch import nn
 
-from vitrine.config.vit import POSITIONS
+from vitrine.config.model import POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.position import ConvPosition, learned, learned2d, none, sincos1d, sincos2d, spread
+from vitrine.models.pos_embed import ConvPosition, learned, learned2d, none, sincos1d, sincos2d, spread
 
 PREFIXES = [
     {"class_token": False, "registers": 0, "pool": "mean"},

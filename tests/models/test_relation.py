@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitrine.models import VisionTransformer
-from vitrine.models.relation import Alibi2d, RelativeBias, Rope, RopeMixed, alibi_slopes, relations
+from vitrine.models.pos_embed import Alibi2d, RelativeBias, Rope, RopeMixed, alibi_slopes, relations
 
 PREFIXES = [
     {"class_token": False, "registers": 0, "pool": "mean"},

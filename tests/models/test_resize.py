@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vitrine.config.vit import PATCH_EMBEDS, POSITIONS
+from vitrine.config.model import PATCH_EMBEDS, POSITIONS
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
-from vitrine.models.position import spread
+from vitrine.models.pos_embed import spread
 from vitrine.models.resize import resize_grid, resize_patches, resize_positions, resize_weights
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 from vitrine.models import VisionTransformer
 
 MNIST = {"image_size": 28, "in_channels": 1, "num_classes": 10}

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from vitrine.config.vit import ATTENTIONS, INITS, POSITIONS
+from vitrine.config.model import ATTENTIONS, INITS, POSITIONS
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
-from vitrine.models.linear import HeadwiseLinear
+from vitrine.models.layers import HeadwiseLinear
 
 DROPOUTS = ("embed_dropout", "attention_dropout", "projection_dropout", "mlp_dropout", "drop_path")
 

@@ -9,7 +9,7 @@ import pytest
 
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.difference import difference
+from vitrine.runs.diff import difference
 from vitrine.runs.index import INDEX
 from vitrine.runs.registry import best, find, remove
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from running import SMALL
+from helpers.running import SMALL
 
 from vitrine import compose
 from vitrine.runs import RunRecord

@@ -9,11 +9,11 @@ import sys
 import time
 
 import pytest
-from running import ROOT, python
+from helpers.running import ROOT, python
 
-from vitrine.composition import launcher, points
+from vitrine.command.compose import launcher, points
 from vitrine.errors import ConfigError, RunError
-from vitrine.sweeps.launch import run
+from vitrine.sweeps.run import run
 from vitrine.sweeps.sweep import Sweep
 
 WORDS = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=25", "trainer.deterministic=true"]

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 
 from vitrine import compose
-from vitrine.composition import points
-from vitrine.config.multirun import has_no_effect
-from vitrine.config.overrides import keys
+from vitrine.command.compose import points
+from vitrine.command.overrides import keys
 from vitrine.config.schema import TrainConfig
-from vitrine.sweeps.identity import fingerprint, sweep_name, trial_name
+from vitrine.config.sweep import has_no_effect
+from vitrine.sweeps.fingerprint import fingerprint, sweep_name, trial_name
 from vitrine.sweeps.sweep import Sweep
 
 WITHOUT_EFFECT = {

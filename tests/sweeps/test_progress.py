@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vitrine.sweeps.board import Board
+from vitrine.sweeps.progress import Board
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Outcome
 

@@ -9,14 +9,14 @@ import warnings
 from pathlib import Path
 
 import pytest
-from judging import After
+from helpers.judging import After
+from helpers.running import ROOT, SMALL
 from optuna.trial import TrialState
-from running import ROOT, SMALL
 
 import vitrine
 from vitrine.errors import Pruned
 from vitrine.runs import RunRecord
-from vitrine.sweeps.pruning import Pruner
+from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.study import open_study
 from vitrine.training.fit import fit
 from vitrine.training.resume import resume

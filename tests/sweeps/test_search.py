@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import searching
+from helpers import searching
+from helpers.searching import TWO, accuracy, run, search, train
 from optuna.trial import TrialState
-from searching import TWO, accuracy, run, search, train
 
 from vitrine.errors import ConfigError, RunError
 from vitrine.sweeps.ranking import chosen, conclude, described, rows

@@ -7,10 +7,10 @@ import pytest
 
 from vitrine.errors import Interrupted, OutOfTime
 from vitrine.runs import RunRecord
-from vitrine.sweeps import launch
+from vitrine.sweeps import run as launch
 from vitrine.sweeps.queue import Queue
 from vitrine.sweeps.trial import Busy, Outcome, carry_out, died, held, no_time_for_another, outcome
-from vitrine.training.stopping import CleanStop
+from vitrine.training.graceful_stop import CleanStop
 
 
 def test_a_trial_is_trained_once_and_then_only_read(make_trial):

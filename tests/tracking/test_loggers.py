@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 import wandb
+from helpers.running import ROOT
 from PIL import Image
-from running import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
 from vitrine import compose
-from vitrine.config.plain import to_plain
+from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import RunRecord
-from vitrine.training.trackers import RunLogger, TensorBoardTracker, invite
-from vitrine.training.wandb_tracker import WandbTracker
+from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, invite
+from vitrine.tracking.wandb import WandbTracker
 
 ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
 OFFLINE = ["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline", "tags=[ours]", "logger.wandb.tags=[theirs]"]
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from vitrine import compose
 from vitrine.runs import RunRecord
-from vitrine.training.trackers import RunLogger, invite
+from vitrine.tracking.loggers import RunLogger, invite
 
 def variables():
     return {name: value for name, value in os.environ.items() if name.startswith("WANDB")}

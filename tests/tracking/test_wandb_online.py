@@ -10,17 +10,17 @@ from unittest.mock import Mock
 
 import pytest
 import wandb
-from running import ROOT
+from helpers.running import ROOT
+from helpers.wandb_server import serving
 from wandb.sdk import wandb_setup
-from wandb_server import serving
 
 from vitrine import compose
-from vitrine.config.plain import to_plain
+from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.training.trackers import RunLogger
-from vitrine.training.wandb_service import Service
-from vitrine.training.wandb_tracker import WandbTracker
+from vitrine.tracking.loggers import RunLogger
+from vitrine.tracking.wandb import WandbTracker
+from vitrine.tracking.wandb_service import Service
 
 ROWS = 6
 PATIENCE = 60  # seconds for the client to start; on a quiet machine it takes one
@@ -181,7 +181,7 @@ def test_a_log_takes_no_time_however_slow_the_client_is(tmp_path, monkeypatch):
 
 
 def test_the_key_is_in_nothing_that_is_sent_or_kept(server, tmp_path):
-    from wandb_server import KEY
+    from helpers.wandb_server import KEY
 
     carry_out(tmp_path)
     sent = b"".join(server.received)

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from running import ROOT, SMALL, only_run, python
+from helpers.running import ROOT, SMALL, only_run, python
 
 from vitrine import compose, fit, resume
 from vitrine.errors import Interrupted
 from vitrine.runs import RunRecord
-from vitrine.training import compilation
+from vitrine.training import compile as compilation
 from vitrine.training.callbacks import Callback
-from vitrine.training.compilation import COMPILERS
+from vitrine.training.compile import COMPILERS
 
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 

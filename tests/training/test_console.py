@@ -10,10 +10,10 @@ from rich.console import Console
 
 from vitrine import compose
 from vitrine.config import TrainConfig
+from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
-from vitrine.training.compilation import Compiled
-from vitrine.training.devices import Hardware
-from vitrine.training.display import quiet_libraries, show_compiled, show_result, show_start
+from vitrine.training.compile import Compiled
+from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
 
 FACTS = {"parameters": 1_234_567, "flops_per_image": 35_145_000_000, "steps_per_epoch": 1_012}
 SIZES = {"training": 1_294, "validation": 143, "test": 0}

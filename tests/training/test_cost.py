@@ -9,8 +9,8 @@ import torch
 
 from vitrine import compose
 from vitrine.config import ViTConfig
-from vitrine.training.devices import choose
-from vitrine.training.measure import datasheet_peak, flops_per_image, matmul_peak, peak_memory
+from vitrine.distributed.hardware import choose
+from vitrine.training.throughput import datasheet_peak, flops_per_image, matmul_peak, peak_memory
 
 SMALL = ViTConfig(image_size=8, patch_size=2, in_channels=3, num_classes=10, dim=16, depth=2, heads=4, mlp_ratio=2.0)
 

@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from vitrine.training.averaging import ExponentialMovingAverage
+from vitrine.training.ema import ExponentialMovingAverage
 
 
 class Tiny(pl.LightningModule):

@@ -1,12 +1,12 @@
 """What is said to who asks for a GPU where there is none."""
 
 import pytest
-from running import ROOT, make_pictures
+from helpers.running import ROOT, make_pictures
 
 from vitrine import compose
 from vitrine.training import estimate
 from vitrine.training.estimate import TRAIN_IMAGES, missing_gpu
-from vitrine.training.measure import flops_per_image
+from vitrine.training.throughput import flops_per_image
 
 RECIPES = ROOT / "conf" / "experiment"
 

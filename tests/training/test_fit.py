@@ -7,13 +7,13 @@ import signal
 import numpy as np
 import pytest
 import torch
+from helpers.running import SMALL, make_pictures, only_run
 from lightning.pytorch.callbacks import Callback
-from running import SMALL, make_pictures, only_run
 
 from vitrine import compose, fit, load_run
-from vitrine.data.module import ImageData
+from vitrine.data.datamodule import ImageData
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
-from vitrine.training.classifier import MeanLoss
+from vitrine.training.lit_module import MeanLoss
 
 
 class Watch(Callback):

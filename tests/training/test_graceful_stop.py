@@ -2,8 +2,8 @@
 
 import pytest
 
-from vitrine.training import stopping
-from vitrine.training.stopping import TimeLimit
+from vitrine.training import graceful_stop as stopping
+from vitrine.training.graceful_stop import TimeLimit
 
 MARGIN = TimeLimit.MARGIN
 SIZES = {"train": 1000, "val": 100, "test": 300}

@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from vitrine import compose
-from vitrine.config.vit import ViTConfig
-from vitrine.data.sources import Split
+from vitrine.config.model import ViTConfig
+from vitrine.data.datasets import Split
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.training.classifier import Classifier
-from vitrine.training.figures import TRAIN, VAL, can_be_drawn, draw_attention, draw_confusion, draw_curves
+from vitrine.training.lit_module import Classifier
+from vitrine.training.plots import TRAIN, VAL, can_be_drawn, draw_attention, draw_confusion, draw_curves
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ import json
 import pytest
 import timm
 import torch
-from running import SMALL, make_pictures, only_run
+from helpers.running import SMALL, make_pictures, only_run
 from safetensors.torch import save_file
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from vitrine import compose, fit, resume
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
 from vitrine.training.pretrained import Pretrained

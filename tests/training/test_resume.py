@@ -12,14 +12,14 @@ import time
 
 import pytest
 import torch
+from helpers.running import ROOT, make_pictures, only_run
 from lightning.pytorch.callbacks import Callback
-from running import ROOT, make_pictures, only_run
 
 from vitrine import compose, fit, resume
 from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
-from vitrine.training.compilation import Compilation
-from vitrine.training.stopping import TimeLimit
+from vitrine.training.compile import Compilation
+from vitrine.training.graceful_stop import TimeLimit
 
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
 WORDS = [

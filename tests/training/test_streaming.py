@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from running import ROOT, SMALL, make_pictures, only_run
+from helpers.running import ROOT, SMALL, make_pictures, only_run
 
 from vitrine import compose, fit
-from vitrine.data import room
+from vitrine.data import memory as room
 
 PICTURES = [*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=10"]
 

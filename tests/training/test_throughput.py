@@ -5,13 +5,13 @@ import time
 
 import numpy as np
 import pytest
+from helpers.running import SMALL
 from lightning.pytorch.callbacks import Callback
-from running import SMALL
 
 from vitrine import compose, fit
 from vitrine.data.loader import TrainLoader
 from vitrine.runs import RunRecord
-from vitrine.training.speed import Figures, Machine
+from vitrine.training.throughput import Figures, Machine
 
 
 def figures(**changes):

@@ -23,17 +23,17 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.command.inherit import like
+from vitrine.command.overrides import check_overrides, optional_section, quote
+from vitrine.command.space import first_that_works, space_of, with_commas
 from vitrine.config import EvalConfig, TrainConfig, train_faults
-from vitrine.config.like import like
-from vitrine.config.limits import fault_of, faults
-from vitrine.config.multirun import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
-from vitrine.config.overrides import check_overrides, optional_section, quote
+from vitrine.config.fields import fault_of, faults
+from vitrine.config.model import missing_weights
 from vitrine.config.space import Space
-from vitrine.config.vit import missing_weights
-from vitrine.data.folder import ImageFolder
+from vitrine.config.sweep import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
+from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError, nearest
 from vitrine.runs.record import RunRecord, check_writable
-from vitrine.spaces import first_that_works, space_of, with_commas
 
 SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}
 
@@ -166,8 +166,8 @@ def composing() -> Iterator[ConfigLoader]:
 
 def conf() -> Path:
     """The folder ``conf/``: at the top of a checkout, inside the package where it was installed from a wheel."""
-    packaged = Path(__file__).parent / "conf"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "conf"
+    packaged = Path(__file__).parents[1] / "conf"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "conf"
 
 
 class _Composer:
@@ -466,7 +466,7 @@ def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]
 
 def _devices_that_are_missing(configs: Sequence[TrainConfig]) -> list[Fault]:
     """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
-    from vitrine.training.devices import choose, gpus
+    from vitrine.distributed.hardware import choose, gpus
     from vitrine.training.estimate import missing_gpu
 
     found: list[Fault] = []

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.errors import Fault, nearest
-from vitrine.secrecy import TOLD, hide, holds_secret, names_secret
+from vitrine.redact import TOLD, hide, holds_secret, names_secret
 
 _HYDRA = ("hydra", "hydra/")
 PATHS = (

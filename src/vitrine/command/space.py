@@ -6,9 +6,9 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
-from vitrine.config.multirun import SweepConfig, TrainCommand, is_same_for_all
-from vitrine.config.overrides import check_overrides, kind, quote
+from vitrine.command.overrides import check_overrides, kind, quote
 from vitrine.config.space import Interval, Space, Values, read_space, search_faults
+from vitrine.config.sweep import SweepConfig, TrainCommand, is_same_for_all
 from vitrine.errors import ConfigError, Fault
 
 Check = Callable[[Mapping[str, str]], Any]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from vitrine.compare.load import Run
 from vitrine.compare.metric import Metric
-from vitrine.compare.rows import Table
-from vitrine.compare.runs import Run
+from vitrine.compare.table import Table
 from vitrine.errors import RunError
 
 FEW_SEEDS = 3

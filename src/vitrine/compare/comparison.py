@@ -9,11 +9,11 @@ import numpy as np
 
 from vitrine.compare.caveats import caveats, refuse_other_images
 from vitrine.compare.findings import Findings, findings
+from vitrine.compare.load import Gathered, Run
 from vitrine.compare.metric import Metric, choose
 from vitrine.compare.predictions import Judged
-from vitrine.compare.rows import Row, Table, rest_of, tabulate
-from vitrine.compare.runs import Gathered, Run
 from vitrine.compare.statistics import Interval
+from vitrine.compare.table import Row, Table, rest_of, tabulate
 from vitrine.errors import RunError
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrine.compare.compared import Summary
+from vitrine.compare.comparison import Summary
 
 
 @dataclass(frozen=True)

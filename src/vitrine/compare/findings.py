@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrine.compare.load import Run
 from vitrine.compare.metric import NONE, Metric
 from vitrine.compare.predictions import Judged
-from vitrine.compare.rows import Row, Table, by_seed, rest_of, seed_of
-from vitrine.compare.runs import Run
 from vitrine.compare.statistics import (
     LEVEL,
     Difference,
@@ -21,6 +20,7 @@ from vitrine.compare.statistics import (
     over_images,
     seeds_needed,
 )
+from vitrine.compare.table import Row, Table, by_seed, rest_of, seed_of
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vitrine.compare.runs import Run
+from vitrine.compare.load import Run
 from vitrine.errors import RunError, nearest
 
 NONE = "—"  # where there is no number

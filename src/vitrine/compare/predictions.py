@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitrine.compare.runs import Run
+from vitrine.compare.load import Run
 from vitrine.errors import RunError
 
 BINS = 15  # as in arXiv:1706.04599

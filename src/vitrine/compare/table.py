@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from vitrine.compare.runs import Run, shown
-from vitrine.config.multirun import has_no_effect
+from vitrine.compare.load import Run, shown
+from vitrine.config.sweep import has_no_effect
 from vitrine.errors import RunError, nearest
 
 # What makes another trial in a sweep, since its record is another one, and yet reaches the same.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table as Grid
 from rich.text import Text
 
-from vitrine.compare.compared import Compared, Summary
+from vitrine.compare.comparison import Compared, Summary
 from vitrine.compare.costs import COSTS, Cost, counted
 from vitrine.compare.findings import Comparison, probability
 from vitrine.compare.metric import NONE

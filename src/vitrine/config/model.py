@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from vitrine.config import limits
-from vitrine.config.limits import choice, number
+from vitrine.config import fields as limits
+from vitrine.config.fields import choice, number
 from vitrine.errors import Fault
 
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
@@ -55,14 +55,14 @@ class ViTConfig:
         dim: width of a token (D in the paper's table 1).
         depth: number of encoder blocks (L).
         heads: number of attention heads; divides ``dim``.
-        patch_embed: how a patch becomes a token (models/patch.py).
+        patch_embed: how a patch becomes a token (models/patch_embed.py).
         class_token: put a learned token in front of the patches (section 3.1).
         registers: learned tokens that carry no class (arXiv:2309.16588), between the class token and the patches.
-        position: how tokens know where they are (models/position.py, models/relation.py).
+        position: how tokens know where they are (models/pos_embed.py, models/pos_embed.py).
         sincos_frequencies: frequencies of ``sincos2d``: those of MoCo v3, or those of big_vision, which end at 1/10000.
         rope_theta: base of the frequencies of ``rope`` and ``rope_mixed``; null is the paper's, 100 and 10.
         embed_norm: normalise the tokens before the first block.
-        norm: the kind of every normalisation (models/norm.py).
+        norm: the kind of every normalisation (models/layers.py).
         norm_eps: added to the variance, or mean square, in it.
         norm_placement: before attention and MLP, after their sum with the residual, or before and after each branch
             (models/block.py).

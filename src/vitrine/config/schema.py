@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 
 from omegaconf import MISSING
 
-from vitrine.config.duration import duration_seconds
-from vitrine.config.limits import choice, faults, number
-from vitrine.config.vit import ViTConfig, vit_faults
+from vitrine.config.fields import choice, faults, number
+from vitrine.config.model import ViTConfig, vit_faults
+from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
-from vitrine.secrecy import TOLD, secrets_in
+from vitrine.redact import TOLD, secrets_in
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -32,7 +32,7 @@ class DataConfig:
     """Which images, and what is true of them whatever model sees them.
 
     Attributes:
-        name: the source (data/sources.py).
+        name: the source (data/datasets.py).
         root: folder that holds the data set, or where it is downloaded to.
         image_size, in_channels, num_classes: what the model is given. Images of another size are resized when decoded.
         patch_size: patch for models that name none.
@@ -44,7 +44,7 @@ class DataConfig:
         val_seed: which images those are.
         hold_out: whether they are kept from training; if not, validation measures what has been learned by heart.
         storage: where decoded images lie in training: on its device, in the machine's memory, or nowhere, pictures
-            being streamed from disk; ``auto`` is the first of these that they fit into (data/storage.py).
+            being streamed from disk; ``auto`` is the first of these that they fit into (data/placement.py).
         workers: processes that decode streamed pictures, for each process that trains; null goes by the cores.
     """
 
@@ -154,10 +154,10 @@ class TrainerConfig:
         max_time: the run is stopped, to be gone on with, before its command has taken so long: ``10m``, ``00:10:00``.
         accelerator: where to compute; ``auto`` takes a GPU if there is one.
         devices: processes, one per GPU, or so many on the CPU; null takes every GPU there is.
-        precision: ``auto`` is bfloat16 where that is faster (training/devices.py), else float32. ``tf32`` is float32
-            whose matrix products and convolutions a GPU rounds to 10 bits of mantissa.
+        precision: ``auto`` is bfloat16 where that is faster (distributed/hardware.py), else float32. ``tf32`` is
+            float32 whose matrix products and convolutions a GPU rounds to 10 bits of mantissa.
         compile: what PyTorch's compiler makes faster kernels of: ``blocks``, each by itself; the ``model``; the model
-            as CUDA ``graphs``; or ``nothing``. ``auto`` tries where it pays (training/compilation.py).
+            as CUDA ``graphs``; or ``nothing``. ``auto`` tries where it pays (training/compile.py).
         gradient_clip_val: largest norm of the gradient; null leaves it as it is.
         accumulate_grad_batches: parts that a batch is computed in, one after the other, to save memory. The gradient
             stays what it is, but that dropout draws anew and batch normalisation sees one part at a time.

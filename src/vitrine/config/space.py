@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vitrine.config.limits import faults
-from vitrine.config.multirun import OBJECTIVES, SweepConfig
+from vitrine.config.fields import faults
+from vitrine.config.sweep import OBJECTIVES, SweepConfig
 from vitrine.errors import Fault, nearest
 
 

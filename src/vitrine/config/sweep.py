@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vitrine.config.limits import choice, number
+from vitrine.config.fields import choice, number
 from vitrine.config.schema import TrainConfig
 
 CLUSTERS = ("slurm", "local")

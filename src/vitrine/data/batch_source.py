@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitrine.data.pictures import Pictures
-from vitrine.data.sources import Batch, Split
+from vitrine.data.datasets import Batch, Split
+from vitrine.data.decode import Pictures
 from vitrine.errors import DataError, first_line
 
 # How workers begin. A fork is ready at once; processes that were spawned, as those of a training in several processes,

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from vitrine.atomic import replacing
 from vitrine.errors import DataError
+from vitrine.files import replacing
 
 
 def cached(

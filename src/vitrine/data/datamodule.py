@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from vitrine.config.schema import TrainConfig
-from vitrine.data.augment import build_augmentation
-from vitrine.data.feed import Feed, FromDisk, FromMemory
+from vitrine.data.batch_source import Feed, FromDisk, FromMemory
+from vitrine.data.datasets import Images, Split, load
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.mixing import Mixing
-from vitrine.data.sources import Images, Split, load
+from vitrine.data.placement import Storage, choose, memory_room
 from vitrine.data.split import HeldOut, hold_out
-from vitrine.data.storage import Storage, choose, memory_room
+from vitrine.data.transforms.augment import build_augmentation
+from vitrine.data.transforms.mixup import Mixing
 
 
 class ImageData(pl.LightningDataModule):

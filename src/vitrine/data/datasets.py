@@ -21,9 +21,9 @@ from torch import Tensor
 
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
-from vitrine.data.folder import ImageFolder
-from vitrine.data.packed import folder_of, read_packed
-from vitrine.data.pictures import MODES, Decoder, Pictures
+from vitrine.data.decode import MODES, Decoder, Pictures
+from vitrine.data.image_folder import ImageFolder
+from vitrine.data.shards import folder_of, read_packed
 from vitrine.errors import DataError, first_line
 
 OFFLINE = "python train.py data=digits works without a network, and so does data.root=DIR with the data set in it"

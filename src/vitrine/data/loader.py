@@ -5,11 +5,11 @@ from contextlib import closing
 
 import torch
 
-from vitrine.data.augment import Augmentation
-from vitrine.data.feed import Feed
-from vitrine.data.mixing import Mixing
-from vitrine.data.plan import plan_epoch
-from vitrine.data.sources import Batch
+from vitrine.data.batch_source import Feed
+from vitrine.data.datasets import Batch
+from vitrine.data.epoch_plan import plan_epoch
+from vitrine.data.transforms.augment import Augmentation
+from vitrine.data.transforms.mixup import Mixing
 
 
 class TrainLoader:

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 from vitrine.config.schema import DataConfig
-from vitrine.data import room
-from vitrine.data.pictures import Pictures
-from vitrine.data.sources import Images
+from vitrine.data import memory as room
+from vitrine.data.datasets import Images
+from vitrine.data.decode import Pictures
 from vitrine.runs.provenance import cores
 
 # What of the free memory images may take. Of the machine's, less than half, as holding out validation images copies

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.atomic import replacing, write_text
 from vitrine.errors import DataError
+from vitrine.files import replacing, write_text
 
 OVERHEAD = 1024  # bytes, at most, that the format adds to a part's images and labels
 

@@ -1,6 +1,6 @@
 """Where to compute and how: what ``auto`` means on this machine, for device, precision and attention kernel.
 
-The rule for attention stands in models/attention.py, that for compiling in training/compilation.py. ``python
+The rule for attention stands in models/attention.py, that for compiling in training/compile.py. ``python
 benchmarks/rules.py`` measures what they go by.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from vitrine.config.schema import TrainConfig, unequal_parts, unequal_shares
+from vitrine.distributed.rendezvous import launched
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
-from vitrine.training.launched import launched
 
 # What matrices are multiplied in.
 DTYPES = {

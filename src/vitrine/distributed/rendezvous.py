@@ -126,7 +126,7 @@ def _together(work: Callable[[], None], number: int, me: Launched) -> None:
     """Do it in a process group made for it. If several processes fail, the others do so because of the first."""
     from torch.distributed.distributed_c10d import PrefixStore, init_process_group
 
-    from vitrine.training.processes import part
+    from vitrine.distributed.spawn import part
 
     # No backend is named: tensors then go by the one of their device, words between processes by that of the CPU.
     store = PrefixStore(f"group {number}", _store())

@@ -16,9 +16,9 @@ from types import FrameType
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
+from vitrine.distributed.hardware import Hardware
 from vitrine.errors import Interrupted, OutOfTime, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
-from vitrine.training.devices import Hardware
 
 TOLD, PRUNED = 3, 4  # exit codes of a process that has written its error, or where it was pruned
 GRACE_SECONDS = 15.0  # for the other processes to end by themselves once one has ended

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from vitrine.config import TrainConfig, vit_config_from
-from vitrine.config.plain import from_plain
+from vitrine.config.serialize import from_plain
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord

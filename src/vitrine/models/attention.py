@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.config.vit import ViTConfig
-from vitrine.models.dropout import Dropout, drop
-from vitrine.models.linear import HeadwiseLinear, PackedLinear
-from vitrine.models.norm import norm
-from vitrine.models.notes import IGNORE, Notes
-from vitrine.models.relation import Related
+from vitrine.config.model import ViTConfig
+from vitrine.models.intermediates import IGNORE, Notes
+from vitrine.models.layers import Dropout, HeadwiseLinear, PackedLinear, drop, norm
+from vitrine.models.pos_embed import Related
 
 
 class Attention(nn.Module):
@@ -23,7 +21,7 @@ class Attention(nn.Module):
 
     Args:
         config: the model's.
-        relation: where tokens stand to each other (models/relation.py).
+        relation: where tokens stand to each other (models/pos_embed.py).
     """
 
     def __init__(self, config: ViTConfig, relation: nn.Module) -> None:

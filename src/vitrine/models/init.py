@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from torch import Tensor, nn
 
 from vitrine.models.attention import Attention
-from vitrine.models.linear import HeadwiseLinear, PackedLinear
+from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
 
 def xavier(model: nn.Module) -> None:

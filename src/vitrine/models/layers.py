@@ -4,9 +4,14 @@ PyTorch draws a random number for each value; on a CPU that can take longer than
 values share one. On a GPU PyTorch's own is as fast as can be, and used.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from vitrine.config.model import ViTConfig
 
 CHANCES = 2**16  # what a quarter of a random number distinguishes
 
@@ -32,3 +37,52 @@ def drop(x: Tensor, rate: float) -> Tensor:
     numbers = torch.randint(-(2**63), 2**63 - 1, (-(-x.numel() // 4),))  # all 64 bits
     kept = numbers.view(torch.int16)[: x.numel()].ge_(dropped - CHANCES // 2)  # 1 or 0; bool is slow to convert
     return x * kept.view(x.shape).to(x.dtype).mul_(CHANCES / (CHANCES - dropped))
+
+
+class PackedLinear(nn.Linear):
+    """Several linear maps of the same input, their weights one above the other: one matrix product for all.
+
+    Args:
+        in_features: width of the input.
+        out_features: width of the output of each map.
+        maps: how many there are.
+        bias: whether they have one.
+    """
+
+    def __init__(self, in_features: int, out_features: int, maps: int, bias: bool = True) -> None:
+        super().__init__(in_features, maps * out_features, bias=bias)
+        self.maps = maps
+
+
+class HeadwiseLinear(nn.Module):
+    """Several linear maps in each head, which see that head's slice of the channels only.
+
+    Equal to a :class:`PackedLinear` whose maps are block-diagonal.
+
+    Attributes:
+        weight: (maps, heads, D/heads, D/heads), output before input channels.
+        bias: (maps, heads, D/heads), or ``None``.
+    """
+
+    def __init__(self, dim: int, heads: int, maps: int, bias: bool = True) -> None:
+        super().__init__()
+        width = dim // heads
+        self.weight = nn.Parameter(torch.empty(maps, heads, width, width))
+        self.bias = nn.Parameter(torch.empty(maps, heads, width)) if bias else None
+        bound = 1 / math.sqrt(width)  # what nn.Linear starts with
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (maps, B, heads, N, D/heads)."""
+        heads, width = self.weight.shape[1:3]
+        y = torch.einsum("bnhi,mhoi->mbhno", x.unflatten(2, (heads, width)), self.weight)
+        return y if self.bias is None else y + self.bias[:, None, :, None].to(y.dtype)
+
+
+NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
+
+
+def norm(config: ViTConfig, width: int) -> nn.Module:
+    """The configured normalisation over the last dimension, ``width`` wide."""
+    return NORMS[config.norm](width, eps=config.norm_eps)

@@ -9,8 +9,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.models.dropout import Dropout
-from vitrine.models.linear import PackedLinear
+from vitrine.models.layers import Dropout, PackedLinear
 
 
 class Mlp(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.config.vit import ViTConfig
-from vitrine.models.norm import norm
+from vitrine.config.model import ViTConfig
+from vitrine.models.layers import norm
 
 
 class ConvPatchEmbed(nn.Module):

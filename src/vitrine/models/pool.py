@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 from vitrine.models.attention import attend, attention_weights
-from vitrine.models.linear import PackedLinear
+from vitrine.models.intermediates import IGNORE, Notes
+from vitrine.models.layers import PackedLinear, norm
 from vitrine.models.mlp import MLPS
-from vitrine.models.norm import norm
-from vitrine.models.notes import IGNORE, Notes
 
 
 class ClassTokenPool(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.config.vit import ViTConfig
+from vitrine.config.model import ViTConfig
 from vitrine.errors import ConfigError, Fault
 
 RESIZABLE = ("conv", "linear")

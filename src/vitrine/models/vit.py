@@ -10,17 +10,15 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from vitrine.config.vit import ViTConfig, vit_faults
+from vitrine.config.model import ViTConfig, vit_faults
 from vitrine.errors import ConfigError, nearest
 from vitrine.models.block import BLOCKS
-from vitrine.models.dropout import Dropout
 from vitrine.models.init import INITS
-from vitrine.models.norm import norm
-from vitrine.models.notes import IGNORE, Notes
-from vitrine.models.patch import PATCH_EMBEDS
+from vitrine.models.intermediates import IGNORE, Notes
+from vitrine.models.layers import Dropout, norm
+from vitrine.models.patch_embed import PATCH_EMBEDS
 from vitrine.models.pool import POOLS
-from vitrine.models.position import TABLES, ConvPosition, none, spread
-from vitrine.models.relation import relations
+from vitrine.models.pos_embed import TABLES, ConvPosition, none, relations, spread
 from vitrine.models.resize import resize_weights
 
 NO_MATRICES = (

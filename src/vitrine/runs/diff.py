@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from vitrine.runs.flat import flat
+from vitrine.runs.flatten import flat
 from vitrine.runs.record import RunRecord
 
 HARDWARE = ("device", "processes", "precision", "attention_kernel", "compiled")

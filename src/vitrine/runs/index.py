@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrine.errors import RunError
-from vitrine.runs.flat import flat
+from vitrine.runs.flatten import flat
 from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"

@@ -4,8 +4,8 @@ import csv
 from collections.abc import Mapping
 from typing import Any
 
-from vitrine.atomic import write_text
 from vitrine.errors import RunError
+from vitrine.files import write_text
 from vitrine.runs.record import FIRST_COLUMNS, RunRecord
 
 

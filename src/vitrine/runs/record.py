@@ -16,7 +16,7 @@
 
 ``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
 or ``pruned``: stopped by a search, after the epoch that ``error`` names. Every file but metrics.csv is replaced whole
-(:mod:`vitrine.atomic`), so a crash leaves the old or the new one; metrics.csv grows by whole rows, and a row cut short
+(:mod:`vitrine.files`), so a crash leaves the old or the new one; metrics.csv grows by whole rows, and a row cut short
 by a crash is dropped when the run goes on. A process that is killed cannot say so: its run still reads ``running``, and
 :attr:`RunRecord.status` tells that no such process is there any more.
 """
@@ -35,9 +35,9 @@ from typing import Any
 
 import yaml
 
-from vitrine.atomic import write_text
 from vitrine.errors import Interrupted, Pruned, RunError, first_line, nearest
-from vitrine.secrecy import hide
+from vitrine.files import write_text
+from vitrine.redact import hide
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's reads a configuration in a tenth of the time

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrine.config.multirun import has_no_effect
-from vitrine.config.plain import to_plain
 from vitrine.config.schema import TrainConfig
-from vitrine.runs.flat import flat
+from vitrine.config.serialize import to_plain
+from vitrine.config.sweep import has_no_effect
+from vitrine.runs.flatten import flat
 
 LONGEST = 100  # bytes of a folder's name that tell people what is in it
 

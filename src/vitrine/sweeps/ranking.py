@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.config.multirun import OBJECTIVES
-from vitrine.sweeps.board import COLOURS, reached, show_table, show_where, value_told
+from vitrine.config.sweep import OBJECTIVES
+from vitrine.sweeps.progress import COLOURS, reached, show_table, show_where, value_told
 from vitrine.sweeps.search import Search
 from vitrine.sweeps.study import importance
 from vitrine.sweeps.sweep import Best, means

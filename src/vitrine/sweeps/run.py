@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from vitrine.composition import Point
-from vitrine.config.multirun import LauncherConfig
+from vitrine.command.compose import Point
+from vitrine.config.sweep import LauncherConfig
+from vitrine.distributed.rendezvous import launched
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs import provenance
-from vitrine.sweeps import process
-from vitrine.sweeps.board import Board, show_end
+from vitrine.sweeps.launchers import process
+from vitrine.sweeps.progress import Board, show_end
 from vitrine.sweeps.queue import Queue, Source
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import OVER, Busy, Trial, carry_out, no_time_for_another
-from vitrine.training.launched import launched
 
 
 def run(points: Sequence[Point], launcher: str) -> int:
@@ -87,7 +87,7 @@ def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[
     os.environ[provenance.COMMAND] = provenance.command()  # what the processes of trials record
     if launcher == "process":
         return partial(process.carry_out_all, free=process.places(settings, sweep.trials))
-    from vitrine.sweeps import cluster
+    from vitrine.sweeps.launchers import slurm as cluster
 
     return partial(cluster.carry_out_all, scheduler=cluster.scheduler(launcher, settings, sweep))
 

@@ -21,13 +21,13 @@ from typing import Any
 from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from vitrine.composition import Point, Variants
-from vitrine.config.multirun import TrainCommand, has_no_effect
+from vitrine.command.compose import Point, Variants
 from vitrine.config.space import Interval
+from vitrine.config.sweep import TrainCommand, has_no_effect
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs import RunRecord
-from vitrine.sweeps.identity import sweep_name, trial_name
-from vitrine.sweeps.pruning import Pruner
+from vitrine.sweeps.fingerprint import sweep_name, trial_name
+from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.study import distribution, note, open_study, sampler
 from vitrine.sweeps.sweep import Sweep, check_format, newest
 from vitrine.sweeps.trial import OVER, Busy, Outcome, Trial, busy, held, outcome

@@ -19,8 +19,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Direction
 from optuna.trial import Trial
 
-from vitrine.config.multirun import OBJECTIVES
 from vitrine.config.space import Interval, Values
+from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError, first_line
 
 NAME = "search"

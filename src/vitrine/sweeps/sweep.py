@@ -24,12 +24,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from vitrine.atomic import write_text
-from vitrine.composition import Point
-from vitrine.config.multirun import OBJECTIVES, TrainCommand
+from vitrine.command.compose import Point
+from vitrine.config.sweep import OBJECTIVES, TrainCommand
 from vitrine.errors import RunError
+from vitrine.files import write_text
 from vitrine.runs import provenance
-from vitrine.sweeps.identity import sweep_name, trial_name
+from vitrine.sweeps.fingerprint import sweep_name, trial_name
 from vitrine.sweeps.trial import Outcome, Trial, outcome
 
 FORMAT = 1  # of sweep.json and of the folders' names

@@ -13,11 +13,11 @@ from typing import Any, Protocol, Self
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from vitrine.config.plain import to_plain
 from vitrine.config.schema import TensorBoardConfig, TrainConfig
+from vitrine.config.serialize import to_plain
 from vitrine.errors import first_line
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.runs.flat import flat
+from vitrine.runs.flatten import flat
 
 
 class Tracker(Protocol):
@@ -169,7 +169,7 @@ def invite(
     if wandb is not None and wandb.mode != "disabled":
 
         def come() -> Tracker:
-            from vitrine.training.wandb_tracker import WandbTracker
+            from vitrine.tracking.wandb import WandbTracker
 
             return WandbTracker(wandb, config, record, group, varies, stop_by)
 

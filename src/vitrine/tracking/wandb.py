@@ -29,8 +29,8 @@ from vitrine.config.schema import TrainConfig, WandbConfig
 from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
-from vitrine.training import wandb_told as told
-from vitrine.training.wandb_service import Service
+from vitrine.tracking import wandb_keys as told
+from vitrine.tracking.wandb_service import Service
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the process to end, once W&B is done

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import wandb
 
-from vitrine.config.plain import to_plain
+from vitrine.config.model import WEIGHT_FILES
 from vitrine.config.schema import TrainConfig, WandbConfig
-from vitrine.config.vit import WEIGHT_FILES
+from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 
 # Of run.json, so that runs can be compared from W&B's pages alone.

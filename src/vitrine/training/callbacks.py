@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitrine.errors import Pruned
-from vitrine.training.classifier import Classifier
-from vitrine.training.stopping import CleanStop
+from vitrine.training.graceful_stop import CleanStop
+from vitrine.training.lit_module import Classifier
 
 
 class Judge(Protocol):

@@ -13,9 +13,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from vitrine.atomic import link, replacing
 from vitrine.config import ViTConfig, vit_config_from
 from vitrine.errors import RunError, first_line
+from vitrine.files import link, replacing
 from vitrine.runs import RunRecord
 
 

@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from vitrine.errors import first_line
-from vitrine.training.classifier import Classifier
+from vitrine.training.lit_module import Classifier
 
 # What is compiled by auto, and how long training must take uncompiled, in seconds, for that to be earned back. On CPUs
 # steps get faster by some percent (benchmarks/rules.py measures it), and compiling takes 8 to 18 s.

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrine.config import TrainConfig
+from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
-from vitrine.training.compilation import Compiled
-from vitrine.training.devices import Hardware
+from vitrine.training.compile import Compiled
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
 

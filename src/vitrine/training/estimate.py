@@ -8,10 +8,10 @@ import torch
 
 from vitrine.config import TrainConfig
 from vitrine.config.schema import DataConfig
-from vitrine.data.folder import ImageFolder
+from vitrine.data.image_folder import ImageFolder
+from vitrine.distributed.hardware import choose
 from vitrine.errors import Fault
-from vitrine.training.devices import choose
-from vitrine.training.measure import flops_per_image, matmul_peak
+from vitrine.training.throughput import flops_per_image, matmul_peak
 
 # Of a matrix product's floating-point operations per second, what a training step of a ViT is taken to reach on a CPU:
 # between the fifth that narrow models reach and the half of wide ones (mfu_measured in run.json).

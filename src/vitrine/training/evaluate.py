@@ -9,16 +9,16 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from rich.console import Console
 
-from vitrine.atomic import replacing
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
-from vitrine.config.plain import from_plain
-from vitrine.data.module import ImageData
+from vitrine.config.serialize import from_plain
+from vitrine.data.datamodule import ImageData
+from vitrine.distributed.hardware import Hardware, choose, gpus
 from vitrine.errors import ConfigError, RunError
+from vitrine.files import replacing
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import differences, load_weights, model_weights, read_checkpoint
-from vitrine.training.classifier import Classifier
-from vitrine.training.devices import Hardware, choose, gpus
-from vitrine.training.display import quiet_libraries, show_result
+from vitrine.training.console import quiet_libraries, show_result
+from vitrine.training.lit_module import Classifier
 
 
 @dataclass(frozen=True)

@@ -17,30 +17,37 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
-from vitrine.config.duration import duration_seconds
-from vitrine.config.plain import to_plain
-from vitrine.data.module import ImageData
-from vitrine.data.plan import mix
-from vitrine.data.storage import Storage
+from vitrine.config.serialize import to_plain
+from vitrine.data.datamodule import ImageData
+from vitrine.data.epoch_plan import mix
+from vitrine.data.placement import Storage
+from vitrine.distributed import spawn as processes
+from vitrine.distributed.hardware import Hardware, choose
+from vitrine.distributed.rendezvous import enter, launched, share
+from vitrine.durations import duration_seconds
 from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
-from vitrine.training import processes
-from vitrine.training.averaging import ExponentialMovingAverage
+from vitrine.tracking.loggers import RunLogger, invite
 from vitrine.training.callbacks import Judge, ProgressBar, Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
-from vitrine.training.classifier import Classifier
-from vitrine.training.compilation import Compilation, Compiled
-from vitrine.training.devices import Hardware, choose
-from vitrine.training.display import quiet_libraries, show_compiled, show_result, show_start
+from vitrine.training.compile import Compilation, Compiled
+from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
+from vitrine.training.ema import ExponentialMovingAverage
 from vitrine.training.evaluate import classifier_from, test
-from vitrine.training.figures import can_be_drawn, draw_attention, draw_confusion, draw_curves
-from vitrine.training.launched import enter, launched, share
-from vitrine.training.measure import datasheet_peak, flops_per_image, forget_peak_memory, matmul_peak, peak_memory
+from vitrine.training.graceful_stop import CleanStop, TimeLimit, signals_given_back
+from vitrine.training.lit_module import Classifier
+from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
-from vitrine.training.speed import Machine, Speed
-from vitrine.training.stopping import CleanStop, TimeLimit, signals_given_back
-from vitrine.training.trackers import RunLogger, invite
+from vitrine.training.throughput import (
+    Machine,
+    Speed,
+    datasheet_peak,
+    flops_per_image,
+    forget_peak_memory,
+    matmul_peak,
+    peak_memory,
+)
 
 
 @dataclass(frozen=True)

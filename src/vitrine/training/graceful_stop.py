@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vitrine.errors import Interrupted, OutOfTime
 from vitrine.training.checkpoints import Checkpoints
-from vitrine.training.classifier import Classifier
+from vitrine.training.lit_module import Classifier
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -18,8 +18,8 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
-from vitrine.data.plan import mix
-from vitrine.data.sources import Batch
+from vitrine.data.datasets import Batch
+from vitrine.data.epoch_plan import mix
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer, build_schedule
 

@@ -8,12 +8,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitrine.atomic import replacing
 from vitrine.config import ViTConfig
-from vitrine.data.sources import Split
+from vitrine.data.datasets import Split
+from vitrine.files import replacing
 from vitrine.models import looked_at
 from vitrine.runs import RunRecord
-from vitrine.training.classifier import Classifier
+from vitrine.training.lit_module import Classifier
 
 TRAIN, VAL, TEST = "#4477aa", "#ee6677", "#228833"  # told apart with any colour vision (Paul Tol's "bright")
 STAGES = (

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
-from vitrine.config.vit import WEIGHT_FILES, missing_weights
+from vitrine.config.model import WEIGHT_FILES, missing_weights
 from vitrine.errors import ConfigError, Fault, RunError, first_line, nearest
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights

@@ -8,19 +8,19 @@ from typing import Any
 
 from rich.console import Console
 
-from vitrine.atomic import link
 from vitrine.config import TrainConfig, train_faults
-from vitrine.config.plain import from_plain, to_plain
-from vitrine.data.module import ImageData
+from vitrine.config.serialize import from_plain, to_plain
+from vitrine.data.datamodule import ImageData
+from vitrine.distributed.hardware import choose
+from vitrine.distributed.rendezvous import enter
 from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.files import link
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.training.callbacks import Judge
 from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoint
-from vitrine.training.devices import choose
-from vitrine.training.display import quiet_libraries, show_result
+from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import Result, Run, carry_out, recorded, stop_by
-from vitrine.training.launched import enter
 from vitrine.training.pretrained import Pretrained
 
 # What may be other than it was, and the keys that each override decides. All else would make it another run.

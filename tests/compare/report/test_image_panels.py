@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from vitrine import compose, fit, load_run
-from vitrine.compare.compared import compare
-from vitrine.compare.looks import Looks
-from vitrine.compare.pictures import attention, hard_images, positions, tiles, url
-from vitrine.compare.report import sections, write_report
-from vitrine.compare.runs import gather
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather
+from vitrine.compare.report.image_panels import attention, hard_images, positions, tiles, url
+from vitrine.compare.report.page import sections, write_report
+from vitrine.compare.report.style import Looks
 from vitrine.errors import DataError
 from vitrine.models import looked_at
 
@@ -118,8 +118,8 @@ def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
 
 
 def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_path, monkeypatch):
-    from vitrine.data import sources
-    from vitrine.data.packed import folder_of, pack
+    from vitrine.data import datasets as sources
+    from vitrine.data.shards import folder_of, pack
 
     digits = sources.digits(None)
     splits = {
@@ -141,7 +141,7 @@ def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_pat
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
 def test_a_data_set_in_part_is_not_completed_by_a_download(tmp_path, name):
-    from vitrine.data.sources import lacking, load
+    from vitrine.data.datasets import lacking, load
 
     config = compose([f"data={name}", f"data.root={tmp_path}"]).data
     files = []
@@ -166,7 +166,7 @@ def test_positions_need_no_predictions(real, tmp_path):
 
 
 def test_a_page_of_a_hundred_classes_with_all_its_pictures_stays_small(tmp_path):
-    from vitrine.data.packed import folder_of, pack
+    from vitrine.data.shards import folder_of, pack
 
     generator = np.random.default_rng(0)
     noise = lambda count: generator.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)  # noqa: E731 - compresses worst

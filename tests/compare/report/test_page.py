@@ -9,12 +9,12 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from vitrine.compare.compared import compare
-from vitrine.compare.figures import pareto
-from vitrine.compare.looks import COLOURS, OTHER, Looks
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import gather
 from vitrine.compare.predictions import confusion
-from vitrine.compare.report import render, sections, write_report
-from vitrine.compare.runs import gather
+from vitrine.compare.report.page import render, sections, write_report
+from vitrine.compare.report.plots import pareto
+from vitrine.compare.report.style import COLOURS, OTHER, Looks
 
 LARGEST = 6_000_000
 PAPERS = {"light": "#ffffff", "dark": "#14181d"}

@@ -6,9 +6,9 @@ from torchvision.transforms import RandomCrop
 
 import vitrine
 from vitrine.config.schema import AugmentConfig
-from vitrine.data.augment import Chain, Crop, Cutout, Erasing, Flip, Warp, build_augmentation
-from vitrine.data.plan import plan_epoch
-from vitrine.data.trivial import Trivial
+from vitrine.data.epoch_plan import plan_epoch
+from vitrine.data.transforms.augment import Chain, Crop, Cutout, Erasing, Flip, Warp, build_augmentation
+from vitrine.data.transforms.trivial_augment import Trivial
 
 
 def numbers(count, draws):

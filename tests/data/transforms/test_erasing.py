@@ -6,7 +6,7 @@ from scipy import stats
 from torchvision.transforms import RandomErasing
 
 from vitrine.config.schema import AugmentConfig
-from vitrine.data.augment import Cutout, Erasing, build_augmentation
+from vitrine.data.transforms.augment import Cutout, Erasing, build_augmentation
 
 
 def draws(count, step):

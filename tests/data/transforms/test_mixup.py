@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torchvision.transforms import v2
 
-from vitrine.data.mixing import Mixing, quantile
+from vitrine.data.transforms.mixup import Mixing, quantile
 
 CLASSES = 10
 

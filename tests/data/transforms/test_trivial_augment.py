@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
-from vitrine.data.trivial import LEVELS, OPERATIONS, Trivial
+from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, Trivial
 
 REFERENCE = TrivialAugmentWide()
 SIGNED = {name for name, (_, signed) in TrivialAugmentWide._AUGMENTATION_SPACE.items() if signed}

@@ -5,7 +5,7 @@ from scipy import stats
 from torchvision.transforms import InterpolationMode, RandomAffine
 from torchvision.transforms.functional import affine
 
-from vitrine.data.augment import Warp
+from vitrine.data.transforms.augment import Warp
 
 MOST = {"degrees": 30.0, "translate": 0.2, "scale": 0.3, "shear": 20.0}
 

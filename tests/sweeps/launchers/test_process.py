@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from vitrine.config.multirun import LauncherConfig
+from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError
-from vitrine.sweeps import process
-from vitrine.sweeps.process import Place, places
+from vitrine.sweeps.launchers import process
+from vitrine.sweeps.launchers.process import Place, places
 
 
 @pytest.fixture(autouse=True)

@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, SMALL
+from helpers.running import ROOT, SMALL
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine import compose
-from vitrine.config.multirun import LauncherConfig
+from vitrine.config.sweep import LauncherConfig
+from vitrine.distributed import rendezvous as launching
 from vitrine.errors import ConfigError, Interrupted
-from vitrine.sweeps import cluster, job, scheduler
-from vitrine.sweeps.launch import _carrier
-from vitrine.sweeps.scheduler import Needs, needs
+from vitrine.sweeps.launchers import slurm as cluster
+from vitrine.sweeps.launchers import slurm_job as job
+from vitrine.sweeps.launchers import slurm_scheduler as scheduler
+from vitrine.sweeps.launchers.slurm_scheduler import Needs, needs
+from vitrine.sweeps.run import _carrier
 from vitrine.sweeps.trial import Outcome, Trial
-from vitrine.training import launched as launching
 from vitrine.training.fit import fit
 
 LONG = [*SMALL, "trainer.max_epochs=50", "trainer.precision=32-true", "trainer.compile=nothing"]
@@ -242,6 +244,6 @@ def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path
 
 
 def test_processes_that_train_together_are_not_given_trials_to_share_out(monkeypatch):
-    monkeypatch.setattr("vitrine.sweeps.launch.launched", lambda: launching.Launched("torchrun", 0, 2, 1))
+    monkeypatch.setattr("vitrine.sweeps.run.launched", lambda: launching.Launched("torchrun", 0, 2, 1))
     with pytest.raises(ConfigError, match="torchrun has started processes that train together"):
         _carrier("process", LauncherConfig(), None)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrine.compare.compared import Compared
+from vitrine.compare.comparison import Compared
+from vitrine.compare.load import Run
 from vitrine.compare.predictions import Hard, Judged, hardest
-from vitrine.compare.rows import Row
-from vitrine.compare.runs import Run
+from vitrine.compare.table import Row
 from vitrine.errors import DataError, RunError, VitrineError
 
 MOST_HARD = 24
@@ -202,7 +202,7 @@ def _looked_at(run: Run, pixels: np.ndarray) -> np.ndarray:
     import torch
 
     from vitrine.models import looked_at
-    from vitrine.training.figures import can_be_drawn
+    from vitrine.training.plots import can_be_drawn
 
     model = _load(run.folder).model
     if not can_be_drawn(model.config):
@@ -215,7 +215,7 @@ def _looked_at(run: Run, pixels: np.ndarray) -> np.ndarray:
 def _alike(run: Run) -> np.ndarray | None:
     """(g^2, g^2) cosine similarities of the patches' positions; ``None`` for a model without a table of them."""
     model = _load(run.folder).model
-    from vitrine.models.position import spread
+    from vitrine.models.pos_embed import spread
 
     if model.pos_embed is None:
         return None
@@ -234,7 +234,7 @@ def _load(folder: Path | None) -> Any:
         raise RunError("the run is not on this disk")
     if not (folder / "checkpoints" / "best.ckpt").is_file():
         raise RunError("its checkpoint is not there")
-    from vitrine.training.load import load_run
+    from vitrine.inference.load import load_run
 
     return load_run(folder)
 
@@ -255,9 +255,9 @@ def _test_split(folder: Path | None) -> Any:
 
 
 def _read_split(data: dict[str, Any], cache_dir: Path) -> Any:
-    from vitrine.config.plain import from_plain
     from vitrine.config.schema import DataConfig
-    from vitrine.data.sources import lacking, load
+    from vitrine.config.serialize import from_plain
+    from vitrine.data.datasets import lacking, load
 
     config = from_plain(DataConfig, data)
     if (file := lacking(config)) is not None:

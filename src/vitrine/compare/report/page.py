@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.atomic import write_text
-from vitrine.compare import figures, image_figures, pictures
-from vitrine.compare.compared import Compared
-from vitrine.compare.looks import SYMBOLS, Looks, Plot, several
-from vitrine.compare.parallel import parallel
-from vitrine.compare.pictures import Gallery
+from vitrine.compare.comparison import Compared
 from vitrine.compare.predictions import Judged, calibration
+from vitrine.compare.report import image_panels as pictures
+from vitrine.compare.report import plots as figures
+from vitrine.compare.report import prediction_plots as image_figures
+from vitrine.compare.report.image_panels import Gallery
+from vitrine.compare.report.parallel import parallel
+from vitrine.compare.report.style import SYMBOLS, Looks, Plot, several
 from vitrine.compare.tables import cells, headings
 from vitrine.errors import RunError
+from vitrine.files import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_CLASSES = 100  # of a confusion matrix

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.compared import Compared
+from vitrine.compare.comparison import Compared
 from vitrine.compare.costs import PARAMETERS, SPEED, counted
-from vitrine.compare.figures import SAME, by_number
-from vitrine.compare.looks import OTHER, Looks, Plot, distinct, escaped, unit_of
+from vitrine.compare.report.plots import SAME, by_number
+from vitrine.compare.report.style import OTHER, Looks, Plot, distinct, escaped, unit_of
 
 
 def parallel(compared: Compared, looks: Looks) -> Plot | None:

@@ -8,11 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.compared import Compared, Summary, summarise
+from vitrine.compare.comparison import Compared, Summary, summarise
 from vitrine.compare.costs import COSTS
-from vitrine.compare.looks import COLOURS, OTHER, Looks, Plot, distinct, escaped, five_digits, listed, unit_of, written
 from vitrine.compare.metric import Metric
-from vitrine.compare.rows import Row
+from vitrine.compare.report.style import (
+    COLOURS,
+    OTHER,
+    Looks,
+    Plot,
+    distinct,
+    escaped,
+    five_digits,
+    listed,
+    unit_of,
+    written,
+)
+from vitrine.compare.table import Row
 
 MOST_ROWS = 40  # drawn in a plot that grows with them
 SAME = 1.02  # costs within 2 % are one cost

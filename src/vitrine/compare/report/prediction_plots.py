@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.looks import OTHER, Looks, Plot, distinct, escaped, five_digits, several
 from vitrine.compare.predictions import Calibration, Judged, confusion, per_class
-from vitrine.compare.rows import Row
+from vitrine.compare.report.style import OTHER, Looks, Plot, distinct, escaped, five_digits, several
+from vitrine.compare.table import Row
 
 READABLE = 12  # columns of a grid whose cells have room for a number
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.compared import Compared
+from vitrine.compare.comparison import Compared
 from vitrine.compare.metric import Metric
-from vitrine.compare.rows import Row
 from vitrine.compare.statistics import Interval
+from vitrine.compare.table import Row
 
 # Told apart with any colour vision (by their symbols too), and at least 3:1 against the page in light and dark.
 COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")

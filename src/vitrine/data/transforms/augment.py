@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.config.schema import AugmentConfig, DataConfig
-from vitrine.data.boxes import fill
-from vitrine.data.plan import send
-from vitrine.data.trivial import Trivial
+from vitrine.data.epoch_plan import send
+from vitrine.data.transforms.boxes import fill
+from vitrine.data.transforms.trivial_augment import Trivial
 
 
 class Augmentation(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitrine.data.plan import send
+from vitrine.data.epoch_plan import send
 
 
 def inside(boxes: Tensor, images: Tensor) -> Tensor:

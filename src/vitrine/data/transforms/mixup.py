@@ -7,8 +7,8 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from vitrine.data.boxes import inside
-from vitrine.data.plan import send
+from vitrine.data.epoch_plan import send
+from vitrine.data.transforms.boxes import inside
 
 
 class Mixing:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.plan import send
+from vitrine.data.epoch_plan import send
 
 BINS = 31
 LEVELS = 2 * BINS  # a strength and its sign; the second half is negative

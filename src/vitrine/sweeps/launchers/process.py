@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import FrameType
 
-from vitrine.config.multirun import LauncherConfig
+from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs.provenance import command_began, cores
 from vitrine.sweeps.queue import Source
@@ -29,6 +29,16 @@ BUSY = 76  # exit code of a process that found another at its trial
 POLL_SECONDS = 0.5
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without one of them there is no need to ask PyTorch
+
+# What the process that trials are forked from imports: everything slow that a trial uses and that starts no threads.
+# The trials of a sweep thereby run the code that the sweep began with, whatever is edited meanwhile.
+PRELOADED = [
+    "sklearn.datasets",
+    "torch._dynamo",
+    "vitrine.training.fit",
+    "vitrine.training.resume",
+    "vitrine.sweeps.launchers.process",
+]
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,7 @@ def _signals_held_back() -> Iterator[None]:
 
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vitrine.sweeps.warm"])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 

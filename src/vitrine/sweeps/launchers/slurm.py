@@ -16,11 +16,11 @@ import pickle
 import time
 from pathlib import Path
 
-from vitrine.config.multirun import LauncherConfig
+from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import Interrupted
-from vitrine.sweeps.board import counted
+from vitrine.sweeps.launchers.slurm_scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, needs
+from vitrine.sweeps.progress import counted
 from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, needs
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Outcome, Trial, died, outcome
 

@@ -13,7 +13,7 @@ import submitit
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine.errors import Interrupted, OutOfTime
-from vitrine.sweeps.process import print_to
+from vitrine.sweeps.launchers.process import print_to
 from vitrine.sweeps.trial import Busy, Outcome, Trial, carry_out, died
 
 WARNING_SECONDS = 90  # before its time is over a job is asked to stop: enough to finish a step and save

@@ -17,10 +17,10 @@ from typing import Any
 import submitit
 from submitit.core.utils import DelayedSubmission
 
-from vitrine.config.multirun import LauncherConfig
+from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, Fault, RunError
-from vitrine.sweeps.board import counted
-from vitrine.sweeps.job import WARNING_SECONDS, Job
+from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
+from vitrine.sweeps.progress import counted
 from vitrine.sweeps.trial import Trial
 
 THREADS = 4  # CPU threads for each process of a trial, where launcher.threads does not say

@@ -1,0 +1,1 @@
+"""From overrides on the command line to checked configurations. Imports no torch."""

@@ -1,0 +1,1 @@
+"""Augmentation of batches of uint8 images on their device."""

@@ -1,0 +1,1 @@
+"""Devices, and the processes that train together."""

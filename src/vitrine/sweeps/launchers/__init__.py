@@ -1,0 +1,1 @@
+"""Ways to run the trials of a sweep."""

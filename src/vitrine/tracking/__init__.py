@@ -1,0 +1,1 @@
+"""Loggers: the run folder's own, TensorBoard and Weights & Biases."""
