@@ -1,4 +1,7 @@
-"""Fixtures that tests of several folders use."""
+"""The levels of the suite, and fixtures that tests of several folders share.
+
+``pytest`` runs the quick tests, ``pytest --all`` the whole suite, ``pytest --slow`` also what is run by hand only.
+"""
 
 import os
 import shutil
@@ -15,7 +18,63 @@ from vitrine.errors import ConfigError
 # One thread for each test process and what it starts: tests run side by side, on models too small to share.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+LEFT_OUT = pytest.StashKey[int]()
+
 SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("levels")
+    group.addoption("--all", action="store_true", help="run the whole suite: also tests marked whole")
+    group.addoption("--slow", action="store_true", help="run everything: also tests marked slow, which take minutes")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Deselect tests above the chosen level, except in files and tests that the command line names."""
+    slow = config.getoption("slow")
+    levels = ["slow", "whole"] if not (slow or config.getoption("all")) else [] if slow else ["slow"]
+    named = [_Named(config.invocation_params.dir, argument) for argument in config.args]
+    chosen = [
+        item
+        for item in items
+        if not any(item.get_closest_marker(level) for level in levels) or any(name.covers(item) for name in named)
+    ]
+    kept = set(chosen)
+    left_out = [item for item in items if item not in kept]
+    items[:] = chosen
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[LEFT_OUT] = len(left_out)
+    if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
+        config.workeroutput["left_out"] = len(left_out)
+
+
+class _Named:
+    """A file or test given on the command line: ``tests/test_x.py`` or ``tests/test_x.py::test_y``."""
+
+    def __init__(self, folder, argument):
+        path, _, self.test = argument.partition("::")
+        self.path = (folder / path).resolve()
+
+    def covers(self, item):
+        """Whether the test runs whatever its level: named itself, or, unless it is slow, in the named file."""
+        if item.path != self.path:
+            return False
+        test = item.nodeid.partition("::")[2]
+        if not self.test:
+            return item.get_closest_marker("slow") is None
+        return test == self.test or test.startswith((f"{self.test}[", f"{self.test}::"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Take the count from a worker: every worker collects the same tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if count := config.stash.get(LEFT_OUT, 0):
+        option = "--slow" if config.getoption("all") else "--all"
+        terminalreporter.write_line(f"{count} tests left out; `uv run pytest {option}` runs them too")
 
 
 @pytest.fixture
