@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vitrine import load_run
 from vitrine.compare.statistics import Interval
+from vitrine.text import plural
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -153,7 +154,7 @@ def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
 
 def measured(tutorial: Any, one: Mapping[str, Any]) -> str:
     """What the runs of a variant reached."""
-    reached = f"{Interval.of(one['test/acc'])} ({counted(len(one['seeds']))})"
+    reached = f"{Interval.of(one['test/acc'])} ({plural(len(one['seeds']), 'seed')})"
     if one["epochs"] >= tutorial.epochs:
         return reached
     return f"not yet measured; {reached} after {one['epochs']} of {tutorial.epochs} epochs"
@@ -187,18 +188,15 @@ def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) ->
     return "\n".join(text)
 
 
-def counted(seeds: int) -> str:
-    """``1 seed``, ``3 seeds``."""
-    return f"{seeds} seed{'s' * (seeds > 1)}"
-
-
 def where_it_falls(tutorial: Any, faithful: Mapping[str, Any]) -> str:
     """Where the reported accuracy lies among those of the seeds."""
     values = np.array(faithful["test/acc"])
     low, high = tutorial.accuracy
     below = int((values < low).sum())
     within = f", {int(((values >= low) & (values < high)).sum())} within it" if high > low else ""
-    words = f"Reported: {tutorial.reported}. Faithful runs over {counted(len(values))} reach {values.min():.4f} to "
+    words = (
+        f"Reported: {tutorial.reported}. Faithful runs over {plural(len(values), 'seed')} reach {values.min():.4f} to "
+    )
     words += f"{values.max():.4f}; {below} of them lie{'s' * (below == 1)} below the reported accuracy{within}."
     if tutorial.loss is not None:
         words += f" Their test loss is {Interval.of(faithful['test/loss'])}; reported {tutorial.loss:g}."

@@ -16,7 +16,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.diff import difference
 from vitrine.runs.flatten import flat
 from vitrine.runs.registry import Found, best, find, remove
+from vitrine.text import clock, file_size, plural
 
 SCREENFUL = 40  # rows that a terminal is given, unless it asks for more
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -87,7 +87,7 @@ def list_runs(options: argparse.Namespace) -> None:
     limit = options.limit or (SCREENFUL if sys.stdout.isatty() else len(found.entries))
     table(columns, ([shown(name, one.value(name)) for name in columns] for one in found.entries[-limit:]))
     if limit < len(found.entries):
-        print(f"the newest {limit} of {len(found.entries):,} runs; --limit N shows more")
+        print(f"the newest {limit} of {plural(len(found.entries), 'run')}; --limit N shows more")
 
 
 def show(options: argparse.Namespace) -> None:
@@ -121,7 +121,9 @@ def show_best(options: argparse.Namespace) -> None:
     (run,) = best(found, options.by)
     metrics = [[name, shown(name, value)] for name, value in run.metrics.items()]
     section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
-    print(f"chosen by {found.column(options.by)} among {count(sum(bool(one.metrics) for one in found.entries))}")
+    print(
+        f"chosen by {found.column(options.by)} among {plural(sum(bool(one.metrics) for one in found.entries), 'run')}"
+    )
 
 
 def export(options: argparse.Namespace) -> None:
@@ -140,7 +142,7 @@ def export(options: argparse.Namespace) -> None:
                 writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     except OSError as error:
         raise RunError(f"cannot write {options.to}: {error.strerror}") from None
-    print(f"{count(len(rows))} written to {options.to}")
+    print(f"{plural(len(rows), 'run')} written to {options.to}")
 
 
 def delete(options: argparse.Namespace) -> None:
@@ -149,15 +151,15 @@ def delete(options: argparse.Namespace) -> None:
     records = [RunRecord.open(run) for run in options.runs]
     for record in records:
         size = sum(path.lstat().st_size for path in record.path.rglob("*") if not path.is_dir())
-        print(f"{record.path}  {record.status}, {size / 1e6:.1f} MB")
+        print(f"{record.path}  {record.status}, {file_size(size)}")
     if not options.yes:
         if not sys.stdin.isatty():
             raise RunError("nothing deleted: nobody is here to be asked; --yes deletes")
-        if input(f"delete {count(len(records))}? [y/N] ").strip().lower() not in ("y", "yes"):
+        if input(f"delete {plural(len(records), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing deleted")
             return
     remove(options.runs, force=options.force)
-    print(f"{count(len(records))} deleted")
+    print(f"{plural(len(records), 'run')} deleted")
 
 
 def chosen(options: argparse.Namespace) -> Found:
@@ -167,7 +169,7 @@ def chosen(options: argparse.Namespace) -> Found:
     for broken in found.broken:
         print(f"vitrine: skipped {broken.path}: {broken.problem}", file=sys.stderr)
     if found.broken:
-        print(f"vitrine: {count(len(found.broken))} skipped", file=sys.stderr)
+        print(f"vitrine: {plural(len(found.broken), 'run')} skipped", file=sys.stderr)
     for word in options.words:
         if word not in folders and found.entries:
             column, _, values = word.partition("=")
@@ -192,7 +194,7 @@ def shown(name: str, value: Any) -> str:
     if value is None:
         return "-"
     if name == "train_seconds":
-        return str(timedelta(seconds=round(value)))
+        return clock(value)
     if name == "started":
         return str(value)[:16].replace("T", " ")
     if isinstance(value, float):
@@ -223,11 +225,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*map(escape, row))
     Console().print(drawn)
-
-
-def count(number: int) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number:,} run{'' if number == 1 else 's'}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from typing import Any
 
 from vitrine.command.overrides import keys
 from vitrine.config import TrainConfig
-from vitrine.errors import VitrineError, first_line, nearest
+from vitrine.errors import VitrineError, first_line
+from vitrine.text import did_you_mean, nearest
 
 
 def main() -> None:
@@ -52,7 +53,7 @@ def layout(project: str, varying: list[str], group: str | None = None) -> Any:
     for key in varying:
         if key not in known:
             match = nearest(key, known) or next((one for one in known if one.rpartition(".")[2] == key), "")
-            raise VitrineError(f"{key} is no key of the configuration{f'; did you mean {match}?' if match else ''}")
+            raise VitrineError(f"{key} is no key of the configuration{did_you_mean(match)}")
     mean = {"groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
     curves = [
         panels.LinePlot(title=title, x="epoch", y=[metric], title_x="epoch", **mean)

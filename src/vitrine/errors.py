@@ -1,8 +1,7 @@
 """What vitrine raises when the cause lies with what it was given. Each message can be shown to a person as it is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 
 class VitrineError(Exception):
@@ -65,12 +64,6 @@ class ConfigError(VitrineError):
         count = len(self.faults)
         title = "the configuration cannot work:" if count == 1 else f"the configuration has {count} faults:"
         super().__init__("\n".join([title, *map(str, self.faults)]))
-
-
-def nearest(word: str, allowed: Iterable[str]) -> str:
-    """The allowed word most like ``word``, or an empty string where none is like it."""
-    matches = get_close_matches(word, list(allowed), n=1, cutoff=0.6)
-    return matches[0] if matches else ""
 
 
 def first_line(error: BaseException) -> str:

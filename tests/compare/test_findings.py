@@ -170,22 +170,25 @@ def test_only_of_a_difference_that_was_asked_for_it_is_said_that_it_would_have_b
     [
         (
             {"validation": "other"},
-            "runs were chosen on different validation images: 292becf10e12e92c (1 run), other (1 run)",
+            "runs were chosen on different validation images: 292becf10e12e92c (1 run) and other (1 run)",
         ),
-        ({"code": {"commit": "fedcba98", "changed": True}}, "different versions of the code: 0123456 (1 run), fedcba9"),
+        (
+            {"code": {"commit": "fedcba98", "changed": True}},
+            "versions of the code: 0123456 (1 run) and fedcba9",
+        ),
         (
             {"code": {"commit": "0123456789abcdef", "changed": True}},
             "1 of 2 runs were made by code that was not committed",
         ),
-        ({"versions": {"torch": "2.11.0"}}, "different versions of torch: 2.15.0 (1 run), 2.11.0 (1 run)"),
-        ({"epochs": 9}, "runs trained for different numbers of epochs: 4 (1 run), 9 (1 run)"),
+        ({"versions": {"torch": "2.11.0"}}, "different versions of torch: 2.15.0 (1 run) and 2.11.0 (1 run)"),
+        ({"epochs": 9}, "runs trained for different numbers of epochs: 4 (1 run) and 9 (1 run)"),
         (
             {"images": {"train": 1000, "val": 144, "test": 360}},
-            "different data: digits, 1,293 images (1 run), digits, 1,000",
+            "different data: digits, 1,293 images (1 run) and digits, 1,000",
         ),
         (
             {"device": "NVIDIA H200"},
-            "images/s and times were measured on more than one device: CPU, 1 thread (1 run), NVI",
+            "images/s and times were measured on more than one device: CPU, 1 thread (1 run) and NVI",
         ),
     ],
 )
@@ -209,7 +212,7 @@ def test_runs_that_their_search_pruned_are_counted_up_and_not_named(tmp_path, wr
         write_run(tmp_path, seed=seed, status="pruned")
     assert "2 runs are not finished and not counted: 2 pruned by their search" in compared(tmp_path).caveats
     failed = write_run(tmp_path, seed=3, status="failed")
-    told = f"3 runs are not finished and not counted: 2 pruned by their search, {failed} (failed)"
+    told = f"3 runs are not finished and not counted: 2 pruned by their search and {failed} (failed)"
     assert told in compared(tmp_path).caveats
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from vitrine.config.fields import choice, faults, number
-from vitrine.errors import ConfigError, Fault, nearest
+from vitrine.errors import ConfigError, Fault
 
 
 @dataclass
@@ -81,8 +81,3 @@ def test_an_error_shows_every_fault_once_with_key_value_problem_and_hint():
         "  lr\n      there is no such key"
     )
     assert str(ConfigError([second])).startswith("the configuration cannot work:\n")
-
-
-def test_the_nearest_word_is_empty_where_none_is_near():
-    assert nearest("sincos", ["none", "sincos2d"]) == "sincos2d"
-    assert nearest("xyz", ["none", "sincos2d"]) == ""

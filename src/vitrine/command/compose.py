@@ -32,8 +32,9 @@ from vitrine.config.model import missing_weights
 from vitrine.config.space import Space
 from vitrine.config.sweep import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
 from vitrine.data.image_folder import ImageFolder
-from vitrine.errors import ConfigError, DataError, Fault, RunError, nearest
+from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.runs.record import RunRecord, check_writable
+from vitrine.text import nearest
 
 SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}
 

@@ -20,8 +20,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.errors import Fault, nearest
+from vitrine.errors import Fault
 from vitrine.redact import TOLD, hide, holds_secret, names_secret
+from vitrine.text import nearest
 
 _HYDRA = ("hydra", "hydra/")
 PATHS = (

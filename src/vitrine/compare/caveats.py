@@ -7,8 +7,10 @@ from vitrine.compare.load import Run
 from vitrine.compare.metric import Metric
 from vitrine.compare.table import Table
 from vitrine.errors import RunError
+from vitrine.text import listed, plural
 
 FEW_SEEDS = 3
+SHOWN = 4  # names in a list; of more, their number
 MANY_ROWS = 6  # from here on the best of them is likely to owe something to its luck
 
 
@@ -38,7 +40,7 @@ def caveats(table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Se
     told = []
     few = [row.label for row in table.rows if row.seeds < FEW_SEEDS]
     if few:
-        which = "every row" if len(few) == len(table.rows) else _listed(few)
+        which = "every row" if len(few) == len(table.rows) else listed(few, SHOWN)
         told.append(f"fewer than {FEW_SEEDS} seeds, which say little of a mean: {which}")
     if len(groups := _told_apart(runs, _name, _place, lambda run: _counted(run, "train"))) > 1:
         told.append(f"runs were trained on different data: {_shares(groups)}")
@@ -59,24 +61,24 @@ def caveats(table: Table, metric: Metric, unfinished: Sequence[Run], damaged: Se
         count = sum(bool(_inside(run, "code", "changed")) for run in runs)
         told.append(f"{count} of {len(runs)} runs were made by code that was not committed; their code.diff says what")
     for key, values in table.along.items():
-        told.append(f"along with {' and '.join(table.columns)} changes {key}: {_listed(values)}")
+        told.append(f"along with {' and '.join(table.columns)} changes {key}: {listed(values, SHOWN)}")
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
         told.append(
             f"the best of {len(table.rows)} rows is chosen on the test images themselves, and so looks better than "
             "it is; --metric val/acc chooses without them"
         )
     if table.repeated:
-        names = _listed([run.name for run in table.repeated])
+        names = listed([run.name for run in table.repeated], SHOWN)
         told.append(f"the same configuration and seed ran again later; left out: {names}")
     pruned = sum(run.status == "pruned" for run in unfinished)
     others = [f"{run.name} ({run.status})" for run in unfinished if run.status != "pruned"]
     if unfinished:
         are = "runs are" if len(unfinished) > 1 else "run is"
         counted = [f"{pruned} pruned by their search"] if pruned else []
-        told.append(f"{len(unfinished)} {are} not finished and not counted: {_listed([*counted, *others])}")
+        told.append(f"{len(unfinished)} {are} not finished and not counted: {listed([*counted, *others], SHOWN)}")
     if damaged:
         records = "records are" if len(damaged) > 1 else "record is"
-        told.append(f"{len(damaged)} {records} damaged and not counted: {_listed([why for _, why in damaged])}")
+        told.append(f"{len(damaged)} {records} damaged and not counted: {listed([why for _, why in damaged], SHOWN)}")
     return told
 
 
@@ -97,7 +99,7 @@ def _counted(run: Run, part: str) -> str | None:
     """The data set, and how many of its images are of ``part``; None where that isn't known, as W&B may not know it."""
     images = run.facts.get("images")
     count = images.get(part) if isinstance(images, dict) else None
-    return f"{run.data}, {count:,} images" if isinstance(count, int) else None
+    return f"{run.data}, {plural(count, 'image')}" if isinstance(count, int) else None
 
 
 def _code(run: Run) -> Hashable:
@@ -129,13 +131,4 @@ def _told_apart(runs: Sequence[Run], *ways: Callable[[Run], Hashable]) -> dict[H
 
 
 def _shares(groups: dict[Hashable, list[Run]]) -> str:
-    return _listed([f"{value} ({_runs(len(members))})" for value, members in groups.items()])
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s' if count > 1 else ''}"
-
-
-def _listed(names: Sequence[Any]) -> str:
-    shown = ", ".join(map(str, names[:4]))
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
+    return listed([f"{value} ({plural(len(members), 'run')})" for value, members in groups.items()], SHOWN)

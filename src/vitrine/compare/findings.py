@@ -21,6 +21,7 @@ from vitrine.compare.statistics import (
     seeds_needed,
 )
 from vitrine.compare.table import Row, Table, by_seed, rest_of, seed_of
+from vitrine.text import plural
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _best(table: Table, metric: Metric) -> str:
             row, best = other, mean
     spread = f" ± {metric.number(best.half)}" if best.count > 1 else ""
     what = "seed" if row.marginal else "run"
-    runs = f"{best.count} {what}{'s' if best.count > 1 else ''}"
+    runs = plural(best.count, what)
     what = f"{metric.number(best.mean)}{spread}{metric.unit} over {runs}"
     if len(table.rows) == 1:
         return f"{metric.title} of {row.label}: {what}"
@@ -238,7 +239,7 @@ def _by_seeds(
 def _by_images(row: Row, baseline: Row, images: OnImages, metric: Metric) -> str:
     pairs = len(images.only)
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
-    same = f"on the same {images.images:,} test images"
+    same = f"on the same {plural(images.images, 'test image')}"
     if not pairs:
         return f"{same} the difference is {bounds} over images alone (bootstrap)"
     interval = f"over images alone the difference is {bounds} (bootstrap)"
@@ -260,7 +261,7 @@ def _by_images(row: Row, baseline: Row, images: OnImages, metric: Metric) -> str
 def _repeats(one: Difference) -> str:
     count, other = one.counts
     if one.paired or count == other:
-        return f"{count} seed{'s' if count > 1 else ''}{'' if one.paired else ' each, not paired'}"
+        return f"{plural(count, 'seed')}{'' if one.paired else ' each, not paired'}"
     return f"{count} and {other} seeds, not paired"
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitrine.compare.load import Run
-from vitrine.errors import RunError, nearest
+from vitrine.errors import RunError
+from vitrine.text import did_you_mean, listed, nearest
 
 NONE = "—"  # where there is no number
 PREFERRED = ("test/acc", "val/acc", "test/loss", "val/loss")
@@ -83,14 +84,12 @@ def choose(runs: Sequence[Run], asked: str | None) -> Metric:
     if asked is None:
         found = [name for name in PREFERRED if name in common]
         if not found:
-            listed = "; ".join(f"{run.name}: {', '.join(sorted(run.metrics))}" for run in runs[:4])
-            raise RunError(f"these runs have no common metric ({listed})")
+            names = [f"{run.name}: {', '.join(sorted(run.metrics))}" for run in runs]
+            raise RunError(f"these runs have no common metric ({listed(names, 4, '; ')})")
         return Metric(found[0])
     if asked not in every:
-        match = nearest(asked, every)
-        raise RunError(
-            f"no run has the metric {asked}; there are {', '.join(every)}{f'; did you mean {match}?' if match else ''}"
-        )
+        hint = did_you_mean(nearest(asked, every))
+        raise RunError(f"no run has the metric {asked}; there are {listed(every)}{hint}")
     if lacking := [run.name for run in runs if asked not in run.metrics]:
         raise RunError(f"{len(lacking)} of {len(runs)} runs have no {asked}: {', '.join(lacking[:4])}")
     return Metric(asked)

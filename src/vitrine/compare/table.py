@@ -8,7 +8,8 @@ from typing import Any
 
 from vitrine.compare.load import Run, shown
 from vitrine.config.sweep import has_no_effect
-from vitrine.errors import RunError, nearest
+from vitrine.errors import RunError
+from vitrine.text import did_you_mean, listed, nearest
 
 # What makes another trial in a sweep, since its record is another one, and yet reaches the same.
 SAME_RESULT = {"callbacks.test_curve", "debug.detect_anomaly"}
@@ -80,8 +81,8 @@ class Table:
         if found:
             raise RunError(f"baseline {name} is not one row but {len(found)}: {_some([row.label for row in found])}")
         values = [value for row in self.rows for value in row.values.values()]
-        match = nearest(name, [*labels, *values])
-        raise RunError(f"no row is called {name}; rows: {_some(labels)}{f'; did you mean {match}?' if match else ''}")
+        hint = did_you_mean(nearest(name, [*labels, *values]))
+        raise RunError(f"no row is called {name}; rows: {_some(labels)}{hint}")
 
     def column(self, name: str) -> str:
         """The column called ``name``, or whose last part it is.
@@ -97,8 +98,7 @@ class Table:
         if name == SEED:
             raise RunError("seed is what runs are repeated with, not a choice to compare")
         has = f"they differ in {', '.join(self.columns)}" if self.columns else "they differ in nothing but the seed"
-        match = nearest(name, self.columns)
-        raise RunError(f"these runs do not differ in {name}; {has}{f'; did you mean {match}?' if match else ''}")
+        raise RunError(f"these runs do not differ in {name}; {has}{did_you_mean(nearest(name, self.columns))}")
 
     def by(self, name: str) -> "Table":
         """Main effect of a column: a row for each of its values, over all that the other columns chose."""
@@ -244,5 +244,4 @@ def _is_part(name: str, row: Row) -> bool:
 
 
 def _some(names: Sequence[Any]) -> str:
-    listed = "; ".join(map(str, names[:8]))
-    return listed if len(names) <= 8 else f"{listed}; and {len(names) - 8} more"
+    return listed(names, 8, "; ")

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vitrine.errors import Fault, nearest
+from vitrine.errors import Fault
+from vitrine.text import nearest
 
 
 def number(

@@ -17,7 +17,8 @@ from typing import Any
 
 from vitrine.config.fields import faults
 from vitrine.config.sweep import OBJECTIVES, SweepConfig
-from vitrine.errors import Fault, nearest
+from vitrine.errors import Fault
+from vitrine.text import nearest
 
 
 @dataclass(frozen=True)

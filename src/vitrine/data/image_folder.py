@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrine.errors import DataError, nearest
+from vitrine.errors import DataError
+from vitrine.text import did_you_mean, nearest
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -44,8 +45,7 @@ class ImageFolder:
             if not (root / split).is_dir():
                 continue
             if strange := sorted(set(_classes(root / split)) - set(classes)):
-                near = nearest(strange[0], classes)
-                hint = f"; did you mean {near}?" if near else ""
+                hint = did_you_mean(nearest(strange[0], classes))
                 raise DataError(f"{root}/{split} has a class that train has not: {', '.join(strange)}{hint}")
             pictures = [(path, label) for label, name in enumerate(classes) for path in _pictures(root / split / name)]
             if not pictures:
@@ -80,4 +80,4 @@ def _neighbour(folder: Path) -> str:
     except OSError:
         return ""
     match = nearest(folder.name, names)
-    return f"; did you mean {folder.parent / match}?" if match else ""
+    return did_you_mean(folder.parent / match if match else "")

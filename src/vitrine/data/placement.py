@@ -8,6 +8,7 @@ from vitrine.data import memory as room
 from vitrine.data.datasets import Images
 from vitrine.data.decode import Pictures
 from vitrine.runs.provenance import cores
+from vitrine.text import file_size, plural
 
 # What of the free memory images may take. Of the machine's, less than half, as holding out validation images copies
 # them; of a GPU's, half, as the rest is for the model.
@@ -55,31 +56,22 @@ def choose(config: DataConfig, images: Images, accelerator: str, devices: int, m
         memory: from :func:`memory_room`.
     """
     total = images.nbytes
-    size, forced = _readable(total), f", as data.storage={config.storage} says"
+    size, forced = file_size(total), f", as data.storage={config.storage} says"
     several = " in each process" if devices > 1 else ""
     if isinstance(images.train.images, Pictures):
         workers = config.workers or max(1, min(MOST_WORKERS, cores() // devices))
-        who = f"{workers} workers" if workers > 1 else "1 worker"
         why = (
             forced
             if config.storage == "disk"
-            else f" would not fit into the {_readable(memory)} of memory there is for images"
+            else f" would not fit into the {file_size(memory)} of memory there is for images"
         )
-        return Storage("disk", workers, f"streamed from disk by {who}{several}: {size}{why}")
+        return Storage("disk", workers, f"streamed from disk by {plural(workers, 'worker')}{several}: {size}{why}")
     free = room.device_memory(accelerator, devices)
     if free is None:
         return Storage("memory", 0, f"in memory{several}: {size}")
     most = DEVICE_SHARE * free
     if config.storage == "device" or (config.storage == "auto" and total <= most):
         return Storage("device", 0, f"in the GPU's memory: {size}{'' if config.storage == 'auto' else forced}")
-    why = f" would not fit into the {_readable(most)} of the GPU's memory there is for images"
+    why = f" would not fit into the {file_size(most)} of the GPU's memory there is for images"
     line = f"in memory{several}, copied to the GPU batch by batch: {size}{why if config.storage == 'auto' else forced}"
     return Storage("memory", 0, line)
-
-
-def _readable(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

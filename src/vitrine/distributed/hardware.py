@@ -17,6 +17,7 @@ from vitrine.config.schema import TrainConfig, unequal_parts, unequal_shares
 from vitrine.distributed.rendezvous import launched
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
+from vitrine.text import plural
 
 # What matrices are multiplied in.
 DTYPES = {
@@ -188,5 +189,4 @@ def _name(accelerator: str) -> str:
         return torch.cuda.get_device_name()
     if accelerator == "mps":
         return "Apple GPU"
-    threads = torch.get_num_threads()
-    return f"CPU, {threads} threads" if threads > 1 else "CPU, 1 thread"
+    return f"CPU, {plural(torch.get_num_threads(), 'thread')}"

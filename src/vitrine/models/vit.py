@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig, vit_faults
-from vitrine.errors import ConfigError, nearest
+from vitrine.errors import ConfigError
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
 from vitrine.models.intermediates import IGNORE, Notes
@@ -20,6 +20,7 @@ from vitrine.models.patch_embed import PATCH_EMBEDS
 from vitrine.models.pool import POOLS
 from vitrine.models.pos_embed import TABLES, ConvPosition, none, relations, spread
 from vitrine.models.resize import resize_weights
+from vitrine.text import did_you_mean, nearest
 
 NO_MATRICES = (
     "cls_token",
@@ -118,8 +119,7 @@ class VisionTransformer(nn.Module):
         self(images, Notes(kept))
         for name in names:
             if name not in kept:
-                near = nearest(name, kept)
-                raise ValueError(f"no intermediate is called {name}{f'; did you mean {near}?' if near else ''}")
+                raise ValueError(f"no intermediate is called {name}{did_you_mean(nearest(name, kept))}")
         return {name: kept[name] for name in names or kept}
 
     def attention_maps(self, images: Tensor) -> Tensor:

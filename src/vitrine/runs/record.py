@@ -35,9 +35,10 @@ from typing import Any
 
 import yaml
 
-from vitrine.errors import Interrupted, Pruned, RunError, first_line, nearest
+from vitrine.errors import Interrupted, Pruned, RunError, first_line
 from vitrine.files import write_text
 from vitrine.redact import hide
+from vitrine.text import did_you_mean, nearest
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's reads a configuration in a tenth of the time
@@ -298,4 +299,4 @@ def _neighbour(path: Path) -> str:
     except OSError:
         return ""
     match = nearest(path.name, names)
-    return f"; did you mean {path.parent / match}?" if match else ""
+    return did_you_mean(path.parent / match if match else "")

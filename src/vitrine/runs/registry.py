@@ -13,9 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitrine.errors import RunError, nearest
+from vitrine.errors import RunError
 from vitrine.runs.index import STORED, listed
 from vitrine.runs.record import RunRecord, status_of
+from vitrine.text import did_you_mean, nearest
 
 FACTS = ("path", "run", "status", *STORED, "commit")  # columns that run.json gives
 
@@ -100,7 +101,7 @@ class Found:
             raise RunError(f"{word} may be {' or '.join(ending)}")
         last = {name.rpartition(".")[2]: name for name in reversed(columns)}
         match = last.get(nearest(word, last), "") or nearest(word, columns)
-        raise RunError(f"no run has a column {word}{f'; did you mean {match}?' if match else ''}")
+        raise RunError(f"no run has a column {word}{did_you_mean(match)}")
 
     def where(self, column: str, words: str) -> "Found":
         """Only the runs that have one of ``words``, separated by commas, under ``column``."""

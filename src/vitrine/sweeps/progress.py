@@ -4,7 +4,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from vitrine.sweeps.sweep import METRIC, Best, Sweep
 from vitrine.sweeps.trial import OVER, Outcome, Trial, outcome
+from vitrine.text import clock, plural
 
 COLOURS = {"finished": "green", "pruned": "blue", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 SHOWN = 12  # trials at most in the live table: those that run, and the last ones that ended
@@ -44,7 +44,7 @@ class Board:
         self.sweep.write(self.outcomes)
         counts = Counter(one.status for one in self.outcomes)
         done = f", {counts['finished']} of them finished before" if counts["finished"] else ""
-        print(f"sweep    {counted(self.sweep.total, 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
+        print(f"sweep    {plural(self.sweep.total, 'trial')}{done}\nfolder   {self.sweep.folder}", flush=True)
         if self._live:
             self._live.start()
         return self
@@ -105,7 +105,7 @@ class Board:
         if not self._took or not rest:
             return ""
         pace = (time.monotonic() - self._start) / len(self._took)
-        return str(timedelta(seconds=round(pace * rest)))
+        return clock(pace * rest)
 
     def _draw(self) -> Group:
         self._grow()
@@ -123,7 +123,7 @@ class Board:
             came = self.outcomes[trial.number]
             status = "running" if trial.number in self._began else came.status
             seconds = time.monotonic() - self._began.get(trial.number, time.monotonic())
-            state = f"running {timedelta(seconds=int(seconds))}" if status == "running" else status
+            state = f"running {clock(seconds)}" if status == "running" else status
             value = value_told(came.metrics[metric]) if metric in came.metrics else ""
             table.add_row(*_cells(self.sweep, trial), value, Text(state, COLOURS[status]))
         over = sum(counts[status] for status in (*OVER, "failed"))
@@ -152,7 +152,7 @@ def show_end(sweep: Sweep, outcomes: Sequence[Outcome]) -> None:
     failed = [(trial, came) for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status == "failed"]
     if failed:
         lines = [f"  {trial.told or trial.folder.name}: {came.error}" for trial, came in failed]
-        head = f"vitrine: {len(failed)} of {len(outcomes)} trials failed; the same command tries them again:"
+        head = f"vitrine: {len(failed)} of {plural(len(outcomes), 'trial')} failed; the same command tries them again:"
         print("\n".join([head, *lines]), file=sys.stderr)
 
 
@@ -170,7 +170,7 @@ def show_where(sweep: Sweep) -> None:
 def reached(best: Best, metrics: Sequence[str]) -> str:
     """What a configuration is, what it has reached, and what the test images say of it."""
     told = ",".join(f"{key}={value}" for key, value in best.varies.items()) or "what was trained"
-    seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
+    seeds = f", mean of {plural(best.count, 'seed')}" if best.count > 1 else ""
     values = ", ".join(f"{name} {value_told(best.metrics[name])}" for name in metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
     return f"{told} ({values}{test}{seeds})"
@@ -183,8 +183,3 @@ def value_told(value: float) -> str:
 
 def _cells(sweep: Sweep, trial: Trial) -> list[str]:
     return [escape(trial.varies.get(key, "")) for key in sweep.keys]
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 trial``, ``1,000 trials``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

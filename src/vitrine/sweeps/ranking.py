@@ -16,6 +16,7 @@ from vitrine.sweeps.search import Search
 from vitrine.sweeps.study import importance
 from vitrine.sweeps.sweep import Best, means
 from vitrine.sweeps.trial import outcome
+from vitrine.text import plural
 
 STATES = {
     TrialState.COMPLETE: "finished",
@@ -132,11 +133,14 @@ def _tell_failures(search: Search, ranked: Sequence[Row]) -> int:
     failed = [row for row in ranked if row.state == "failed"]
     lines = [f"  {','.join(f'{key}={value}' for key, value in row.varies.items())}: {row.why}" for row in failed]
     if failed:
-        print("\n".join([f"vitrine: {len(failed)} of {len(ranked)} trials failed:", *lines]), file=sys.stderr)
+        print("\n".join([f"vitrine: {len(failed)} of {plural(len(ranked), 'trial')} failed:", *lines]), file=sys.stderr)
     in_vain = search.infeasible()
     if in_vain:
         why = in_vain[-1].user_attrs["infeasible"]
-        print(f"vitrine: {len(in_vain)} suggestions could not be trained, the last because {why}", file=sys.stderr)
+        print(
+            f"vitrine: {plural(len(in_vain), 'suggestion')} could not be trained, the last because {why}",
+            file=sys.stderr,
+        )
     return len(failed)
 
 

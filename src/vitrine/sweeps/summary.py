@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
 
-from vitrine.errors import RunError, nearest
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.sweep import METRIC, Best, best_of, read
 from vitrine.sweeps.trial import Outcome, outcome
+from vitrine.text import did_you_mean, nearest
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,7 @@ def find(root: Path, name: str | None = None) -> list[Overview]:
     if name is not None:
         chosen = Path(name) if (Path(name) / "sweep.json").exists() else root / name
         if not (chosen / "sweep.json").exists():
-            match = nearest(name, [one.name for one in folders])
-            hint = f"; did you mean {match}?" if match else ""
+            hint = did_you_mean(nearest(name, [one.name for one in folders]))
             raise RunError(f"there is no sweep called {name} in {root}{hint}")
         folders = [chosen]
     if not folders:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Protocol
 
 import lightning.pytorch as pl
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitrine.errors import Pruned
+from vitrine.text import clock
 from vitrine.training.graceful_stop import CleanStop
 from vitrine.training.lit_module import Classifier
 
@@ -116,7 +116,7 @@ class ProgressBar(Callback):
             fields = self._fields(trainer, module)
             begin, before = self._begin
             pace = (time.monotonic() - begin) / max(1, trainer.global_step - before)
-            left = timedelta(seconds=round(pace * (self.steps - trainer.global_step)))
+            left = clock(pace * (self.steps - trainer.global_step))
             line = "epoch {epoch}/{epochs}  loss {loss}  val acc {acc}  {speed} images/s, MFU {mfu}  left {left}"
             print(line.format(epochs=self.epochs, left=left, **fields), file=self.console.file, flush=True)
 

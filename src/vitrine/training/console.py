@@ -12,6 +12,7 @@ from rich.table import Table
 from vitrine.config import TrainConfig
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
+from vitrine.text import plural
 from vitrine.training.compile import Compiled
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
@@ -29,11 +30,11 @@ def show_start(
 ) -> None:
     """Print one table: data, where its images lie, model, parameters, FLOPs, device, precision, run folder."""
     model, data = config.model, config.data
-    layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {data.num_classes} classes"
+    layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {plural(data.num_classes, 'class', 'classes')}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
-    epochs = _count(config.trainer.max_epochs, "epoch")
-    plan = f"{epochs} of {facts['steps_per_epoch']:,} steps with {data.batch_size} images"
-    tokens = f"{model.tokens} tokens of {model.patch_size}x{model.patch_size} pixels"
+    epochs = plural(config.trainer.max_epochs, "epoch")
+    plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {plural(data.batch_size, 'image')}"
+    tokens = f"{plural(model.tokens, 'token')} of {model.patch_size}x{model.patch_size} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     rows = {
         "data": f"{data.name}: {layout}; {split}",
@@ -139,10 +140,6 @@ def _print(console: Console, rows: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(name, escape(value))  # a folder may have square brackets in its name
     console.print(table)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _short(number: float) -> str:

@@ -11,6 +11,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.data.image_folder import ImageFolder
 from vitrine.distributed.hardware import choose
 from vitrine.errors import Fault
+from vitrine.text import rough_duration
 from vitrine.training.throughput import flops_per_image, matmul_peak
 
 # Of a matrix product's floating-point operations per second, what a training step of a ViT is taken to reach on a CPU:
@@ -32,7 +33,7 @@ def missing_gpu(config: TrainConfig, recipes: Path) -> Fault:
     rate = SHARE * matmul_peak("cpu", precision, torch.get_num_threads())
     work = 3 * flops_per_image(config.model) * _images(config.data) * config.trainer.max_epochs
     problem = (
-        f"there is no GPU here that PyTorch can use; this CPU would take about {_in_words(work / rate)} "
+        f"there is no GPU here that PyTorch can use; this CPU would take about {rough_duration(work / rate)} "
         f"({work:.1e} operations, at {SHARE:.0%} of the {rate / SHARE:.1e} a second that a matrix product reaches here)"
     )
     instead = [f"experiment={recipe}" for recipe in _without_gpu(recipes, config.data.name)]
@@ -53,11 +54,3 @@ def _without_gpu(recipes: Path, data: str) -> list[str]:
     found = sorted((recipes / data).glob("*.yaml"))
     gpu = re.compile(r"override /accelerator: \w*gpu")
     return [f"{data}/{path.stem}" for path in found if not gpu.search(path.read_text(encoding="utf-8"))]
-
-
-def _in_words(seconds: float) -> str:
-    if seconds < 120:
-        return f"{max(1, round(seconds))} seconds"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.0f} hours" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

@@ -21,9 +21,10 @@ from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
 from vitrine.config.model import WEIGHT_FILES, missing_weights
-from vitrine.errors import ConfigError, Fault, RunError, first_line, nearest
+from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
+from vitrine.text import did_you_mean, nearest
 from vitrine.training.checkpoints import check_weights, load_weights, model_weights, read_checkpoint
 
 # What may be other than where the weights were trained: sizes, which are made to fit, and what concerns training only.
@@ -150,7 +151,7 @@ def _from_hub(name: str) -> dict[str, Tensor]:
     if found is None or found.hf_hub_id is None:
         known = timm.list_pretrained(["vit_*patch*", "deit*patch*", "flexivit*"])
         near = next((one for one in known if one.startswith(name)), "") or nearest(name, known)
-        raise RunError(f"model.pretrained={name}: timm has no such weights{f'; did you mean {near}?' if near else ''}")
+        raise RunError(f"model.pretrained={name}: timm has no such weights{did_you_mean(near)}")
     try:
         model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": _download(found.hf_hub_id)})
     except Exception as error:  # the hub's client raises whatever its transport does

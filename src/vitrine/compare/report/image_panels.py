@@ -21,6 +21,7 @@ from vitrine.compare.load import Run
 from vitrine.compare.predictions import Hard, Judged, hardest
 from vitrine.compare.table import Row
 from vitrine.errors import DataError, RunError, VitrineError
+from vitrine.text import plural
 
 MOST_HARD = 24
 MOST_MODELS = 6
@@ -63,7 +64,7 @@ def hard_images(compared: Compared, judged: Mapping[str, Judged]) -> Gallery:
     always = sum(one.wrong == runs for one in found)
     if always and runs > 1:
         more = "at least " if always == MOST_HARD else ""
-        words = f"{more}{always} test image{'s' if always > 1 else ''} no run has right. {words}"
+        words = f"{more}{plural(always, 'test image')} no run has right. {words}"
         words = words[0].upper() + words[1:]
     try:
         sources = list(map(url, test_images(run, [one.index for one in found])))

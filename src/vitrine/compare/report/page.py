@@ -17,10 +17,11 @@ from vitrine.compare.report import plots as figures
 from vitrine.compare.report import prediction_plots as image_figures
 from vitrine.compare.report.image_panels import Gallery
 from vitrine.compare.report.parallel import parallel
-from vitrine.compare.report.style import SYMBOLS, Looks, Plot, several
+from vitrine.compare.report.style import SYMBOLS, Looks, Plot
 from vitrine.compare.tables import cells, headings
 from vitrine.errors import RunError
 from vitrine.files import write_text
+from vitrine.text import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_CLASSES = 100  # of a confusion matrix
@@ -72,7 +73,7 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
-        title=f"{compared.metric.title.capitalize()}, {several(len(compared.table.rows), 'configuration')}",
+        title=f"{compared.metric.title.capitalize()}, {plural(len(compared.table.rows), 'configuration')}",
         sources=sources,
         made=f"{now.day} {now:%B %Y, %H:%M}",
         compared=compared,

@@ -19,11 +19,11 @@ from vitrine.compare.report.style import (
     distinct,
     escaped,
     five_digits,
-    listed,
     unit_of,
     written,
 )
 from vitrine.compare.table import Row
+from vitrine.text import listed
 
 MOST_ROWS = 40  # drawn in a plot that grows with them
 SAME = 1.02  # costs within 2 % are one cost

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.predictions import Calibration, Judged, confusion, per_class
-from vitrine.compare.report.style import OTHER, Looks, Plot, distinct, escaped, five_digits, several
+from vitrine.compare.report.style import OTHER, Looks, Plot, distinct, escaped, five_digits
 from vitrine.compare.table import Row
+from vitrine.text import plural
 
 READABLE = 12  # columns of a grid whose cells have room for a number
 
@@ -33,7 +34,7 @@ def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -
                 "mode": "lines+markers",
                 "x": five_digits(100 * one.confidence),
                 "y": five_digits(100 * one.accuracy),
-                "text": [f"{count:,} images" for count in one.count.tolist()],
+                "text": [plural(count, "image") for count in one.count.tolist()],
                 "line": {"color": colour, "width": 2},
                 "marker": {"color": colour, "symbol": symbol, "size": 7},
                 "hovertemplate": f"{looks.label(row)}: %{{x:.1f}} % sure, %{{y:.1f}} % right, %{{text}}<extra></extra>",
@@ -89,9 +90,7 @@ def confusions(row: Row, some: Sequence[Judged], names: list[str], looks: Looks)
         true, taken = np.unravel_index(int(np.nanargmax(wrong)), wrong.shape)
         share = f"{counts[true, taken]} of {int(of_class[true, 0])}"
         words = f"Most often {label} takes {names[true]} for {names[taken]}: {share}. "
-        words += (
-            f"Counts are over {several(len(some), 'run')}; only mistakes are coloured, by their share of the class."
-        )
+        words += f"Counts are over {plural(len(some), 'run')}; only mistakes are coloured, by their share of the class."
     numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
     numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
     axes, short_names = ("predicted class", "true class"), list(map(escaped, distinct(names, 14)))

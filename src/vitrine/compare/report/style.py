@@ -93,13 +93,3 @@ def five_digits(values: np.ndarray) -> list[float]:
 def unit_of(metric: Metric) -> str:
     """As it follows an axis' title: `` (%)``."""
     return f" ({metric.unit.strip()})" if metric.unit else ""
-
-
-def several(number: int, what: str) -> str:
-    """A number with its noun: ``3 runs``."""
-    return f"{number} {what}{'s' if number != 1 else ''}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as a sentence lists them."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -19,10 +19,10 @@ from pathlib import Path
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import Interrupted
 from vitrine.sweeps.launchers.slurm_scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, needs
-from vitrine.sweeps.progress import counted
 from vitrine.sweeps.queue import Queue
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Outcome, Trial, died, outcome
+from vitrine.text import plural
 
 SHORTEST, LONGEST = 1.0, 15.0  # seconds between two looks at the cluster: the longer it takes, the fewer
 
@@ -73,7 +73,7 @@ def carry_out_all(queue: Queue, scheduler: Slurm | Local) -> None:
         scheduler.leave(list(out))
         raise Interrupted from None
     if stopped:
-        print(f"Slurm stopped {counted(stopped, 'job')} before the trial was finished", flush=True)
+        print(f"Slurm stopped {plural(stopped, 'job')} before the trial was finished", flush=True)
         raise Interrupted
 
 

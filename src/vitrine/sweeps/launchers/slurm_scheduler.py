@@ -20,8 +20,8 @@ from submitit.core.utils import DelayedSubmission
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
-from vitrine.sweeps.progress import counted
 from vitrine.sweeps.trial import Trial
+from vitrine.text import plural
 
 THREADS = 4  # CPU threads for each process of a trial, where launcher.threads does not say
 
@@ -82,7 +82,7 @@ class Slurm:
                 job_of: Any = DelayedSubmission.load(given).function
                 found[job_of.trial.folder.name] = job
         if found:
-            print(f"{counted(len(found), 'job')} submitted earlier, as {self.name}", flush=True)
+            print(f"{plural(len(found), 'job')} submitted earlier, as {self.name}", flush=True)
         return found
 
     def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
@@ -101,7 +101,7 @@ class Slurm:
                 part = alike[first : first + longest]
                 found |= dict(zip(self._submit_alike(part, needed), part, strict=True))
         if found:
-            print(f"{counted(len(found), 'job')} submitted to Slurm as {self.name}", flush=True)
+            print(f"{plural(len(found), 'job')} submitted to Slurm as {self.name}", flush=True)
         return found
 
     def states(self, jobs: Iterable[str] = ()) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Slurm:
     def leave(self, jobs: Sequence[str]) -> None:
         """Say how the jobs go on alone."""
         if jobs:
-            print(f"{counted(len(jobs), 'job')} left with Slurm; to stop: scancel --name={self.name}", flush=True)
+            print(f"{plural(len(jobs), 'job')} left with Slurm; to stop: scancel --name={self.name}", flush=True)
 
     def _states(self, tries: int) -> dict[str, str]:
         command = ["squeue", "--array", "--noheader", "--states=all", f"--user={getpass.getuser()}"]

@@ -1,0 +1,57 @@
+"""Text for people: plurals, lists, file sizes, durations, and "did you mean"."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any
+
+
+def plural(count: int, noun: str, several: str = "") -> str:
+    """A count with its noun: ``1 run``, ``1,000 runs``; ``several`` is an irregular plural."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def listed(items: Sequence[Any], most: int | None = None, separator: str = "") -> str:
+    """Items as a sentence lists them: ``a and b``, ``a, b and c``; beyond ``most``, ``a, b and 7 more``.
+
+    A ``separator`` such as ``"; "``, for items that hold commas, stands between all of them.
+    """
+    texts = [str(item) for item in items[:most]]
+    if len(texts) < len(items):
+        texts.append(f"{len(items) - len(texts):,} more")
+    if separator or len(texts) < 2:
+        return separator.join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def file_size(count: float) -> str:
+    """Bytes to three digits, in decimal units: ``1.23 GB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def clock(seconds: float) -> str:
+    """A duration to the second, as a clock shows it: ``0:02:05``, ``2 days, 3:00:00``."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def rough_duration(seconds: float) -> str:
+    """A duration in its largest sensible unit: ``45 seconds``, ``3 minutes``, ``5 hours``, ``4 days``."""
+    for size, noun in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * size:
+            return plural(round(seconds / size), noun)
+    return plural(max(1, round(seconds)), "second")
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str:
+    """The allowed name most similar to ``given``, or an empty string if none is similar."""
+    matches = get_close_matches(given, list(allowed), n=1, cutoff=0.6)
+    return matches[0] if matches else ""
+
+
+def did_you_mean(match: object) -> str:
+    """The hint that ends an error message: ``; did you mean rope?``. Empty if ``match`` is empty or ``None``."""
+    return f"; did you mean {match}?" if match else ""

@@ -1,0 +1,72 @@
+"""Text for people: plurals, lists, sizes, durations, hints."""
+
+import pytest
+
+from vitrine.text import clock, did_you_mean, file_size, listed, nearest, plural, rough_duration
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "several", "text"),
+    [
+        (1, "run", "", "1 run"),
+        (0, "run", "", "0 runs"),
+        (12_000, "run", "", "12,000 runs"),
+        (1, "class", "classes", "1 class"),
+        (2, "class", "classes", "2 classes"),
+    ],
+)
+def test_a_count_comes_with_the_right_form_of_its_noun(count, noun, several, text):
+    assert plural(count, noun, several) == text
+
+
+@pytest.mark.parametrize(
+    ("items", "most", "text"),
+    [
+        ([], None, ""),
+        (["a"], None, "a"),
+        (["a", "b"], None, "a and b"),
+        ([1, 2, 3], None, "1, 2 and 3"),
+        (["a", "b", "c"], 3, "a, b and c"),
+        (["a", "b", "c"], 2, "a, b and 1 more"),
+        (["a", "b", "c"], 1, "a and 2 more"),
+    ],
+)
+def test_items_are_listed_as_in_a_sentence(items, most, text):
+    assert listed(items, most) == text
+
+
+def test_items_that_hold_commas_are_listed_with_another_separator():
+    assert listed(["a=1, b=2", "a=2, b=2", "a=3, b=2"], separator="; ") == "a=1, b=2; a=2, b=2; a=3, b=2"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1_230_000, "1.23 MB"), (4.5e9, "4.5 GB"), (2e12, "2 TB")],
+)
+def test_a_size_is_in_decimal_units_to_three_digits(count, text):
+    assert file_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown", "rough"),
+    [
+        (0.2, "0:00:00", "1 second"),
+        (59.6, "0:01:00", "60 seconds"),
+        (125, "0:02:05", "2 minutes"),
+        (7_100, "1:58:20", "118 minutes"),
+        (90_000, "1 day, 1:00:00", "25 hours"),
+        (345_600, "4 days, 0:00:00", "4 days"),
+    ],
+)
+def test_a_duration_is_shown_to_the_second_or_in_its_largest_unit(seconds, shown, rough):
+    assert (clock(seconds), rough_duration(seconds)) == (shown, rough)
+
+
+def test_the_nearest_name_is_empty_if_none_is_similar():
+    assert nearest("sincos", ["none", "sincos2d"]) == "sincos2d"
+    assert nearest("xyz", ["none", "sincos2d"]) == ""
+
+
+def test_a_hint_is_empty_without_a_match():
+    assert did_you_mean(nearest("ropee", ["rope", "none"])) == "; did you mean rope?"
+    assert did_you_mean(nearest("xyz", ["rope", "none"])) == did_you_mean(None) == ""
