@@ -1,13 +1,17 @@
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vitrine import compose
 from vitrine.command.compose import points
 from vitrine.command.overrides import keys
-from vitrine.config.schema import TrainConfig
+from vitrine.config.schema import EmaConfig, TrainConfig
+from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import has_no_effect
-from vitrine.sweeps.fingerprint import fingerprint, sweep_name, trial_name
+from vitrine.sweeps.fingerprint import _defaults, fingerprint, sweep_name, trial_name
 from vitrine.sweeps.sweep import Sweep
 
 WITHOUT_EFFECT = {
@@ -69,8 +73,63 @@ def test_a_sweep_is_named_by_what_is_fixed_and_what_varies_whatever_the_values(t
     assert len(others | {asked}) == 4
 
 
-def test_names_can_be_folders_and_tell_what_varies(config):
-    assert trial_name(config, {"patch": "2", "data.root": "a/b c"}).startswith("data.root=a-b-c,patch=2_")
-    assert len(trial_name(config, {"position": "ä" * 300}).encode()) < 130
-    assert trial_name(config, {"patch": "2", "seed": "0"}) == trial_name(config, {"seed": "0", "patch": "2"})
+def test_a_section_at_its_defaults_differs_from_one_that_is_off(config):
+    off = replace(config, callbacks=replace(config.callbacks, ema=None))
+    on = replace(config, callbacks=replace(config.callbacks, ema=EmaConfig()))
+    assert fingerprint(on) != fingerprint(off)
+
+
+def test_a_new_key_at_its_default_changes_no_fingerprint(config, monkeypatch):
+    before = fingerprint(config)
+    monkeypatch.setattr("vitrine.sweeps.fingerprint._defaults", lambda: _defaults_with("model.windows", 0))
+    for windows, same in ((0, True), (7, False)):
+        plain = to_plain(config)
+        plain["model"]["windows"] = windows
+        monkeypatch.setattr("vitrine.sweeps.fingerprint.to_plain", lambda _, plain=plain: plain)
+        assert (fingerprint(config) == before) is same
+
+
+def _defaults_with(key, value, known=_defaults()):  # noqa: B008 - before it is replaced
+    return {**known, key: value}
+
+
+def test_the_source_of_outside_parts_counts(config):
+    assert fingerprint(config, {}) == fingerprint(config)
+    hashes = {fingerprint(config, {"my_lab.Fourier": source}) for source in ("1f", "2e")}
+    assert len(hashes | {fingerprint(config)}) == 3
+
+
+VALUES = [
+    "1e-4",
+    "-1",
+    "null",
+    "[default,ema]",
+    "a b",
+    "ä",
+    "..",
+    "$x",
+    "~x",
+    "{a: 1}",
+    "'3'",
+    "data/my.images",
+    "x,y=z",
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("key", ["run", "resume", "like", "model.pretrained"])
+def test_a_trial_folder_can_be_typed_as_a_value_without_quotes(key, value):
+    name = trial_name({"optimizer.lr": value, "seed": "0"}, "7725e15600000000")
+    typed = f"{key}=outputs/sweeps/vit_nano_lr-seed_07a8635d@2/{name}"
+    assert OverridesParser.create().parse_override(typed).value() == typed.partition("=")[2]
+    assert shlex.split(typed) == [typed]
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+    assert not name.startswith("-")
+
+
+def test_names_show_what_varies_and_fit_in_a_folder_name():
+    assert trial_name({"patch": "2", "data.root": "a/b c"}, "ab" * 8) == "data.root-a-b-c_patch-2_abababab"
+    assert trial_name({"patch": "2", "seed": "0"}, "ab" * 8) == trial_name({"seed": "0", "patch": "2"}, "ab" * 8)
+    assert trial_name({}, "ab" * 8) == "trial_abababab"
+    assert len(trial_name({"position": "x" * 300}, "ab" * 8)) < 130
     assert len(sweep_name([], ["x" * 300], "digits")) < 130

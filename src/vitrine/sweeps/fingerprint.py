@@ -1,58 +1,173 @@
-"""What makes a sweep the same sweep and a trial the same trial, when a command is given again."""
+"""Identity of trials and sweeps: how the same command finds what it trained before.
 
+A trial's fingerprint is a hash of its configuration. Keys that cannot change the result are left out
+(:func:`vitrine.config.sweep.has_no_effect`), and so are keys at their default in the schema: a key that is added later,
+with a default that keeps today's behaviour, changes no fingerprint. The folder's name ends with the fingerprint, and
+run.json holds it together with ``VERSION``. For folders of another version it is computed again from their config.yaml.
+
+Increase ``VERSION`` when a default in the schema changes or fingerprints are computed in another way. Tests compare the
+defaults with those of the current version.
+"""
+
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import omegaconf
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import has_no_effect
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flat
 
-LONGEST = 100  # bytes of a folder's name that tell people what is in it
+VERSION = 2  # 1 hashed every key, defaults included, and was not written to run.json
+NAME_LENGTH = 100  # of a folder's name, without the hash
 
 
-def trial_name(config: TrainConfig, varies: Mapping[str, str]) -> str:
-    """A trial's folder: what varies, for people, and a hash of everything that can change what it comes to."""
-    told = ",".join(f"{key}={value}" for key, value in sorted(varies.items())) or "trial"
-    return f"{_letters(told)}_{fingerprint(config)}"
-
-
-def sweep_name(words: Sequence[str], keys: Sequence[str], data: str, asked: Any = None) -> str:
-    """A sweep's folder: the fixed words and the keys that vary, whatever values they take, in any order.
-
-    So a command with more values, or fewer, is the same sweep.
+def fingerprint(config: TrainConfig, sources: Mapping[str, str] | None = None) -> str:
+    """Hash of everything that affects a trial's result, as 16 hexadecimal digits.
 
     Args:
-        words: what all trials have in common, as overrides.
-        keys: the keys or groups that vary.
-        data: the data source.
-        asked: of a search, what it is the answer to.
+        config: the trial's configuration.
+        sources: hash of the source of each part that lies outside vitrine, by its dotted name.
     """
-    parts = [word.partition("=") for word in words]
+    return _fingerprint(to_plain(config), sources or {})
+
+
+def record_facts(config: TrainConfig) -> dict[str, Any]:
+    """Entries of run.json by which :class:`TrialFolders` recognises the trial."""
+    return {"fingerprint": fingerprint(config), "fingerprint_version": VERSION}
+
+
+def trial_name(varies: Mapping[str, str], identity: str) -> str:
+    """Folder name of a trial: its varying values for people, then 8 digits of its fingerprint.
+
+    It has ASCII letters, digits and ``-_.`` only, so that it needs no quotes in a shell or in an override.
+    """
+    values = "_".join(f"{key}-{value}" for key, value in sorted(varies.items())) or "trial"
+    return f"{_shorten(values, '-_.')}_{identity[:8]}"
+
+
+def sweep_name(overrides: Sequence[str], keys: Sequence[str], data: str, searched: Any = None) -> str:
+    """Folder name of a sweep: a hash of its fixed overrides and of the keys that vary, in any order.
+
+    The values of these keys do not count: a command with more values, or fewer, is the same sweep.
+
+    Args:
+        overrides: what all trials have in common.
+        keys: keys or groups that vary.
+        data: name of the data source.
+        searched: what identifies a search (``vitrine.sweeps.search``).
+    """
+    parts = [override.partition("=") for override in overrides]
     fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or not has_no_effect(key, data))
     chosen = {key: value for key, _, value in parts}
     choices = [chosen[key] for key in ("experiment", "model", "data", "sweep") if key in chosen]
-    identity = [fixed, sorted(keys)] if asked is None else [fixed, sorted(keys), asked]
-    told = "_".join([*choices, "-".join(sorted(key.rpartition(".")[2] for key in keys))])
-    return f"{_letters(told.strip('_')) or 'sweep'}_{_hash(identity)}"
+    identity = [fixed, sorted(keys)] if searched is None else [fixed, sorted(keys), searched]
+    readable = "_".join([*choices, "-".join(sorted(key.rpartition(".")[2] for key in keys))]).strip("_")
+    return f"{_shorten(readable, '-_.,=') or 'sweep'}_{_hash(identity)[:8]}"
 
 
-def fingerprint(config: TrainConfig) -> str:
-    """A hash of all values but those that cannot change what a run comes to."""
-    values = {key: value for key, value in flat(to_plain(config)).items() if not has_no_effect(key, config.data.name)}
+class TrialFolders:
+    """Finds the folder of each trial in a sweep, whatever its name.
+
+    The name of a trial's folder depends on how its values were typed, and earlier versions named folders differently.
+    So a trial that has no folder of its expected name is looked for by the fingerprints of the other folders.
+
+    Args:
+        sweep: folder of the sweep; it need not exist.
+    """
+
+    def __init__(self, sweep: Path) -> None:
+        self.sweep = sweep
+        self._known: dict[str, Path] | None = None
+
+    def find(self, config: TrainConfig, varies: Mapping[str, str]) -> Path:
+        """Return the folder that holds the trial, or the path to create it at."""
+        identity = fingerprint(config)
+        expected = self.sweep / trial_name(varies, identity)
+        if expected.exists():
+            return expected
+        if self._known is None:
+            self._known = dict(self._fingerprints())
+        return self._known.get(identity, expected)
+
+    def _fingerprints(self) -> Iterator[tuple[str, Path]]:
+        """Fingerprint and folder of each readable trial; finished ones last, so that they win."""
+        found = []
+        for path in sorted(self.sweep.glob("[!.]*/run.json")):
+            record = RunRecord(path.parent)
+            try:
+                facts = record.facts
+                known = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
+                found.append((facts.get("status") == "finished", known or _fingerprint(record.config, {}), record.path))
+            except RunError:
+                continue  # a damaged folder: the trial starts over
+        for _, identity, folder in sorted(found):
+            yield identity, folder
+
+
+def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
+    """Fingerprint of a configuration as plain values; a missing key counts as its default."""
+    source = values.get("data", {}).get("name", "")
+    defaults, found = _defaults(), {}
+    for key, value in (flat(values) | _sections_on(values)).items():
+        if _affects_result(key, source) and (key not in defaults or defaults[key] != value):
+            found[key] = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
     for key in ("data.root", "model.pretrained"):
-        if values.get(key) and Path(str(values[key])).exists():  # from whichever folder it was typed
-            values[key] = str(Path(str(values[key])).absolute())
-    return _hash(values)
+        if found.get(key) and Path(str(found[key])).exists():  # the same folder, from whichever directory it was typed
+            found[key] = str(Path(str(found[key])).absolute())
+    return _hash([VERSION, found, dict(sources)] if sources else [VERSION, found])[:16]
+
+
+def _sections_on(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Optional sections that are on: without them, a section with all its defaults would look as if it were off."""
+    return {
+        f"{section}.{name}": "on"
+        for section in values
+        if isinstance(values[section], Mapping)
+        for name, value in values[section].items()
+        if isinstance(value, Mapping) and value
+    }
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Default value of each key of the schema; keys that the user must give are left out."""
+    return dict(_walk(TrainConfig, ""))
+
+
+def _walk(schema: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        key = f"{prefix}{field.name}"
+        sections = [kind for kind in (hints[field.name], *typing.get_args(hints[field.name])) if is_dataclass(kind)]
+        if sections:
+            yield from _walk(sections[0], f"{key}.")
+        if field.default_factory is not dataclasses.MISSING:
+            if not sections:
+                yield key, field.default_factory()
+        elif field.default not in (dataclasses.MISSING, omegaconf.MISSING):
+            yield key, field.default
+
+
+@cache
+def _affects_result(key: str, source: str) -> bool:
+    return not has_no_effect(key, source)
 
 
 def _hash(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _letters(text: str) -> str:
-    fit = "".join(letter if letter.isalnum() or letter in "-_.,=" else "-" for letter in text)
-    return fit.encode()[:LONGEST].decode(errors="ignore")
+def _shorten(text: str, allowed: str) -> str:
+    kept = "".join(letter if letter.isascii() and (letter.isalnum() or letter in allowed) else "-" for letter in text)
+    return kept[:NAME_LENGTH]

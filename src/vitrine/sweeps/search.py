@@ -26,7 +26,7 @@ from vitrine.config.space import Interval
 from vitrine.config.sweep import TrainCommand, has_no_effect
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs import RunRecord
-from vitrine.sweeps.fingerprint import sweep_name, trial_name
+from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.study import distribution, note, open_study, sampler
 from vitrine.sweeps.sweep import Sweep, check_format, newest
@@ -62,6 +62,7 @@ class Search:
         self.command, self.settings, self.space, self.words = command, command.sweep, point.space, point.words
         self._variants = Variants(point.words)
         (folder / "locks").mkdir(parents=True, exist_ok=True)
+        self._folders = TrialFolders(folder)
         self._lock = FileLock(folder / "locks" / "search.lock")
         self._runs: dict[int, list[Trial]] = {}  # of each trial of the study
         self._ready: list[Trial] = []
@@ -244,7 +245,8 @@ class Search:
                 self.study.tell(number, state=TrialState.PRUNED)
                 return
             configs.append(config)
-        folders = [trial_name(config.run, varies | seed) for config, seed in zip(configs, seeds, strict=True)]
+        found = [self._folders.find(config.run, varies | seed) for config, seed in zip(configs, seeds, strict=True)]
+        folders = [folder.name for folder in found]
         note(self.study, number, varies=varies, folders=folders)  # folders last: they say that the trial is complete
         self._add(number, varies, configs, folders)
 

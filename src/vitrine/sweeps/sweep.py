@@ -5,8 +5,8 @@
     outputs/sweeps/vit_nano_patch-seed_1f0c2b9a/
         sweep.json                       the command, and what became of each trial, rewritten as they end
         locks/                           who is at which trial; can be deleted when nothing runs
-        patch=2,seed=0_8c6f2d1e/         a run folder (runs/record.py)
-        patch=2,seed=1_...
+        patch-2_seed-0_8c6f2d1e/         a run folder (runs/record.py)
+        patch-2_seed-1_...
 
 The trials' folders are the truth: sweep.json is made from them.
 """
@@ -29,7 +29,7 @@ from vitrine.config.sweep import OBJECTIVES, TrainCommand
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.runs import provenance
-from vitrine.sweeps.fingerprint import sweep_name, trial_name
+from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.trial import Outcome, Trial, outcome
 
 FORMAT = 1  # of sweep.json and of the folders' names
@@ -79,11 +79,11 @@ class Sweep:
         folder = newest(Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name), command.rerun)
         check_format(folder)
         _check_owner(folder, own_name)
-        trials: dict[str, Trial] = {}
+        folders, trials = TrialFolders(folder), dict[Path, Trial]()
         for point in points:
             config = point.config.run
-            place = folder / trial_name(config, point.varies)
-            trials.setdefault(place.name, Trial(len(trials), config, point.varies, place))
+            place = folders.find(config, point.varies)
+            trials.setdefault(place, Trial(len(trials), config, point.varies, place))
         return cls(folder, list(trials.values()), common, keys, own_name=own_name)
 
     def outcomes(self) -> list[Outcome]:

@@ -22,6 +22,7 @@ from vitrine.durations import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.record import status_of
+from vitrine.sweeps.fingerprint import record_facts
 
 if TYPE_CHECKING:
     from vitrine.training.callbacks import Judge
@@ -214,6 +215,7 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
         folder=trial.folder,
         group=trial.folder.parent.name,
         varies=trial.told,
+        facts=record_facts(trial.config),
         began=began,
         time_from=time_from,
         judge=trial.judge,

@@ -2,11 +2,12 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -99,6 +100,7 @@ def fit(
     folder: Path | None = None,
     group: str | None = None,
     varies: str = "",
+    facts: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
     time_from: float | None = None,
@@ -113,6 +115,7 @@ def fit(
         folder: the run folder to make; ``None`` is one with a new name in ``runs/`` under ``paths.output_dir``.
         group: word that runs of one sweep share.
         varies: what distinguishes the run among those of its group.
+        facts: further entries of run.json.
         callbacks: Lightning callbacks beside the configured ones; in one process only.
         began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
         time_from: when ``trainer.max_time`` began, likewise; else as ``began``. A multirun's trials share one time.
@@ -140,6 +143,7 @@ def fit(
             end = stop_by(config, began if time_from is None else time_from)
             run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
             with recorded(record):
+                record.update(**facts or {})
                 _write_origin(run, data, like)
                 return carry_out(run, data, callbacks)
 
