@@ -10,8 +10,8 @@ import argparse
 import sys
 from typing import Any
 
-from vitrine.command.overrides import keys
 from vitrine.config import TrainConfig
+from vitrine.config.keys import keys
 from vitrine.errors import VitrineError, first_line
 from vitrine.text import did_you_mean, nearest
 

@@ -1,7 +1,8 @@
 import pytest
 
 from vitrine.command.compose import composing
-from vitrine.command.overrides import check_overrides, keys
+from vitrine.command.overrides import check_overrides
+from vitrine.config.keys import keys
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.errors import Fault
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from vitrine.command.overrides import keys
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import gather, typed
 from vitrine.compare.table import matters, tabulate
-from vitrine.config.sweep import TrainCommand, has_no_effect
+from vitrine.config.keys import keys
+from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 
@@ -50,7 +50,7 @@ def test_what_cannot_change_a_result_makes_no_row(tmp_path, write_run):
 
 def test_every_key_that_makes_another_trial_makes_a_row_but_for_the_seed_and_what_is_only_watched():
     for key in keys(TrainCommand):
-        same = has_no_effect(key, "digits") or key in ("seed", "callbacks.test_curve", "debug.detect_anomaly")
+        same = not facts_of(key).affects("digits") or key in ("seed", "callbacks.test_curve", "debug.detect_anomaly")
         assert matters(key, "digits") != same, key
 
 

@@ -7,10 +7,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vitrine import compose
 from vitrine.command.compose import points
-from vitrine.command.overrides import keys
+from vitrine.config.keys import keys
 from vitrine.config.schema import EmaConfig, TrainConfig
 from vitrine.config.serialize import to_plain
-from vitrine.config.sweep import has_no_effect
+from vitrine.config.sweep import facts_of
 from vitrine.sweeps.fingerprint import _defaults, fingerprint, sweep_name, trial_name
 from vitrine.sweeps.sweep import Sweep
 
@@ -56,8 +56,8 @@ def test_where_a_run_lies_and_who_is_told_makes_no_other_trial(config, key):
 
 
 def test_the_folder_of_ones_own_pictures_is_part_of_what_is_asked():
-    assert has_no_effect("data.root", "mnist")
-    assert not has_no_effect("data.root", "imagefolder")
+    assert not facts_of("data.root").affects("mnist")
+    assert facts_of("data.root").affects("imagefolder")
 
 
 def test_a_sweep_is_named_by_what_is_fixed_and_what_varies_whatever_the_values(tmp_path):

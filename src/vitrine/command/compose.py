@@ -24,13 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.inherit import like
-from vitrine.command.overrides import check_overrides, optional_section, quote
+from vitrine.command.overrides import check_overrides, quote
 from vitrine.command.space import first_that_works, space_of, with_commas
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.fields import fault_of, faults
+from vitrine.config.keys import optional_section
 from vitrine.config.model import missing_weights
 from vitrine.config.space import Space
-from vitrine.config.sweep import LAUNCHERS, SweepConfig, TrainCommand, is_same_for_all
+from vitrine.config.sweep import LAUNCHERS, SweepConfig, TrainCommand, facts_of
 from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.runs.record import RunRecord, check_writable
@@ -401,7 +402,7 @@ def _unsweepable(overrides: list[Override], *, search: bool) -> list[Fault]:
             )
         elif one.is_discrete_sweep() and not list(one.sweep_string_iterator()):
             found.append(Fault(one.key_or_group, _typed(one), "has no values"))
-        elif is_same_for_all(one.key_or_group):
+        elif facts_of(one.key_or_group).shared_by_trials:
             found.append(Fault(one.key_or_group, _typed(one), "is the same for all trials; it takes one value"))
     return found
 

@@ -16,9 +16,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.config.sweep import facts_of
 from vitrine.errors import ConfigError, Fault
-
-NOT_TAKEN = ("like", "resume")  # how the run was asked for
 
 
 def like(name: str, values: Mapping[str, Any], words: Sequence[str], loader: ConfigLoader) -> DictConfig:
@@ -36,7 +35,7 @@ def like(name: str, values: Mapping[str, Any], words: Sequence[str], loader: Con
     assert isinstance(loader, ConfigLoaderImpl)
     typed = [word for word in words if not word.startswith("hydra")]
     config = hydra.compose(name)
-    _restore(config, {key: value for key, value in values.items() if key not in NOT_TAKEN})
+    _restore(config, {key: value for key, value in values.items() if facts_of(key).describes_run})
     before, after = (loader.compute_defaults_list(name, some, RunMode.RUN) for some in ([], typed))
     repository = CachingConfigRepository(loader.repository)
     # A file counts if its group was typed, or if the file of a typed one asks for it, as recipes do; not if it is there

@@ -6,7 +6,6 @@ exist, can its value have that key's type? Limits and combinations are checked l
 
 import dataclasses
 import re
-import types
 import typing
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -20,22 +19,15 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.config.keys import keys, keys_where, owner, without_none
+from vitrine.config.schema import EvalConfig
+from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 from vitrine.redact import TOLD, hide, holds_secret, names_secret
 from vitrine.text import nearest
 
 _HYDRA = ("hydra", "hydra/")
-PATHS = (
-    "run",
-    "resume",
-    "like",
-    "model.pretrained",
-    "data_root",
-    "data.root",
-    "paths.output_dir",
-    "paths.data_dir",
-    "paths.cache_dir",
-)
+PATH_KEYS = {*keys_where(TrainCommand, path=True), *keys_where(EvalConfig, path=True)}
 
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
@@ -80,41 +72,11 @@ def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
         name, _, value = word.partition("=")
         if name.lstrip("+") in groups and re.fullmatch(r"[\w,/-]+", value):
             return f"{name}=" + ",".join(f"'{one}'" if one.isdigit() else one for one in value.split(","))
-        if name in PATHS and re.search(r"[ =()\[\]{}:]", value) and not re.search(r"[,'\"]", value):
+        if name in PATH_KEYS and re.search(r"[ =()\[\]{}:]", value) and not re.search(r"[,'\"]", value):
             return f"{name}='{value}'"
         return word
 
     return [quoted(word) for word in arguments]
-
-
-def optional_section(schema: Any, dotted: str) -> str:
-    """The section of ``dotted`` that may be null as a whole, as ``logger.wandb`` in ``logger.wandb.mode``; else ""."""
-    names = dotted.split(".")
-    for depth, name in enumerate(names[:-1], start=1):
-        hint = typing.get_type_hints(schema).get(name)
-        schema = _without_none(hint)
-        if not dataclasses.is_dataclass(schema):
-            return ""
-        if schema is not hint:
-            return ".".join(names[:depth])
-    return ""
-
-
-def kind(schema: Any, dotted: str) -> Any:
-    """The type of the value at ``dotted``, without null; ``None`` where there is no such key."""
-    owner, leaf = _owner(schema, dotted)
-    return None if owner is None else _without_none(typing.get_type_hints(owner)[leaf])
-
-
-def keys(schema: Any, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of ``schema`` that holds a value."""
-    hints = typing.get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        inner = _without_none(hints[field.name])
-        if dataclasses.is_dataclass(inner):
-            yield from keys(inner, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}"
 
 
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
@@ -130,22 +92,22 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
                     problem = f"{name} has no option of that name; it has {', '.join(sorted(options))}"
                     yield Fault(name, given, problem, _near_option(name, given, options))
         return
-    owner, leaf = _owner(schema, name)
-    if owner is None:
+    section, leaf = owner(schema, name)
+    if section is None:
         known = [*keys(schema), *groups]
         yield Fault(name, "", _unknown_problem(name, known), _near_key(name, known))
         return
-    inner = _without_none(typing.get_type_hints(owner)[leaf])
+    inner = without_none(typing.get_type_hints(section)[leaf])
     if dataclasses.is_dataclass(inner):
         return  # a whole section, {..}: left to Hydra
     for value in _values(override):
         if isinstance(value, str) and "${" in value:
             continue
-        node = OmegaConf.structured(owner)
+        node = OmegaConf.structured(section)
         try:
             node[leaf] = value
         except OmegaConfBaseException:
-            yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(owner)[leaf])}")
+            yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
 
 
 def _values(override: Override) -> Iterator[Any]:
@@ -180,26 +142,9 @@ def _options(loader: ConfigLoader, group: str, prefix: str = "") -> Iterator[str
         yield from _options(loader, f"{group}/{inner}", f"{prefix}{inner}/")
 
 
-def _owner(schema: Any, dotted: str) -> tuple[Any, str]:
-    """The dataclass that has the last word of ``dotted`` as its field, or ``None`` where there is no such key."""
-    *path, leaf = dotted.split(".")
-    for name in path:
-        hints = typing.get_type_hints(schema)
-        schema = _without_none(hints[name]) if name in hints else None
-        if not dataclasses.is_dataclass(schema):
-            return None, leaf
-    return (schema, leaf) if leaf in typing.get_type_hints(schema) else (None, leaf)
-
-
-def _without_none(hint: Any) -> Any:
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return next(one for one in typing.get_args(hint) if one is not type(None))
-    return hint
-
-
 def _type_name(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    inner = _without_none(hint)
+    inner = without_none(hint)
     if typing.get_origin(inner) is list:
         one = names[typing.get_args(inner)[0]].removeprefix("a ")
         name = f"a list of {one}s, such as [{'0.5' if one == 'number' else 'a,b'}]"

@@ -6,9 +6,10 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
-from vitrine.command.overrides import check_overrides, kind, quote
+from vitrine.command.overrides import check_overrides, quote
+from vitrine.config.keys import kind
 from vitrine.config.space import Interval, Space, Values, read_space, search_faults
-from vitrine.config.sweep import SweepConfig, TrainCommand, is_same_for_all
+from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 
 Check = Callable[[Mapping[str, str]], Any]
@@ -25,7 +26,7 @@ def space_of(
         endless = [key for key, values in space.items() if isinstance(values, Interval)]
         problem = "is an interval, which a search takes (sweep.sampler=tpe); all combinations need a list of values"
         found += [Fault(f"sweep.space.{key}", "", problem) for key in endless]
-    shared = filter(is_same_for_all, space)
+    shared = [key for key in space if facts_of(key).shared_by_trials]
     found += [Fault(f"sweep.space.{key}", "", "is the same for all trials; it takes one value") for key in shared]
     words = [f"{key}=" + ",".join(_some(values)) for key, values in space.items()]
     found += check_overrides(quote(words, loader), TrainCommand, loader)[1]

@@ -7,12 +7,10 @@ from functools import cache
 from typing import Any
 
 from vitrine.compare.load import Run, shown
-from vitrine.config.sweep import has_no_effect
+from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest
 
-# What makes another trial in a sweep, since its record is another one, and yet reaches the same.
-SAME_RESULT = {"callbacks.test_curve", "debug.detect_anomaly"}
 SEED = "seed"
 
 
@@ -158,8 +156,9 @@ UNKNOWN = "unknown"  # to the version of vitrine that made the run; or no matter
 
 @cache
 def matters(key: str, data: str) -> bool:
-    """Whether a key of the configuration can change what a run on the data source ``data`` reaches."""
-    return key != SEED and key not in SAME_RESULT and not has_no_effect(key, data)
+    """Whether a key's values tell apart configurations of runs on the data source ``data``."""
+    facts = facts_of(key)
+    return facts.in_comparisons and facts.affects(data)
 
 
 def _value(run: Run, key: str) -> str:
@@ -218,7 +217,7 @@ def _key_of(word: str, given: Sequence[str | None], resolved: Mapping[str, tuple
 
 def _no_choice(word: str) -> bool:
     """Whether a word of the command line is a key's own name, or of something that cannot change a result."""
-    return "." in word or has_no_effect(word)
+    return "." in word or not facts_of(word).affects("")
 
 
 def _follows(values: Sequence[str], chosen: Sequence[Sequence[str]]) -> bool:

@@ -1,12 +1,51 @@
-"""Typed configuration fields that know the values they allow, so that a limit stands once, beside its field."""
+"""Makers of configuration fields: each key's limits, choices and facts stand beside its type and default."""
 
+import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vitrine.errors import Fault
 from vitrine.text import nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is true of a configuration key whatever its value. A section's facts hold for the keys inside it.
+
+    Attributes:
+        affects_result: whether another value makes another trial, since it can change the weights or what is recorded;
+            or the data sources (``data.name``) with which it does.
+        in_comparisons: whether comparisons of runs show the key where values differ. Keys without effect never are.
+        may_change_on_resume: whether a run can be resumed with another value.
+        shared_by_trials: whether all trials of a multirun have the same value.
+        describes_run: whether the value is part of what the run is; otherwise it only says how the run was started,
+            and ``like=`` and diffs of runs leave it out.
+        path: whether the value can be a path.
+    """
+
+    affects_result: bool | tuple[str, ...] = True
+    in_comparisons: bool = True
+    may_change_on_resume: bool = False
+    shared_by_trials: bool = False
+    describes_run: bool = True
+    path: bool = False
+
+    def affects(self, data: str) -> bool:
+        """Whether the key can change the result of a run on the data source ``data``."""
+        return data in self.affects_result if isinstance(self.affects_result, tuple) else self.affects_result
+
+
+def setting(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
+    """Return a field with ``facts``, by the names of :class:`Facts`.
+
+    Args:
+        default: a value; a list or dict, of which each object gets its own copy; or a dataclass, made without
+            arguments.
+        **facts: those that differ from the section's.
+    """
+    return _field(default, facts, {})
 
 
 def number(
@@ -16,49 +55,66 @@ def number(
     gt: float = -math.inf,
     le: float = math.inf,
     lt: float = math.inf,
+    **facts: Any,
 ) -> Any:
-    """A number with ``ge`` <= value <= ``le`` and ``gt`` < value < ``lt``; ``None`` passes where the type allows it."""
-    return dataclasses.field(default=default, metadata={"bounds": (ge, gt, le, lt)})
+    """Return a field for finite numbers, or lists of them: ``ge`` <= value <= ``le`` and ``gt`` < value < ``lt``.
+
+    ``None`` passes where the field's type allows it.
+    """
+    return _field(default, facts, {"bounds": (ge, gt, le, lt)})
 
 
-def choice(options: Sequence[str], default: Any = dataclasses.MISSING) -> Any:
-    """One of a few words."""
-    return dataclasses.field(default=default, metadata={"options": tuple(options)})
-
-
-def fault_of(schema: type, name: str, value: Any) -> list[Fault]:
-    """What is wrong with a number as the value of a field with bounds, looked at for itself."""
-    (field,) = (one for one in dataclasses.fields(schema) if one.name == name)
-    return _out_of_bounds(name, value, *field.metadata["bounds"])
+def choice(options: Sequence[str], default: Any = dataclasses.MISSING, **facts: Any) -> Any:
+    """Return a field for one of ``options``; ``None`` passes where the field's type allows it."""
+    return _field(default, facts, {"options": tuple(options)})
 
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:
-    """Every value in a dataclass, and in the dataclasses inside it, that lies outside what its field allows."""
-    found: list[Fault] = []
+    """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
+    return list(_faults(config, prefix))
+
+
+def fault_of(schema: type, name: str, value: Any) -> list[Fault]:
+    """Return what is wrong with ``value`` for the field ``name`` of ``schema``."""
+    (field,) = (field for field in dataclasses.fields(schema) if field.name == name)
+    return list(_field_faults(field, name, value))
+
+
+def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
+    Facts(**facts)  # raises TypeError for a fact that does not exist
+    metadata = {"facts": facts, **limits}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=lambda: copy.copy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _faults(config: Any, prefix: str) -> Iterator[Fault]:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        key = f"{prefix}{field.name}"
         if dataclasses.is_dataclass(value):
-            found += faults(value, f"{key}.")
-        elif value is not None and "bounds" in field.metadata:
-            found += _out_of_bounds(key, value, *field.metadata["bounds"])
-        elif value is not None and "options" in field.metadata:
-            options = field.metadata["options"]
-            if value not in options:
-                problem = f"is not one of {', '.join(options)}"
-                found.append(Fault(key, str(value), problem, nearest(str(value), options)))
-    return found
+            yield from _faults(value, f"{prefix}{field.name}.")
+        elif value is not None:
+            yield from _field_faults(field, f"{prefix}{field.name}", value)
 
 
-def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: float) -> list[Fault]:
-    for one in value if isinstance(value, (list, tuple)) else [value]:
-        if not (ge <= one <= le and gt < one < lt and math.isfinite(one)):
+def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:
+    if (bounds := field.metadata.get("bounds")) is not None:
+        yield from _out_of_bounds(key, value, *bounds)
+    if (options := field.metadata.get("options")) is not None and value not in options:
+        yield Fault(key, str(value), f"is not one of {', '.join(options)}", nearest(str(value), options))
+
+
+def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: float) -> Iterator[Fault]:
+    for number in value if isinstance(value, (list, tuple)) else [value]:
+        if not (ge <= number <= le and gt < number < lt and math.isfinite(number)):
             bounds = [
                 f"{sign} {bound:g}" if bound < 1e6 else f"{sign} {bound:.0f}"
                 for sign, bound in ((">=", ge), (">", gt), ("<=", le), ("<", lt))
                 if math.isfinite(bound)
             ]
-            if not math.isfinite(one):
+            if not math.isfinite(number):
                 bounds.insert(0, "finite")
-            return [Fault(key, str(value), f"must be {' and '.join(bounds)}")]
-    return []
+            yield Fault(key, str(value), f"must be {' and '.join(bounds)}")
+            return

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitrine.config import fields as limits
-from vitrine.config.fields import choice, number
+from vitrine.config.fields import choice, number, setting
 from vitrine.errors import Fault
 
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
@@ -132,7 +132,7 @@ class ViTConfig:
     class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros")
     position_init: str = choice(POSITION_INITS, "small")
     zero_head: bool = False
-    pretrained: str | None = None
+    pretrained: str | None = setting(None, path=True)
 
     @property
     def stride(self) -> int:

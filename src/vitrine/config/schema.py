@@ -3,11 +3,11 @@
 A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from omegaconf import MISSING
 
-from vitrine.config.fields import choice, faults, number
+from vitrine.config.fields import choice, faults, number, setting
 from vitrine.config.model import ViTConfig, vit_faults
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
@@ -49,7 +49,7 @@ class DataConfig:
     """
 
     name: str = choice(SOURCES, MISSING)
-    root: str = MISSING
+    root: str = setting(MISSING, affects_result=("imagefolder",), may_change_on_resume=True, path=True)
     image_size: int = number(MISSING, ge=1, le=4096)
     in_channels: int = number(MISSING, ge=1, le=4)
     num_classes: int = number(MISSING, ge=2, le=1_000_000)
@@ -62,8 +62,8 @@ class DataConfig:
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
     hold_out: bool = True
-    storage: str = choice(STORAGES, "auto")
-    workers: int | None = number(None, ge=1, le=1024)
+    storage: str = choice(STORAGES, "auto", affects_result=False, may_change_on_resume=True)
+    workers: int | None = number(None, ge=1, le=1024, affects_result=False, may_change_on_resume=True)
 
 
 @dataclass
@@ -165,16 +165,16 @@ class TrainerConfig:
         log_every_n_steps: steps between two rows of the training loss in metrics.csv.
     """
 
-    max_epochs: int = number(MISSING, ge=1, le=1_000_000)
-    max_time: str | None = None
-    accelerator: str = choice(ACCELERATORS, "auto")
-    devices: int | None = number(1, ge=1, le=1024)
+    max_epochs: int = number(MISSING, ge=1, le=1_000_000, may_change_on_resume=True)
+    max_time: str | None = setting(None, affects_result=False, may_change_on_resume=True)
+    accelerator: str = choice(ACCELERATORS, "auto", may_change_on_resume=True)
+    devices: int | None = number(1, ge=1, le=1024, may_change_on_resume=True)
     precision: str = choice(PRECISIONS, "auto")
-    compile: str = choice(COMPILED, "auto")
+    compile: str = choice(COMPILED, "auto", may_change_on_resume=True)
     gradient_clip_val: float | None = number(1.0, gt=0)
     accumulate_grad_batches: int = number(1, ge=1, le=1024)
     deterministic: bool = False
-    log_every_n_steps: int = number(20, ge=1)
+    log_every_n_steps: int = number(20, ge=1, affects_result=False)
 
 
 @dataclass
@@ -203,7 +203,7 @@ class CallbacksConfig:
     """
 
     monitor: str = choice(CHOSEN, "val/acc")
-    test_curve: bool = False
+    test_curve: bool = setting(False, in_comparisons=False)
     early_stopping: EarlyStoppingConfig | None = None
     ema: EmaConfig | None = None
 
@@ -229,7 +229,7 @@ class WandbConfig:
     mode: str = choice(WANDB_MODES, "online")
     group: str | None = None
     name: str | None = None
-    tags: list[str] = field(default_factory=list)
+    tags: list[str] = setting([])
     notes: str | None = None
     checkpoints: str = choice(WANDB_CHECKPOINTS, "none")
     private: bool = False
@@ -255,9 +255,9 @@ class LoggerConfig:
 class PathsConfig:
     """Where things lie: runs, data sets without a ``data.root`` of their own, and decoded images."""
 
-    output_dir: str = MISSING
-    data_dir: str = MISSING
-    cache_dir: str = MISSING
+    output_dir: str = setting(MISSING, path=True)
+    data_dir: str = setting(MISSING, path=True)
+    cache_dir: str = setting(MISSING, path=True, may_change_on_resume=True)
 
 
 @dataclass
@@ -271,10 +271,10 @@ class DebugConfig:
         profile: print how long each part of training took.
     """
 
-    traceback: bool = False
+    traceback: bool = setting(False, affects_result=False)
     limit_batches: int | None = number(None, ge=1)
-    detect_anomaly: bool = False
-    profile: bool = False
+    detect_anomaly: bool = setting(False, in_comparisons=False)
+    profile: bool = setting(False, affects_result=False)
 
 
 @dataclass
@@ -298,14 +298,14 @@ class TrainConfig:
     schedule: ScheduleConfig = MISSING
     trainer: TrainerConfig = MISSING
     callbacks: CallbacksConfig = MISSING
-    logger: LoggerConfig = MISSING
-    paths: PathsConfig = MISSING
-    debug: DebugConfig = MISSING
-    seed: int = number(0, ge=0, le=2**32 - 1)
-    name: str | None = None
-    tags: list[str] = field(default_factory=list)
-    resume: str | None = None
-    like: str | None = None
+    logger: LoggerConfig = setting(MISSING, affects_result=False, may_change_on_resume=True)
+    paths: PathsConfig = setting(MISSING, affects_result=False, shared_by_trials=True)
+    debug: DebugConfig = setting(MISSING, may_change_on_resume=True)
+    seed: int = number(0, ge=0, le=2**32 - 1, in_comparisons=False)
+    name: str | None = setting(None, affects_result=False)
+    tags: list[str] = setting([], affects_result=False)
+    resume: str | None = setting(None, affects_result=False, shared_by_trials=True, describes_run=False, path=True)
+    like: str | None = setting(None, affects_result=False, describes_run=False, path=True)
 
 
 @dataclass
@@ -321,8 +321,8 @@ class EvalConfig:
         traceback: show Python's traceback also where one clear message would do.
     """
 
-    run: str = MISSING
-    data_root: str | None = None
+    run: str = setting(MISSING, path=True)
+    data_root: str | None = setting(None, path=True)
     image_size: int | None = number(None, ge=1, le=4096)
     patch_size: int | None = number(None, ge=1, le=4096)
     accelerator: str = choice(ACCELERATORS, "auto")

@@ -1,9 +1,10 @@
 """What ``train.py`` can be told beside a run's configuration: which runs ``-m`` makes, and where they are made."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from vitrine.config.fields import choice, number
+from vitrine.config.fields import Facts, choice, number, setting
+from vitrine.config.keys import facts
 from vitrine.config.schema import TrainConfig
 
 CLUSTERS = ("slurm", "local")
@@ -21,28 +22,8 @@ OBJECTIVES = {
     "flops_per_image": False,
 }
 
-# What cannot change what a run comes to: another value here makes no other trial and no other sweep.
-WITHOUT_EFFECT = (
-    "paths",
-    "logger",
-    "launcher",
-    "sweep",
-    "hydra",
-    "rerun",
-    "name",
-    "tags",
-    "resume",
-    "like",
-    "debug.traceback",
-    "debug.profile",
-    "data.storage",
-    "data.workers",
-    "trainer.log_every_n_steps",
-    "trainer.max_time",
-)
-
-# What is no matter of single trials.
-SAME_FOR_ALL = ("paths", "sweep", "launcher", "hydra", "rerun", "resume")
+# Hydra's own settings: how runs are carried out, not what they are.
+HYDRA = Facts(affects_result=False, shared_by_trials=True)
 
 
 @dataclass
@@ -61,11 +42,11 @@ class SweepConfig:
     """
 
     name: str | None = None
-    space: dict[str, Any] = field(default_factory=dict)
+    space: dict[str, Any] = setting({})
     sampler: str | None = choice(SAMPLERS, None)
     n_trials: int | None = number(None, ge=1, le=1_000_000)
     repeats: int = number(1, ge=1, le=100)
-    metrics: list[str] = field(default_factory=lambda: ["val/acc"])
+    metrics: list[str] = setting(["val/acc"])
     pruner: str = choice(PRUNERS, "none")
 
 
@@ -100,8 +81,8 @@ class LauncherConfig:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    setup: list[str] = field(default_factory=list)
-    sbatch: list[str] = field(default_factory=list)
+    setup: list[str] = setting([])
+    sbatch: list[str] = setting([])
 
 
 @dataclass
@@ -113,9 +94,9 @@ class TrainCommand(TrainConfig):
         rerun: carry out all trials of a multirun anew, in a folder beside the one that is there.
     """
 
-    sweep: SweepConfig = field(default_factory=SweepConfig)
-    launcher: LauncherConfig = field(default_factory=LauncherConfig)
-    rerun: bool = False
+    sweep: SweepConfig = setting(SweepConfig, affects_result=False, shared_by_trials=True)
+    launcher: LauncherConfig = setting(LauncherConfig, affects_result=False, shared_by_trials=True)
+    rerun: bool = setting(False, affects_result=False, shared_by_trials=True)
 
     @property
     def run(self) -> TrainConfig:
@@ -123,16 +104,11 @@ class TrainCommand(TrainConfig):
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
 
 
-def is_same_for_all(key: str) -> bool:
-    """Whether all trials of a multirun share ``key``."""
-    return key.split(".")[0].split("/")[0] in SAME_FOR_ALL
+def facts_of(name: str) -> Facts:
+    """Return the facts of a key, a section or a config group as typed after ``train.py``.
 
-
-def has_no_effect(key: str, data: str = "") -> bool:
-    """Whether ``key`` cannot change what a run on the data source ``data`` comes to.
-
-    The folder of a known data set is only where it lies; that of one's own pictures is which pictures they are.
+    A group has the facts of the section of that name (``sweep=grid``, ``logger=csv``); other groups have those that
+    most keys have.
     """
-    if key == "data.root":
-        return data != "imagefolder"
-    return any(key == one or key.startswith((f"{one}.", f"{one}/")) for one in WITHOUT_EFFECT)
+    key = name.partition("/")[0]
+    return HYDRA if key.partition(".")[0] == "hydra" else facts(TrainCommand, key)

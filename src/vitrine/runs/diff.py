@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from vitrine.config.sweep import facts_of
 from vitrine.runs.flatten import flat
 from vitrine.runs.record import RunRecord
 
 HARDWARE = ("device", "processes", "precision", "attention_kernel", "compiled")
 DATA = ("images", "validation", "storage")
-SAYS_NOTHING = ("resume", "like")  # how a run was asked for, not what it is
 
 
 def difference(one: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -27,7 +27,7 @@ def difference(one: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[An
 def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
     facts = record.facts
     return {
-        "config": {name: value for name, value in record.config.items() if name not in SAYS_NOTHING},
+        "config": {name: value for name, value in record.config.items() if facts_of(name).describes_run},
         "data": {name: facts.get(name) for name in DATA},
         "code": (facts.get("code") or {}) | _patch(record),
         "versions": facts.get("versions") or {},

@@ -1,7 +1,7 @@
 """Identity of trials and sweeps: how the same command finds what it trained before.
 
 A trial's fingerprint is a hash of its configuration. Keys that cannot change the result are left out
-(:func:`vitrine.config.sweep.has_no_effect`), and so are keys at their default in the schema: a key that is added later,
+(``affects_result`` of its field), and so are keys at their default in the schema: a key that is added later,
 with a default that keeps today's behaviour, changes no fingerprint. The folder's name ends with the fingerprint, and
 run.json holds it together with ``VERSION``. For folders of another version it is computed again from their config.yaml.
 
@@ -23,7 +23,7 @@ import omegaconf
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
-from vitrine.config.sweep import has_no_effect
+from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flat
@@ -68,7 +68,7 @@ def sweep_name(overrides: Sequence[str], keys: Sequence[str], data: str, searche
         searched: what identifies a search (``vitrine.sweeps.search``).
     """
     parts = [override.partition("=") for override in overrides]
-    fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or not has_no_effect(key, data))
+    fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or facts_of(key).affects(data))
     chosen = {key: value for key, _, value in parts}
     choices = [chosen[key] for key in ("experiment", "model", "data", "sweep") if key in chosen]
     identity = [fixed, sorted(keys)] if searched is None else [fixed, sorted(keys), searched]
@@ -161,7 +161,7 @@ def _walk(schema: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _affects_result(key: str, source: str) -> bool:
-    return not has_no_effect(key, source)
+    return facts_of(key).affects(source)
 
 
 def _hash(values: Any) -> str:

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from vitrine.command.compose import Point, Variants
 from vitrine.config.space import Interval
-from vitrine.config.sweep import TrainCommand, has_no_effect
+from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
@@ -338,7 +338,7 @@ def folder_of(point: Point) -> Path:
 def _asked(point: Point) -> dict[str, Any]:
     """What makes a search the same search: what is fixed, where it looks and what it goes by; not how it looks."""
     sweep, data = point.config.sweep, point.config.data.name
-    fixed = sorted(word.replace("'", "") for word in point.words if not has_no_effect(word.partition("=")[0], data))
+    fixed = sorted(word.replace("'", "") for word in point.words if facts_of(word.partition("=")[0]).affects(data))
     space = {key: one.plain if isinstance(one, Interval) else list(one) for key, one in sorted(point.space.items())}
     return {"fixed": fixed, "space": space, "metrics": sweep.metrics, "repeats": sweep.repeats}
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
+from vitrine.config.keys import facts, keys_where
 from vitrine.durations import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
 
 OVER = ("finished", "pruned")  # nothing is left to do
 STEP_AND_SAVE_SECONDS = 10.0  # a trial that is begun gets a step further, whatever the clock says
-
-# May be other than when an interrupted trial was begun: it goes on with the new value.
-GOES_ON_WITH = (
-    "trainer.max_time",
-    "data.root",
-    "data.storage",
-    "data.workers",
-    "paths.cache_dir",
-    "logger",
-    "debug",
-)
 
 
 @dataclass(frozen=True)
@@ -202,8 +192,7 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
             print(f"vitrine: {trial.told} starts over: {error}", file=sys.stderr)
         else:
             record.end("interrupted")  # also where it says that it is running: that process would hold the lock
-            changed = [f"{key}=" for key in GOES_ON_WITH]
-            resume(trial.folder, trial.config, changed, began=began, time_from=time_from, judge=trial.judge)
+            resume(trial.folder, trial.config, _changeable_keys(), began=began, time_from=time_from, judge=trial.judge)
             return
     if known.status == "damaged":
         aside = trial.folder.with_name(f".{trial.folder.name}_{secrets.token_hex(2)}")
@@ -220,6 +209,12 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
         time_from=time_from,
         judge=trial.judge,
     )
+
+
+def _changeable_keys() -> list[str]:
+    """Return the keys that may differ from the interrupted run's without making another trial."""
+    keys = keys_where(TrainConfig, may_change_on_resume=True)
+    return [key for key in keys if facts(TrainConfig, key).affects_result is not True]  # data.root: of imagefolder only
 
 
 def no_time_for_another(before: Sequence[Trial], time_from: float) -> bool:

@@ -1,14 +1,15 @@
 """Going on with a run where it stopped."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
+from vitrine.config.keys import copy_values, facts, sections_where
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.data.datamodule import ImageData
 from vitrine.distributed.hardware import choose
@@ -23,26 +24,14 @@ from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import Result, Run, carry_out, recorded, stop_by
 from vitrine.training.pretrained import Pretrained
 
-# What may be other than it was, and the keys that each override decides. All else would make it another run.
-CHANGEABLE = {
-    "trainer.max_epochs": ("trainer.max_epochs",),
-    "trainer.max_time": ("trainer.max_time",),
-    "trainer.devices": ("trainer.devices",),
-    "trainer.compile": ("trainer.compile",),
-    "accelerator": ("trainer.accelerator", "trainer.devices"),
-    "data.root": ("data.root",),
-    "data.storage": ("data.storage",),
-    "data.workers": ("data.workers",),
-    "paths.cache_dir": ("paths.cache_dir",),
-    "logger": ("logger",),
-    "debug": ("debug",),
-}
+CHANGEABLE = sections_where(TrainConfig, may_change_on_resume=True)
+GROUPS = {"accelerator": ("trainer.accelerator", "trainer.devices")}  # named otherwise than the keys they set
 
 
 def resume(
     folder: str | Path,
     given: TrainConfig | None = None,
-    overrides: list[str] | None = None,
+    overrides: Sequence[str] = (),
     *,
     began: float | None = None,
     time_from: float | None = None,
@@ -53,7 +42,7 @@ def resume(
     Args:
         folder: the run folder.
         given: a configuration to take changed values from.
-        overrides: which values those are, as typed; each must be one of ``CHANGEABLE``.
+        overrides: which values those are: keys or groups, as typed; their keys must be ones that may change on resume.
         began: as in :func:`fit`.
         time_from: as in :func:`fit`.
         judge: as in :func:`fit`.
@@ -70,7 +59,7 @@ def resume(
         raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
     config = from_plain(TrainConfig, record.config)
     planned = config.trainer.max_epochs
-    _take(config, given, overrides or [])
+    _take(config, given, overrides)
     if found := train_faults(config):
         raise ConfigError(found)
     checkpoint = read_checkpoint(record.last) if record.last.exists() else None
@@ -111,20 +100,22 @@ def _is_best(checkpoint: dict[str, Any]) -> bool:
     return bool(best) and best["best_epoch"] == checkpoint["epoch"] + 1
 
 
-def _take(config: TrainConfig, given: TrainConfig | None, overrides: list[str]) -> None:
-    """Copy into ``config`` what ``overrides`` set in ``given``."""
+def _take(config: TrainConfig, given: TrainConfig | None, overrides: Sequence[str]) -> None:
+    """Copy into ``config`` the values of ``given`` that ``overrides`` set: keys or groups, with or without values.
+
+    Raises:
+        ConfigError: a key may not change on resume.
+    """
     faults = []
     for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        section = key.split(".")[0]
-        if key == "resume" or section.startswith("hydra"):
+        name, _, value = override.lstrip("+~").partition("=")
+        if name == "resume" or name.startswith("hydra"):
             continue
-        keys = CHANGEABLE.get(key) or CHANGEABLE.get(section if section in ("logger", "debug") else "")
-        if keys is None:
-            problem = f"would make it another run; what may change when a run goes on: {', '.join(CHANGEABLE)}"
-            faults.append(Fault(key, value, problem))
-        for path in keys or ():
-            parent, _, name = path.rpartition(".")
-            setattr(attrgetter(parent)(config) if parent else config, name, attrgetter(path)(given))
+        keys = GROUPS.get(name) or (name,)
+        if not all(facts(TrainConfig, key).may_change_on_resume for key in keys):
+            problem = f"cannot change when a run is resumed; what can: {', '.join(CHANGEABLE)}"
+            faults.append(Fault(name, value, problem))
+        elif given is not None:
+            copy_values(keys, given, config)
     if faults:
         raise ConfigError(faults)

@@ -1,0 +1,115 @@
+"""Queries over a schema: its dotted keys, their types and their facts.
+
+A schema is a dataclass whose fields are values or, as sections, dataclasses: ``trainer.max_time`` is the key of the
+field ``max_time`` of the section ``trainer``.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from vitrine.config.fields import Facts
+
+
+def keys(schema: Any, prefix: str = "") -> Iterator[str]:
+    """Yield every dotted key of ``schema`` that holds a value, with ``prefix`` before it."""
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        inner = without_none(hints[field.name])
+        if dataclasses.is_dataclass(inner):
+            yield from keys(inner, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def keys_where(schema: type, **wanted: Any) -> tuple[str, ...]:
+    """Return the keys whose facts equal ``wanted``: ``keys_where(TrainConfig, may_change_on_resume=True)``."""
+    return tuple(
+        key for key in keys(schema) if all(getattr(facts(schema, key), name) == wanted[name] for name in wanted)
+    )
+
+
+def sections_where(schema: type, **wanted: Any) -> tuple[str, ...]:
+    """Return what :func:`keys_where` does, with a section in place of its keys where all of them are among these."""
+    found = keys_where(schema, **wanted)
+    whole = {key: key for key in found}
+    for section in {key.partition(".")[0] for key in found if "." in key}:
+        inside = [key for key in keys(schema) if key.startswith(f"{section}.")]
+        if all(key in found for key in inside):
+            whole |= dict.fromkeys(inside, section)
+    return tuple(dict.fromkeys(whole.values()))
+
+
+@cache
+def facts(schema: type, key: str) -> Facts:
+    """Return the facts of a key or section, those of the sections around it included.
+
+    A name that ``schema`` lacks, such as a key of another version, has the facts that most keys have.
+    """
+    found: dict[str, Any] = {}
+    section: Any = schema
+    for name in key.split("."):
+        field = next((field for field in dataclasses.fields(section) if field.name == name), None)
+        if field is None:
+            break
+        found |= field.metadata.get("facts", {})
+        section = without_none(typing.get_type_hints(section)[name])
+        if not dataclasses.is_dataclass(section):
+            break
+    return Facts(**found)
+
+
+def copy_values(keys: Iterable[str], source: Any, target: Any) -> None:
+    """Set ``keys``, or sections, of ``target`` to their values in ``source``, both of one schema.
+
+    A section that is null in one of them is copied as a whole.
+    """
+    for key in keys:
+        given, config = source, target
+        *path, leaf = key.split(".")
+        for name in path:
+            if getattr(given, name) is None or getattr(config, name) is None:
+                leaf = name
+                break
+            given, config = getattr(given, name), getattr(config, name)
+        setattr(config, leaf, getattr(given, leaf))
+
+
+def kind(schema: Any, key: str) -> Any:
+    """Return the type of the value at ``key``, without ``None``; ``None`` where there is no such key."""
+    section, leaf = owner(schema, key)
+    return None if section is None else without_none(typing.get_type_hints(section)[leaf])
+
+
+def owner(schema: Any, key: str) -> tuple[Any, str]:
+    """Return the section with ``key`` and the name of its field; the section is ``None`` where there is no such key."""
+    *path, leaf = key.split(".")
+    for name in path:
+        hints = typing.get_type_hints(schema)
+        schema = without_none(hints[name]) if name in hints else None
+        if not dataclasses.is_dataclass(schema):
+            return None, leaf
+    return (schema, leaf) if leaf in typing.get_type_hints(schema) else (None, leaf)
+
+
+def optional_section(schema: Any, key: str) -> str:
+    """Return the section around ``key`` that can be null: ``logger.wandb`` for ``logger.wandb.mode``; else ""."""
+    names = key.split(".")
+    for depth, name in enumerate(names[:-1], start=1):
+        hint = typing.get_type_hints(schema).get(name)
+        schema = without_none(hint)
+        if not dataclasses.is_dataclass(schema):
+            return ""
+        if schema is not hint:
+            return ".".join(names[:depth])
+    return ""
+
+
+def without_none(hint: Any) -> Any:
+    """Return the type that a hint names beside ``None``."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(part for part in typing.get_args(hint) if part is not type(None))
+    return hint
