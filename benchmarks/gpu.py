@@ -27,7 +27,7 @@ from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.config.model import POSITIONS
 from vitrine.data.datasets import Split
-from vitrine.data.shards import folder_of, pack
+from vitrine.data.shards import shards_folder, write_shards
 from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer
 from vitrine.training.throughput import datasheet_peak, flops_per_image, matmul_peak
@@ -106,7 +106,7 @@ def recipes(device: str, end: float, quick: bool) -> list[list[Any]]:
         images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
         labels = np.arange(count) % 10
         splits = {"train": (images, labels), "test": (images[:500], labels[:500])}
-        pack(folder_of(folder, "cifar10"), "cifar10", [str(label) for label in range(10)], splits, 10**9)
+        write_shards(shards_folder(folder, "cifar10"), "cifar10", [str(label) for label in range(10)], splits, 10**9)
         for recipe, seeds in RECIPES[:2] if quick else RECIPES:
             if time.monotonic() > end:
                 break

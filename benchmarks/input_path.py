@@ -20,7 +20,7 @@ from vitrine.config import TrainConfig
 from vitrine.data.datasets import Split
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
-from vitrine.data.transforms.mixup import Mixing
+from vitrine.data.transforms.mixup import MixUpCutMix
 
 BATCH, BATCHES, ROUNDS = 128, 40, 7
 PIPELINES: dict[str, tuple[list[str], list[v2.Transform]]] = {
@@ -93,7 +93,7 @@ def random_images(config: TrainConfig) -> Split:
 def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
     """The loader that training uses, and its normalisation."""
     augment, data = config.augment, config.data
-    mixing = Mixing(augment.mixup, augment.cutmix, data.num_classes) if augment.mixes else None
+    mixing = MixUpCutMix(augment.mixup, augment.cutmix, data.num_classes) if augment.mixes else None
     augmentation = build_augmentation(augment, data)
     size = config.data.batch_size
     loader = TrainLoader(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrine import compose, fit
 from vitrine.config import TrainConfig
-from vitrine.data.datamodule import ImageData
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import Batch
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
@@ -127,7 +127,7 @@ def added(whole: list[float], plain: list[float]) -> list[float]:
     return [round(1000 * float(value), 3) for value in differences]
 
 
-def loader_of(config: TrainConfig, data: ImageData, epoch: int) -> TrainLoader:
+def loader_of(config: TrainConfig, data: ImageDataModule, epoch: int) -> TrainLoader:
     """The loader that `fit` uses."""
     return TrainLoader(
         data.train,
@@ -140,7 +140,7 @@ def loader_of(config: TrainConfig, data: ImageData, epoch: int) -> TrainLoader:
 
 def lightning_alone(config: TrainConfig) -> np.ndarray:
     """Seconds of each step after the first epoch."""
-    data, clock = ImageData(config), Clock()
+    data, clock = ImageDataModule(config), Clock()
     with quiet_libraries():
         trainer = pl.Trainer(
             accelerator="cpu",
@@ -158,7 +158,7 @@ def lightning_alone(config: TrainConfig) -> np.ndarray:
 
 def plain_loop(config: TrainConfig) -> np.ndarray:
     """Seconds of each step after the first epoch."""
-    data = ImageData(config)
+    data = ImageDataModule(config)
     module = Classifier(config, data.steps, config.data.batch_size).train()
     optimizer = build_optimizer(config.optimizer, module.model)
     schedule = build_schedule(config.schedule, optimizer, data.steps)

@@ -44,15 +44,15 @@ def packed(name: str, root: str, to: Path, part_size: int) -> list[Path]:
     config = compose([f"data={name}", f"data.root={root}"])
     import numpy as np
 
-    from vitrine.data.datasets import load
-    from vitrine.data.shards import folder_of, pack, read_packed
+    from vitrine.data.datasets import load_dataset
+    from vitrine.data.shards import read_shards, shards_folder, write_shards
 
-    images = load(config.data, Path(config.paths.cache_dir))
+    images = load_dataset(config.data, Path(config.paths.cache_dir))
     found = {"train": images.train, "val": images.val, "test": images.test}
     splits = {word: (one.images.numpy(), one.labels.numpy()) for word, one in found.items() if one is not None}
-    folder = folder_of(to, name)
-    files = pack(folder, name, images.classes, splits, part_size)
-    classes, again = read_packed(folder, name)
+    folder = shards_folder(to, name)
+    files = write_shards(folder, name, images.classes, splits, part_size)
+    classes, again = read_shards(folder, name)
     assert classes == images.classes
     for word, arrays in splits.items():
         assert all(map(np.array_equal, arrays, again[word]))

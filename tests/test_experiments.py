@@ -6,7 +6,7 @@ import torch
 from helpers.running import ROOT, make_pictures
 
 from vitrine import compose, fit
-from vitrine.data.shards import pack
+from vitrine.data.shards import write_shards
 from vitrine.models import VisionTransformer
 
 EXPERIMENTS = sorted(
@@ -69,7 +69,7 @@ def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerato
         split: (random.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8), np.arange(count) % 10)
         for split, count in (("train", 300), ("test", 40))
     }
-    pack(tmp_path / "cifar10-packed", "cifar10", [str(one) for one in range(10)], splits, part_size=10**6)
+    write_shards(tmp_path / "cifar10-packed", "cifar10", [str(one) for one in range(10)], splits, shard_size=10**6)
     small = ("debug.limit_batches=2", "trainer.max_epochs=1", "data.batch_size=16", f"data.root={tmp_path}")
     result = fit(composed(f"cifar10/{name}", tmp_path, *small))
     assert 0 <= result.metrics["test/acc"] <= 1

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from vitrine.data.datasets import Split
 
 @pytest.fixture
 def data_config(tmp_path):
-    """A data configuration, with what is given changed."""
+    """Build a DataConfig from defaults and the given changes."""
 
     def make(**changes):
         values = {
@@ -34,7 +32,7 @@ def data_config(tmp_path):
 
 @pytest.fixture
 def numbered():
-    """A split of random images whose labels say which is which."""
+    """Build a split of random images whose labels number them."""
 
     def make(count, channels=1, size=8):
         shape = (count, channels, size, size)
@@ -45,8 +43,8 @@ def numbered():
 
 
 @pytest.fixture
-def picture():
-    """Write an array as a picture."""
+def image_file():
+    """Write an array to an image file."""
 
     def write(path, pixels):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,12 +52,3 @@ def picture():
         return path
 
     return write
-
-
-@pytest.fixture
-def shared_data():
-    """Real data beside the checkout, where there is some."""
-    folder = Path(__file__).parents[3] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("there is no copy of the real data sets in ../shared/data")
-    return folder

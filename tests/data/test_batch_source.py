@@ -1,4 +1,4 @@
-"""Batches are the same wherever images lie."""
+"""Batches are equal wherever images lie; the life of decoding workers."""
 
 import gc
 import multiprocessing
@@ -10,40 +10,40 @@ import pytest
 import torch
 from helpers.running import make_pictures
 
-from vitrine.data.batch_source import FromDisk, FromMemory
-from vitrine.data.datasets import Split, load
-from vitrine.data.decode import Pictures
+from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
+from vitrine.data.datasets import Split, load_dataset
+from vitrine.data.decode import ImageFiles
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.transforms.augment import Chain, Crop, Flip
+from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
 from vitrine.errors import DataError
 
 CPU = torch.device("cpu")
-AUGMENT = Chain([Crop(2), Flip()])
+AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """60 pictures in three classes, larger than what is made of them and of other proportions."""
-    root = tmp_path / "pictures"
+    """60 image files in three classes, larger than the decoded images and not square."""
+    root = tmp_path / "images"
     make_pictures(root, "train", classes=("a", "b", "c"), size=(20, 13))
     return root
 
 
 @pytest.fixture
 def both(data_config, folder, tmp_path):
-    """The pictures in memory, and on disk."""
+    """The images in memory, and as files."""
     config = data_config(name="imagefolder", root=str(folder), image_size=9, in_channels=3, num_classes=3)
-    read = load(config, tmp_path / "cache").train
-    unread = load(config, tmp_path / "no cache", memory=read.images.nbytes - 1).train
+    read = load_dataset(config, tmp_path / "cache").train
+    unread = load_dataset(config, tmp_path / "no cache", memory=read.images.nbytes - 1).train
     assert isinstance(read.images, torch.Tensor)
-    assert isinstance(unread.images, Pictures)
+    assert isinstance(unread.images, ImageFiles)
     assert not (tmp_path / "no cache").exists()
     return read, unread
 
 
 @pytest.fixture(autouse=True)
-def no_worker_stays():
+def no_worker_is_left():
     yield
     gc.collect()
     assert multiprocessing.active_children() == []
@@ -54,10 +54,10 @@ def training(images, start=0, rank=0, world_size=1, batch_size=8):
     return TrainLoader(images, batch_size=batch_size, rank=rank, world_size=world_size, **values)
 
 
-def assert_same(one, other):
-    one, other = list(one), list(other)
-    assert len(one) == len(other)
-    for (images, labels), (other_images, other_labels) in zip(one, other, strict=True):
+def assert_same(batches, others):
+    batches, others = list(batches), list(others)
+    assert len(batches) == len(others)
+    for (images, labels), (other_images, other_labels) in zip(batches, others, strict=True):
         assert images.dtype is other_images.dtype is torch.uint8
         assert torch.equal(images, other_images)
         assert torch.equal(labels, other_labels)
@@ -70,48 +70,49 @@ def test_streamed_training_batches_are_those_from_memory(both, workers, start, r
     read, unread = both
     batches = list(training(read, start, rank, world_size))
     assert len(batches) == 7 - start
-    assert_same(batches, training(FromDisk(unread, CPU, workers), start, rank, world_size))
-    assert_same(batches, training(FromMemory(read, CPU), start, rank, world_size))
+    assert_same(batches, training(StreamingSource(unread, CPU, workers), start, rank, world_size))
+    assert_same(batches, training(PinnedMemorySource(read, CPU), start, rank, world_size))
     assert_same(batches, training(unread, start, rank, world_size))
 
 
 @pytest.mark.parametrize("start", [6, 7])
 def test_a_pass_can_start_at_the_last_batch_or_behind_it(both, start):
     read, unread = both
-    assert_same(training(read, start), training(FromDisk(unread, CPU, 2), start))
+    assert_same(training(read, start), training(StreamingSource(unread, CPU, 2), start))
 
 
 @pytest.mark.parametrize(("rank", "world_size", "batch_size"), [(0, 1, 16), (0, 2, 8), (1, 2, 30), (6, 7, 9)])
 def test_streamed_evaluation_batches_are_those_from_memory(both, rank, world_size, batch_size):
     read, unread = both
     shares = [
-        EvalLoader(one, batch_size=batch_size, rank=rank, world_size=world_size)
-        for one in (read, FromDisk(unread, CPU, 2), FromMemory(read, CPU))
+        EvalLoader(source, batch_size=batch_size, rank=rank, world_size=world_size)
+        for source in (read, StreamingSource(unread, CPU, 2), PinnedMemorySource(read, CPU))
     ]
     assert_same(shares[0], shares[1])
     assert_same(shares[0], shares[2])
 
 
-def test_a_process_without_images_in_a_last_batch_gets_an_empty_one(both):
+def test_a_rank_without_images_in_a_last_batch_gets_an_empty_batch(both):
     _, unread = both
-    *_, (images, labels) = EvalLoader(FromDisk(unread[torch.arange(5)], CPU, 2), batch_size=1, rank=2, world_size=3)
+    source = StreamingSource(unread[torch.arange(5)], CPU, 2)
+    *_, (images, labels) = EvalLoader(source, batch_size=1, rank=2, world_size=3)
     assert images.shape == (0, 3, 9, 9)
     assert labels.shape == (0,)
 
 
-def test_chosen_pictures_are_those_chosen_in_memory(both):
+def test_a_subset_of_files_is_that_of_the_images(both):
     read, unread = both
     chosen = torch.tensor([41, 3, 3, 59])
-    some = unread[chosen]
-    assert isinstance(some.images, Pictures)
-    assert some.images.shape == (4, 3, 9, 9)
-    assert torch.equal(some.images[torch.arange(4)], read.images[chosen])
-    assert torch.equal(some.labels, read.labels[chosen])
+    subset = unread[chosen]
+    assert isinstance(subset.images, ImageFiles)
+    assert subset.images.shape == (4, 3, 9, 9)
+    assert torch.equal(subset.images[torch.arange(4)], read.images[chosen])
+    assert torch.equal(subset.labels, read.labels[chosen])
 
 
-def test_one_feed_gives_pass_after_pass(both):
+def test_a_source_can_be_read_repeatedly(both):
     read, unread = both
-    loader = training(FromDisk(unread, CPU, 2))
+    loader = training(StreamingSource(unread, CPU, 2))
     for epoch in (0, 1):
         loader.position = lambda epoch=epoch: (epoch, 0)
         expected = training(read)
@@ -119,36 +120,36 @@ def test_one_feed_gives_pass_after_pass(both):
         assert_same(expected, loader)
 
 
-def test_streaming_draws_no_random_numbers_of_training(both):
+def test_streaming_leaves_the_global_generator_alone(both):
     _, unread = both
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    list(training(FromDisk(unread, CPU, 2)))
+    list(training(StreamingSource(unread, CPU, 2)))
     assert torch.equal(torch.rand(1), expected)
 
 
 def test_workers_end_with_the_last_batch(both):
     _, unread = both
-    batches = iter(training(FromDisk(unread, CPU, 2)))
+    batches = iter(training(StreamingSource(unread, CPU, 2)))
     for _ in range(7):
         assert len(multiprocessing.active_children()) in (0, 2)
         next(batches)
     assert multiprocessing.active_children() == []
 
 
-def test_workers_end_when_a_pass_is_given_up(both):
+def test_workers_end_when_a_pass_is_abandoned(both):
     _, unread = both
-    batches = iter(training(FromDisk(unread, CPU, 2)))
+    batches = iter(training(StreamingSource(unread, CPU, 2)))
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     del batches
     assert multiprocessing.active_children() == []
 
 
-def test_workers_end_when_a_feed_is_closed_or_begins_anew(both):
+def test_workers_end_when_a_source_is_closed_or_restarted(both):
     read, unread = both
-    stream = FromDisk(unread, CPU, 2)
+    stream = StreamingSource(unread, CPU, 2)
     first = iter(training(stream))
     next(first)
     second = iter(training(stream))
@@ -160,35 +161,35 @@ def test_workers_end_when_a_feed_is_closed_or_begins_anew(both):
     del first, second
 
 
-@pytest.mark.parametrize("damage", ["cut", "no picture", "missing"])
-def test_a_picture_that_cannot_be_decoded_is_named(both, damage):
+@pytest.mark.parametrize("damage", ["truncated", "not an image", "missing"])
+def test_a_file_that_cannot_be_decoded_is_named(both, damage):
     _, unread = both
     path = unread.images.paths[17]
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes(path.read_bytes()[:200] if damage == "cut" else b"text")
+        path.write_bytes(path.read_bytes()[:200] if damage == "truncated" else b"text")
     with pytest.raises(DataError) as error:
-        list(training(FromDisk(unread, CPU, 2), batch_size=60))
+        list(training(StreamingSource(unread, CPU, 2), batch_size=60))
     assert multiprocessing.active_children() == [], "though the error still refers to the pass"
-    assert str(error.value).startswith(f"{path} cannot be read as a picture: ")
+    assert str(error.value).startswith(f"{path} cannot be decoded as an image: ")
     assert "\n" not in str(error.value)
     assert "worker" not in str(error.value)
 
 
-def test_batches_before_a_damaged_picture_are_given(both):
+def test_batches_before_a_damaged_file_are_yielded(both):
     read, unread = both
     expected = list(training(read))
-    place = plan_epoch(60, AUGMENT.draws, 3, 2).order[4 * 8 + 1]
+    place = plan_epoch(60, AUGMENT.num_draws, 3, 2).order[4 * 8 + 1]
     unread.images.paths[place].write_bytes(b"")
     found = []
     with pytest.raises(DataError):
-        found.extend(training(FromDisk(unread, CPU, 2)))
+        found.extend(training(StreamingSource(unread, CPU, 2)))
     assert len(found) == 4
     assert_same(expected[:4], found)
 
 
-def test_a_killed_worker_is_an_error_and_no_endless_wait(both, monkeypatch):
+def test_a_killed_worker_is_an_error_instead_of_a_hang(both, monkeypatch):
     _, unread = both
 
     def die(paths):
@@ -196,13 +197,13 @@ def test_a_killed_worker_is_an_error_and_no_endless_wait(both, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(type(unread.images.decoder), "__getitem__", lambda self, paths: die(paths))
-    with pytest.raises(DataError, match=r"decoded further: DataLoader worker .*data\.workers=N"):
-        list(training(FromDisk(unread, CPU, 1)))
+    with pytest.raises(DataError, match=r"decoding images failed: DataLoader worker .*data\.workers=N"):
+        list(training(StreamingSource(unread, CPU, 1)))
 
 
 def test_ctrl_c_in_a_terminal_does_not_reach_workers(both):
     read, unread = both
-    batches = iter(training(FromDisk(unread, CPU, 2)))
+    batches = iter(training(StreamingSource(unread, CPU, 2)))
     first = next(batches)
     own = os.getpgrp()
     workers = [child.pid for child in multiprocessing.active_children()]
@@ -215,12 +216,12 @@ def test_ctrl_c_in_a_terminal_does_not_reach_workers(both):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_every_way_leads_to_the_same_batches_on_a_gpu(both):
+def test_all_sources_yield_the_same_batches_on_a_gpu(both):
     read, unread = both
     device = torch.device("cuda")
-    feeds = (Split(read.images.to(device), read.labels.to(device)), FromMemory(read, device))
+    sources = (Split(read.images.to(device), read.labels.to(device)), PinnedMemorySource(read, device))
     expected = list(training(read))
-    for one in (*feeds, FromDisk(unread, device, 2)):
-        batches = list(training(one))
+    for source in (*sources, StreamingSource(unread, device, 2)):
+        batches = list(training(source))
         assert {tensor.device.type for batch in batches for tensor in batch} == {"cuda"}
         assert_same([(images.cpu(), labels.cpu()) for images, labels in batches], expected)

@@ -1,3 +1,5 @@
+"""The cache of decoded images: when entries are reused and when they are rebuilt."""
+
 import os
 
 import numpy as np
@@ -13,13 +15,13 @@ IMAGES = np.arange(48, dtype=np.uint8).reshape(3, 1, 4, 4)
 def sources(tmp_path):
     paths = [tmp_path / "one.png", tmp_path / "two.png"]
     for path in paths:
-        path.write_bytes(b"picture")
+        path.write_bytes(b"image")
     return paths
 
 
 @pytest.fixture
-def ask(tmp_path, sources):
-    """Ask the cache; says whether it had to make the images."""
+def request_images(tmp_path, sources):
+    """Request images from the cache; return whether they had to be made."""
 
     def call(settings=None, images=IMAGES, label="digits", folder=tmp_path / "cache", sources=sources):
         made = []
@@ -37,79 +39,79 @@ def ask(tmp_path, sources):
 
 
 @pytest.fixture
-def entry(tmp_path, ask):
+def entry(tmp_path, request_images):
     """The one entry of a cache."""
-    ask()
+    request_images()
     (path,) = (tmp_path / "cache").glob("*.npz")
     return path
 
 
-def test_what_was_made_once_is_not_made_again(ask):
-    assert ask()
-    assert not ask()
-    assert not ask()
+def test_images_are_made_once(request_images):
+    assert request_images()
+    assert not request_images()
+    assert not request_images()
 
 
-def test_other_contents_of_a_source_are_another_entry(ask, sources):
-    ask()
-    sources[1].write_bytes(b"larger picture")
-    assert ask(images=IMAGES + 1)
-    assert not ask(images=IMAGES + 1)
+def test_changed_content_of_a_source_is_another_entry(request_images, sources):
+    request_images()
+    sources[1].write_bytes(b"larger image")
+    assert request_images(images=IMAGES + 1)
+    assert not request_images(images=IMAGES + 1)
 
 
-def test_another_time_of_change_of_a_source_is_another_entry(ask, sources):
-    ask()
-    facts = sources[0].stat()
-    os.utime(sources[0], ns=(facts.st_atime_ns, facts.st_mtime_ns + 1_000_000))
-    assert ask(images=IMAGES + 1)
+def test_another_modification_time_of_a_source_is_another_entry(request_images, sources):
+    request_images()
+    stat = sources[0].stat()
+    os.utime(sources[0], ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000))
+    assert request_images(images=IMAGES + 1)
 
 
-def test_another_size_of_a_source_is_another_entry_though_its_time_is_the_same(ask, sources):
-    ask()
-    facts = sources[0].stat()
-    sources[0].write_bytes(b"larger picture")
-    os.utime(sources[0], ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    assert ask(images=IMAGES + 1)
+def test_another_size_of_a_source_is_another_entry(request_images, sources):
+    request_images()
+    stat = sources[0].stat()
+    sources[0].write_bytes(b"larger image")
+    os.utime(sources[0], ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert request_images(images=IMAGES + 1)
 
 
-def test_other_or_fewer_sources_in_another_order_are_other_entries(ask, sources):
-    ask()
-    assert ask(sources=sources[:1])
-    assert ask(sources=sources[::-1])
+def test_other_or_fewer_sources_in_another_order_are_other_entries(request_images, sources):
+    request_images()
+    assert request_images(sources=sources[:1])
+    assert request_images(sources=sources[::-1])
     sources[1].rename(sources[1].with_name("three.png"))
-    assert ask(sources=[sources[0], sources[1].with_name("three.png")])
+    assert request_images(sources=[sources[0], sources[1].with_name("three.png")])
 
 
-def test_other_settings_are_another_entry_and_their_order_is_nothing(ask):
-    ask({"size": 4, "channels": 1})
-    assert not ask({"channels": 1, "size": 4})
-    assert ask({"size": 5, "channels": 1}, images=IMAGES + 1)
-    assert not ask({"size": 4, "channels": 1})
+def test_other_settings_are_another_entry_in_whatever_order(request_images):
+    request_images({"size": 4, "channels": 1})
+    assert not request_images({"channels": 1, "size": 4})
+    assert request_images({"size": 5, "channels": 1}, images=IMAGES + 1)
+    assert not request_images({"size": 4, "channels": 1})
 
 
-def test_an_entry_of_another_key_under_the_same_name_is_not_used(ask, entry):
+def test_an_entry_of_another_key_under_the_same_name_is_not_used(request_images, entry):
     np.savez(entry, key=np.array("another"), images=IMAGES + 1)
-    assert ask()
-    assert not ask()
+    assert request_images()
+    assert not request_images()
 
 
 @pytest.mark.parametrize("kept", [0, 1, 0.5, -1])
-def test_a_truncated_entry_is_made_anew(ask, entry, kept):
+def test_a_truncated_entry_is_rebuilt(request_images, entry, kept):
     whole = entry.read_bytes()
     entry.write_bytes(whole[: int(len(whole) * kept) if 0 < kept < 1 else kept])
-    assert ask()
-    assert not ask()
+    assert request_images()
+    assert not request_images()
 
 
-def test_garbage_in_place_of_an_entry_is_made_anew(ask, entry):
+def test_garbage_in_place_of_an_entry_is_replaced(request_images, entry):
     for garbage in (b"no archive at all", bytes(1000), b"\x93NUMPY\x01\x00", b"PK\x03\x04" + bytes(100)):
         entry.write_bytes(garbage)
-        assert ask(), garbage
-    assert not ask()
+        assert request_images(), garbage
+    assert not request_images()
 
 
 class Remade(Exception):
-    """In place of making images: the entry was found unfit."""
+    """Raised instead of making images: the entry was rejected."""
 
 
 def remake():
@@ -130,36 +132,36 @@ def test_no_single_damaged_byte_changes_the_images_or_stops_the_program(tmp_path
             np.testing.assert_array_equal(found, IMAGES)
         except Remade:
             remade += 1
-    assert len(whole) / 2 < remade < len(whole)  # times and attributes decide nothing
+    assert len(whole) / 2 < remade < len(whole)  # the rest are timestamps and attributes
 
 
-def test_a_damaged_header_that_leaves_out_images_is_noticed(tmp_path, ask):
+def test_a_damaged_header_that_drops_images_is_detected(tmp_path, request_images):
     images = np.zeros((9, 1, 100, 100), dtype=np.uint8)
-    ask(images=images)
+    request_images(images=images)
     (path,) = (tmp_path / "cache").glob("*.npz")
     whole = path.read_bytes()
     assert whole.count(b"(9, 1, 100, 100)") == 1
     path.write_bytes(whole.replace(b"(9, 1, 100, 100)", b"(8, 1, 100, 100)"))
-    assert ask(images=images)
+    assert request_images(images=images)
 
 
-def test_no_entry_needs_pickle(ask, entry):
+def test_no_entry_needs_pickle(request_images, entry):
     np.savez(entry, key=np.array(["key"], dtype=object), images=IMAGES)
-    assert ask()
+    assert request_images()
 
 
-def test_a_failure_to_make_leaves_no_entry(tmp_path, ask, sources):
+def test_a_failure_to_make_leaves_no_entry(tmp_path, request_images, sources):
     def fail():
-        raise DataError("broken picture")
+        raise DataError("damaged image")
 
-    with pytest.raises(DataError, match="broken picture"):
+    with pytest.raises(DataError, match="damaged image"):
         cached(tmp_path / "cache", label="digits", sources=sources, settings={"size": 4}, make=fail)
     assert not [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"]
-    assert ask()
+    assert request_images()
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_that_says_what_to_set(tmp_path, ask):
+def test_an_unwritable_folder_is_an_error_that_names_the_key_to_set(tmp_path, request_images):
     for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
         (tmp_path / "file").write_text("in the way")
-        with pytest.raises(DataError, match=r"cannot use .*file.* for decoded images: .*set paths\.cache_dir=DIR"):
-            ask(folder=folder)
+        with pytest.raises(DataError, match=r"cannot cache decoded images in .*file.*: .*set paths\.cache_dir=DIR"):
+            request_images(folder=folder)

@@ -1,3 +1,5 @@
+"""Data sets: their content, sizes and splits, and the errors for damaged or missing files."""
+
 import hashlib
 import struct
 from pathlib import Path
@@ -10,8 +12,8 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vitrine.config.schema import SOURCES as WORDS
-from vitrine.data.datasets import SOURCES, load
+from vitrine.config.schema import SOURCES
+from vitrine.data.datasets import DATASETS, load_dataset
 from vitrine.errors import DataError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -20,30 +22,30 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 @pytest.fixture
 def read(data_config, tmp_path):
-    """Load what a changed configuration names."""
+    """Load the data set of a changed configuration."""
 
     def call(**changes):
-        return load(data_config(**changes), tmp_path / "cache")
+        return load_dataset(data_config(**changes), tmp_path / "cache")
 
     return call
 
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """No server can be reached; the requests that were made."""
-    asked = []
+    """Make servers unreachable and record the requested URLs."""
+    requested = []
 
     def refuse(request, *args, **kwargs):
-        asked.append(request.full_url)
+        requested.append(request.full_url)
         raise URLError("Network is unreachable")
 
     monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", refuse)
-    return asked
+    return requested
 
 
 @pytest.fixture
 def mnist_raw(shared_data, tmp_path):
-    """MNIST's files, to be damaged one by one; the root they lie under."""
+    """A copy of MNIST's raw folder, to be damaged."""
     original = shared_data / "MNIST" / "raw"
     if not original.is_dir():
         pytest.skip("there is no copy of MNIST in ../shared/data")
@@ -55,7 +57,7 @@ def mnist_raw(shared_data, tmp_path):
 
 
 def write_idx(path, array):
-    """MNIST's format: two zero bytes, the type, the number of dimensions, each dimension, the bytes."""
+    """Write MNIST's format: two zero bytes, type, number of dimensions, each dimension, values."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(header + array.astype(np.uint8).tobytes())
@@ -85,8 +87,8 @@ def empty(whole):
     return b""
 
 
-def test_every_source_of_the_configuration_has_its_function():
-    assert set(SOURCES) == set(WORDS)
+def test_every_name_in_the_configuration_has_a_function():
+    assert set(DATASETS) == set(SOURCES)
 
 
 def test_digits_are_those_of_scikit_learn_scaled_to_bytes(read):
@@ -94,19 +96,19 @@ def test_digits_are_those_of_scikit_learn_scaled_to_bytes(read):
     assert images.val is None
     assert images.classes == [str(digit) for digit in range(10)]
     assert (len(images.train), len(images.test)) == (1437, 360)
-    every = torch.cat([images.train.images, images.test.images])
-    assert every.dtype is torch.uint8
-    assert every.shape == (1797, 1, 8, 8)
-    assert (every.min(), every.max()) == (0, 255)
+    full = torch.cat([images.train.images, images.test.images])
+    assert full.dtype is torch.uint8
+    assert full.shape == (1797, 1, 8, 8)
+    assert (full.min(), full.max()) == (0, 255)
     bunch = load_digits()
     pairs = zip(bunch.data.tolist(), bunch.target.tolist(), strict=True)
     expected = sorted([*(round(value * 255 / 16) for value in row), label] for row, label in pairs)
     labels = torch.cat([images.train.labels, images.test.labels])
-    given = [[*row, label] for row, label in zip(every.flatten(1).tolist(), labels.tolist(), strict=True)]
-    assert sorted(given) == expected  # each image on exactly one side, with its own label
+    given = [[*row, label] for row, label in zip(full.flatten(1).tolist(), labels.tolist(), strict=True)]
+    assert sorted(given) == expected  # each image is in exactly one split, with its own label
 
 
-def test_the_test_digits_are_a_fifth_of_each_class_and_the_same_for_good(read):
+def test_the_test_digits_are_a_fifth_of_each_class_and_fixed(read):
     images = read()
     train, test = images.train.labels.bincount(), images.test.labels.bincount()
     assert (test / (train + test)).tolist() == pytest.approx([0.2] * 10, abs=0.004)
@@ -117,13 +119,13 @@ def test_the_test_digits_are_a_fifth_of_each_class_and_the_same_for_good(read):
     assert torch.equal(read().test.images, images.test.images)
 
 
-def test_images_of_other_channels_than_the_configuration_says_are_refused(read):
-    with pytest.raises(DataError, match=r"data=digits has images of 1 channels, not data\.in_channels=3"):
+def test_another_number_of_channels_than_configured_is_refused(read):
+    with pytest.raises(DataError, match=r"data=digits has images with 1 channel, not data\.in_channels=3"):
         read(in_channels=3)
 
 
 @pytest.mark.parametrize("size", [5, 8, 32])
-def test_images_of_another_size_are_resized_as_pillow_resizes_them(read, size):
+def test_images_are_resized_as_by_pillow(read, size):
     small, images = read(), read(image_size=size)
     for ours, given in ((images.train, small.train), (images.test, small.test)):
         assert ours.images.dtype is torch.uint8
@@ -135,7 +137,7 @@ def test_images_of_another_size_are_resized_as_pillow_resizes_them(read, size):
 
 
 def resized_and_cropped(path, size):
-    """The shorter side scaled to ``size`` by Pillow, then the middle taken with numpy."""
+    """Scale the shorter side to ``size`` with Pillow, then crop the centre with numpy."""
     image = Image.open(path)
     width, height = image.size
     if width < height:
@@ -148,21 +150,21 @@ def resized_and_cropped(path, size):
 
 
 @pytest.fixture
-def flowers(tmp_path, picture):
-    """Two classes of random pictures of many shapes."""
+def flowers(tmp_path, image_file):
+    """Two classes of random image files of several shapes."""
     random = np.random.default_rng(0)
     for split, count in (("train", 3), ("val", 1), ("test", 2)):
         for name in ("aster", "rose"):
             for index, shape in enumerate([(8, 8), (8, 20), (30, 16)][:count]):
-                picture(tmp_path / "data" / split / name / f"{index}.png", random.integers(0, 256, (*shape, 3)))
+                image_file(tmp_path / "data" / split / name / f"{index}.png", random.integers(0, 256, (*shape, 3)))
     return tmp_path / "data"
 
 
-PICTURES = {"name": "imagefolder", "num_classes": 2, "in_channels": 3}
+FOLDER = {"name": "imagefolder", "num_classes": 2, "in_channels": 3}
 
 
-def test_pictures_are_scaled_to_their_shorter_side_and_cropped_to_the_middle(read, flowers):
-    images = read(**PICTURES)
+def test_image_files_are_scaled_by_their_shorter_side_and_centre_cropped(read, flowers):
+    images = read(**FOLDER)
     assert images.classes == ["aster", "rose"]
     for split, count in (("train", 3), ("val", 1), ("test", 2)):
         given = getattr(images, split)
@@ -173,69 +175,69 @@ def test_pictures_are_scaled_to_their_shorter_side_and_cropped_to_the_middle(rea
             np.testing.assert_array_equal(pixels.permute(1, 2, 0).numpy(), resized_and_cropped(path, 8), str(path))
 
 
-def test_pictures_are_decoded_once_and_again_when_one_changes(read, flowers, picture):
-    first = read(**PICTURES)
+def test_image_files_are_decoded_once_and_again_after_a_change(read, flowers, image_file):
+    first = read(**FOLDER)
     entries = {path: path.stat().st_mtime_ns for path in (flowers.parent / "cache").glob("*.npz")}
     assert len(entries) == 3
-    assert torch.equal(read(**PICTURES).train.images, first.train.images)
+    assert torch.equal(read(**FOLDER).train.images, first.train.images)
     assert {path: path.stat().st_mtime_ns for path in (flowers.parent / "cache").glob("*.npz")} == entries
-    picture(flowers / "train/aster/0.png", np.full((8, 8, 3), 7))
-    assert (read(**PICTURES).train.images[0] == 7).all()
+    image_file(flowers / "train/aster/0.png", np.full((8, 8, 3), 7))
+    assert (read(**FOLDER).train.images[0] == 7).all()
 
 
-def test_the_same_pictures_are_given_in_another_size_or_number_of_channels(read, flowers):
-    assert read(**PICTURES).train.images.shape == (6, 3, 8, 8)
-    assert read(**PICTURES, image_size=6).train.images.shape == (6, 3, 6, 6)
-    grey = read(**PICTURES | {"in_channels": 1}).train.images
+def test_image_files_are_decoded_to_any_size_and_number_of_channels(read, flowers):
+    assert read(**FOLDER).train.images.shape == (6, 3, 8, 8)
+    assert read(**FOLDER, image_size=6).train.images.shape == (6, 3, 6, 6)
+    grey = read(**FOLDER | {"in_channels": 1}).train.images
     assert grey.shape == (6, 1, 8, 8)
     expected = np.asarray(Image.open(flowers / "train/aster/0.png").convert("L"))
     np.testing.assert_array_equal(grey[0, 0].numpy(), expected)
-    alpha = read(**PICTURES | {"in_channels": 4}).train.images
+    alpha = read(**FOLDER | {"in_channels": 4}).train.images
     assert alpha.shape == (6, 4, 8, 8)
     assert (alpha[:, 3] == 255).all()
 
 
-def test_grey_pictures_among_coloured_ones_are_repeated_over_the_channels(read, tmp_path, picture):
+def test_grey_images_among_coloured_ones_are_repeated_over_the_channels(read, tmp_path, image_file):
     pixels = np.arange(64).reshape(8, 8)
-    picture(tmp_path / "data/train/grey/a.png", pixels)
-    picture(tmp_path / "data/train/red/a.png", np.stack([pixels, 0 * pixels, 0 * pixels], axis=-1))
-    images = read(**PICTURES).train.images
+    image_file(tmp_path / "data/train/grey/a.png", pixels)
+    image_file(tmp_path / "data/train/red/a.png", np.stack([pixels, 0 * pixels, 0 * pixels], axis=-1))
+    images = read(**FOLDER).train.images
     np.testing.assert_array_equal(images[0].numpy(), np.stack([pixels] * 3))
     np.testing.assert_array_equal(images[1].numpy(), np.stack([pixels, 0 * pixels, 0 * pixels]))
 
 
-def test_pictures_without_validation_or_test_folders_have_no_such_splits(read, tmp_path, picture):
+def test_image_folders_without_val_or_test_have_no_such_splits(read, tmp_path, image_file):
     for name in ("aster", "rose"):
-        picture(tmp_path / "data" / "train" / name / "a.png", np.zeros((8, 8)))
-    images = read(**PICTURES)
+        image_file(tmp_path / "data" / "train" / name / "a.png", np.zeros((8, 8)))
+    images = read(**FOLDER)
     assert images.val is None
     assert images.test is None
 
 
-@pytest.mark.parametrize("change", [cut_off, empty, lambda whole: b"no picture"])
-def test_a_broken_picture_is_named(read, flowers, change):
+@pytest.mark.parametrize("change", [cut_off, empty, lambda whole: b"not an image"])
+def test_a_damaged_image_file_is_named(read, flowers, change):
     broken = flowers / "test/rose/1.png"
     damage(broken, change)
-    with pytest.raises(DataError, match="cannot be read as a picture") as error:
-        read(**PICTURES)
+    with pytest.raises(DataError, match="cannot be decoded as an image") as error:
+        read(**FOLDER)
     assert str(broken) in str(error.value)
 
 
 def test_another_number_of_classes_than_configured_is_refused(read, flowers):
     with pytest.raises(DataError, match=r"data/train has 2 classes, not data\.num_classes=10"):
-        read(**PICTURES | {"num_classes": 10})
+        read(**FOLDER | {"num_classes": 10})
 
 
-def test_pictures_cannot_be_made_of_two_channels(read, flowers):
+def test_two_channels_are_refused_for_image_files(read, flowers):
     with pytest.raises(DataError, match=r"data\.in_channels=2.*1.*3.*4"):
-        read(**PICTURES | {"in_channels": 2})
+        read(**FOLDER | {"in_channels": 2})
 
 
-def test_cifar10_can_lie_in_class_folders(read, tmp_path, picture):
+def test_cifar10_is_read_from_class_folders(read, tmp_path, image_file):
     random = np.random.default_rng(0)
     for split in ("train", "test"):
         for name in CIFAR10:
-            picture(tmp_path / "data/cifar10" / split / name / "a.png", random.integers(0, 256, (32, 32, 3)))
+            image_file(tmp_path / "data/cifar10" / split / name / "a.png", random.integers(0, 256, (32, 32, 3)))
     images = read(name="cifar10", image_size=32, in_channels=3)
     assert images.classes == CIFAR10
     assert images.train.images.shape == images.test.images.shape == (10, 3, 32, 32)
@@ -244,7 +246,7 @@ def test_cifar10_can_lie_in_class_folders(read, tmp_path, picture):
     np.testing.assert_array_equal(images.train.images[3].permute(1, 2, 0).numpy(), expected)
 
 
-def test_mnist_is_whole_and_has_the_statistics_of_its_configuration(read, mnist_raw):
+def test_mnist_is_complete_and_has_the_statistics_of_its_configuration(read, mnist_raw):
     images = read(name="mnist", root=str(mnist_raw.parents[1]), image_size=28)
     assert images.train.images.shape == (60_000, 1, 28, 28)
     assert images.test.images.shape == (10_000, 1, 28, 28)
@@ -270,7 +272,7 @@ def test_a_damaged_file_of_mnist_is_named(read, mnist_raw, name, change):
     assert "delete it to download it again" in str(error.value)
 
 
-def test_a_missing_file_of_mnist_is_downloaded_again_or_missed(read, mnist_raw, no_network):
+def test_a_missing_file_of_mnist_is_downloaded_again(read, mnist_raw, no_network):
     (mnist_raw / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="could not be downloaded"):
         read(name="mnist", root=str(mnist_raw.parents[1]), image_size=28)
@@ -278,20 +280,20 @@ def test_a_missing_file_of_mnist_is_downloaded_again_or_missed(read, mnist_raw, 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "label"),
     [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST"), ("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")],
 )
-def test_missing_data_without_a_network_says_what_works_instead(read, no_network, tmp_path, capsys, name, said):
+def test_missing_data_without_a_network_suggests_what_works_offline(read, no_network, tmp_path, capsys, name, label):
     with pytest.raises(DataError) as error:
         read(name=name, root=str(tmp_path / "nowhere"), image_size=28)
     assert no_network
     message = str(error.value)
-    assert message.startswith(f"{said} is not in {tmp_path / 'nowhere'} and could not be downloaded (")
-    assert "python train.py data=digits works without a network" in message
-    assert capsys.readouterr().out == f"downloading {said} to {tmp_path / 'nowhere'}\n"
+    assert message.startswith(f"{label} was not found in {tmp_path / 'nowhere'} and could not be downloaded (")
+    assert "offline, use data=digits" in message
+    assert capsys.readouterr().out == f"downloading {label} to {tmp_path / 'nowhere'}\n"
 
 
-def test_a_root_that_cannot_be_made_is_an_error_that_names_it(read, no_network, tmp_path):
+def test_a_root_that_cannot_be_created_is_named(read, no_network, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="file/data and could not be downloaded"):
         read(name="mnist", root=str(tmp_path / "file" / "data"), image_size=28)
@@ -299,7 +301,7 @@ def test_a_root_that_cannot_be_made_is_an_error_that_names_it(read, no_network, 
 
 @pytest.fixture
 def fashion(tmp_path):
-    """Four articles of clothing to train on, two to test on."""
+    """A tiny Fashion-MNIST: four training and two test images."""
     raw = tmp_path / "data" / "FashionMNIST" / "raw"
     random = np.random.default_rng(0)
     for split, count in (("train", 4), ("t10k", 2)):
@@ -319,14 +321,14 @@ def test_fashion_mnist_is_read_from_torchvisions_layout(read, fashion):
 
 @pytest.mark.parametrize("change", [flip_the_kind, cut_off, empty])
 @pytest.mark.parametrize("kind", ["images-idx3", "labels-idx1"])
-def test_a_damaged_file_of_fashion_mnist_is_an_error_that_names_the_folder(read, fashion, kind, change):
+def test_a_damaged_file_of_fashion_mnist_is_an_error_naming_its_folder(read, fashion, kind, change):
     damage(fashion / f"t10k-{kind}-ubyte", change)
     with pytest.raises(DataError, match="is damaged") as error:
         read(name="fashion_mnist", image_size=28)
     assert str(error.value).startswith(str(fashion))
 
 
-def test_labels_that_do_not_fit_the_images_are_damage(read, fashion):
+def test_labels_that_do_not_match_the_images_are_an_error(read, fashion):
     write_idx(fashion / "train-labels-idx1-ubyte", np.arange(3))
     with pytest.raises(DataError, match=r"raw is damaged: 4 images, 3 labels up to 2"):
         read(name="fashion_mnist", image_size=28)

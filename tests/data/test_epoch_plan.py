@@ -1,7 +1,9 @@
+"""Epoch plans: functions of seed and epoch, with uniform draws."""
+
 import pytest
 import torch
 
-from vitrine.data.epoch_plan import mix, plan_epoch
+from vitrine.data.epoch_plan import derive_seed, plan_epoch
 
 
 def test_a_plan_depends_on_its_arguments_alone():
@@ -14,7 +16,7 @@ def test_a_plan_depends_on_its_arguments_alone():
     assert torch.equal(first.draws, second.draws)
 
 
-def test_making_a_plan_consumes_no_global_randomness():
+def test_planning_leaves_the_global_generator_alone():
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -23,7 +25,7 @@ def test_making_a_plan_consumes_no_global_randomness():
 
 
 @pytest.mark.parametrize("count", [1, 2, 97])
-def test_the_order_is_a_permutation_with_numbers_for_each_place(count):
+def test_the_order_is_a_permutation_with_draws_for_each_position(count):
     plan = plan_epoch(count, 3, seed=0, epoch=0)
     assert plan.order.dtype is torch.int64
     assert plan.order.sort().values.tolist() == list(range(count))
@@ -33,18 +35,18 @@ def test_the_order_is_a_permutation_with_numbers_for_each_place(count):
 
 
 @pytest.mark.parametrize("other", [(0, 1), (1, 0), (1, 1)])
-def test_plans_of_neighbouring_seeds_and_epochs_are_unrelated(other):
+def test_plans_of_neighbouring_seeds_and_epochs_are_uncorrelated(other):
     count = 2000
     first, second = plan_epoch(count, 2, 0, 0), plan_epoch(count, 2, *other)
     assert (first.order == second.order).sum() < 10
-    for one, two in [(first.order.double(), second.order.double()), (first.draws[:, 0], second.draws[:, 0])]:
-        assert torch.corrcoef(torch.stack([one, two]))[0, 1].abs() < 0.1
+    for values, others in [(first.order.double(), second.order.double()), (first.draws[:, 0], second.draws[:, 0])]:
+        assert torch.corrcoef(torch.stack([values, others]))[0, 1].abs() < 0.1
 
 
-def test_seed_and_epoch_are_not_added_up():
+def test_seed_and_epoch_are_not_merely_added():
     pairs = [(seed, epoch) for seed in range(20) for epoch in range(20)]
-    assert len({mix(*pair) for pair in pairs}) == len(pairs)
-    assert all(0 <= mix(*pair) < 2**63 for pair in pairs)
+    assert len({derive_seed(*pair) for pair in pairs}) == len(pairs)
+    assert all(0 <= derive_seed(*pair) < 2**63 for pair in pairs)
     assert not torch.equal(plan_epoch(50, 0, seed=0, epoch=1).order, plan_epoch(50, 0, seed=1, epoch=0).order)
 
 

@@ -1,3 +1,5 @@
+"""The scan of an image folder, and the messages for folders that are not one."""
+
 import re
 
 import pytest
@@ -8,7 +10,7 @@ from vitrine.errors import DataError
 
 @pytest.fixture
 def tree(tmp_path):
-    """A folder of empty pictures at the paths given. Scanning reads names only."""
+    """Create a folder with empty files at the given paths: the scan reads names only."""
 
     def make(*paths, name="flowers"):
         root = tmp_path / name
@@ -30,7 +32,7 @@ def refusal(root):
     return str(error.value)
 
 
-def test_pictures_are_listed_with_the_place_of_their_class(tree):
+def test_images_are_listed_with_the_index_of_their_class(tree):
     root = tree("train/rose/b.png", "train/rose/a.jpg", "train/aster/deep/er/c.PNG", "test/rose/d.webp")
     folder = ImageFolder.scan(root)
     train, test = root / "train", root / "test"
@@ -43,7 +45,7 @@ def test_pictures_are_listed_with_the_place_of_their_class(tree):
     assert ImageFolder.scan(str(root)) == folder
 
 
-def test_other_files_and_hidden_ones_are_passed_over(tree):
+def test_other_and_hidden_files_are_ignored(tree):
     root = tree(
         "train/rose/a.png", "train/aster/b.png", "train/rose/notes.txt", "train/rose/._a.png", "train/.git/c.png"
     )
@@ -59,7 +61,7 @@ def test_validation_and_test_may_lack_a_class(tree):
     assert [label for _, label in splits["test"]] == [0]
 
 
-def test_a_missing_root_is_named_with_the_folder_nearest_to_it(tree, tmp_path):
+def test_a_missing_root_is_named_with_the_nearest_folder(tree, tmp_path):
     root = tree("train/aster/a.png", "train/rose/a.png")
     message = refusal(tmp_path / "flower")
     assert f"{tmp_path / 'flower'} is not a folder" in message
@@ -72,41 +74,43 @@ def test_a_missing_root_with_nothing_like_it_gets_no_hint(tmp_path):
     assert refusal(tmp_path / "file").startswith(f"{tmp_path / 'file'} is not a folder")
 
 
-def test_a_root_without_train_says_what_is_expected(tree):
+def test_a_root_without_train_is_refused_with_the_expected_layout(tree):
     root = tree("aster/a.png", "rose/a.png")
-    assert refusal(root).startswith(f"{root} has no folder train; expected {root}/train/<class>/")
+    assert refusal(root).startswith(f"{root} has no train folder; expected {root}/train/<class>/")
 
 
 @pytest.mark.parametrize(("paths", "found"), [(["train/"], "none"), (["train/rose/a.png"], "only rose")])
 def test_fewer_than_two_classes_are_refused(tree, paths, found):
     root = tree(*paths)
-    assert refusal(root) == f"{root}/train must hold a folder for each of at least two classes; there is {found}"
+    assert refusal(root) == f"{root}/train needs a folder for each of at least two classes; found {found}"
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_a_class_that_train_has_not_is_named_with_the_nearest_class(tree, split):
+def test_a_class_that_train_lacks_is_named_with_the_nearest_class(tree, split):
     root = tree("train/aster/a.png", "train/rose/a.png", f"{split}/roses/a.png", f"{split}/tulip/a.png")
-    assert refusal(root) == f"{root}/{split} has a class that train has not: roses, tulip; did you mean rose?"
+    assert refusal(root) == f"{root}/{split} has classes that train lacks: roses, tulip; did you mean rose?"
 
 
-def test_a_strange_class_like_no_other_gets_no_hint(tree):
+def test_an_unknown_class_like_no_other_gets_no_hint(tree):
     root = tree("train/aster/a.png", "train/rose/a.png", "val/xyz/a.png")
-    assert refusal(root) == f"{root}/val has a class that train has not: xyz"
+    assert refusal(root) == f"{root}/val has classes that train lacks: xyz"
 
 
-def test_a_class_without_a_picture_is_named(tree):
+def test_a_class_without_images_is_named(tree):
     root = tree("train/aster/a.png", "train/rose/a.txt", "train/tulip/")
-    assert refusal(root) == f"{root}/train holds no picture of rose, tulip"
+    assert refusal(root) == f"{root}/train has no images of rose, tulip"
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_a_split_without_any_picture_is_named_with_the_kinds_that_count(tree, split):
-    paths = [f"{one}/{name}/a.png" for one in ("train", "val", "test") for name in ("aster", "rose") if one != split]
+def test_a_split_without_images_is_named_with_the_accepted_suffixes(tree, split):
+    paths = [
+        f"{other}/{name}/a.png" for other in ("train", "val", "test") for name in ("aster", "rose") if other != split
+    ]
     root = tree(*paths, f"{split}/aster/a.doc", f"{split}/rose/")
-    assert re.fullmatch(rf"{re.escape(str(root))}/{split} holds no picture \(\.bmp, .*\.png.*\)", refusal(root))
+    assert re.fullmatch(rf"{re.escape(str(root))}/{split} has no images \(\.bmp, .*\.png.*\)", refusal(root))
 
 
-def test_cifar10_in_class_folders_is_listed_whole(shared_data):
+def test_cifar10_in_class_folders_is_listed_completely(shared_data):
     if not (shared_data / "cifar10").is_dir():
         pytest.skip("there is no copy of CIFAR-10 in ../shared/data")
     folder = ImageFolder.scan(shared_data / "cifar10")

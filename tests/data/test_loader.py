@@ -1,13 +1,15 @@
+"""Loaders: which images are in which batch of which rank."""
+
 import pytest
 import torch
 
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.transforms.augment import Chain, Crop, Flip
-from vitrine.data.transforms.mixup import Mixing
+from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
+from vitrine.data.transforms.mixup import MixUpCutMix
 
-AUGMENT = Chain([Crop(2), Flip()])
-MIXING = Mixing(1.0, 1.0, classes=40)
+AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
+MIXING = MixUpCutMix(1.0, 1.0, classes=40)
 
 
 def train_loader(split, position=(3, 0), **changes):
@@ -31,7 +33,7 @@ def test_batches_follow_the_plan_and_are_augmented_by_its_draws(numbered):
 @pytest.mark.parametrize("mixing", [None, MIXING])
 @pytest.mark.parametrize("batch_size", [7, 8, 20, 64])
 @pytest.mark.parametrize("world_size", [2, 3, 5, 8])
-def test_processes_together_have_exactly_the_batches_of_one(numbered, world_size, batch_size, mixing):
+def test_ranks_together_have_exactly_the_batches_of_one_process(numbered, world_size, batch_size, mixing):
     split = numbered(27)
     values = {"batch_size": batch_size, "mixing": mixing}
     whole = list(train_loader(split, **values))
@@ -43,15 +45,15 @@ def test_processes_together_have_exactly_the_batches_of_one(numbered, world_size
 
 
 @pytest.mark.parametrize(("mixing", "batch_size"), [(None, 12), (MIXING, 12), (None, 6)])
-def test_processes_have_equal_shares_of_what_divides(numbered, mixing, batch_size):
+def test_ranks_have_equal_shares_of_an_even_batch(numbered, mixing, batch_size):
     for rank in range(2):
         loader = train_loader(numbered(27), rank=rank, world_size=2, batch_size=batch_size, mixing=mixing)
         assert {len(images) for images, _ in loader} == {batch_size // 2}
 
 
-def test_neighbours_are_mixed_by_numbers_that_follow_those_of_the_augmentation(numbered):
+def test_mixing_takes_the_draws_after_those_of_the_augmentation(numbered):
     split = numbered(27)
-    plan = plan_epoch(27, AUGMENT.draws + MIXING.draws, seed=11, epoch=3)
+    plan = plan_epoch(27, AUGMENT.num_draws + MIXING.num_draws, seed=11, epoch=3)
     batches = list(train_loader(split, mixing=MIXING))
     assert len(batches) == 3
     for number, (images, targets) in enumerate(batches):
@@ -76,7 +78,7 @@ def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size, mixing
     assert list(train_loader(split, (3, 5))) == []
 
 
-def test_images_that_do_not_fill_a_batch_are_left_out_and_none_comes_twice(numbered):
+def test_images_that_do_not_fill_a_batch_are_left_out(numbered):
     loader = train_loader(numbered(27))
     labels = torch.cat([labels for _, labels in loader]).tolist()
     assert len(loader) == 3
@@ -90,13 +92,13 @@ def test_a_batch_larger_than_the_data_is_all_of_the_data(numbered):
     assert sorted(labels.tolist()) == list(range(5))
 
 
-def test_where_to_start_is_asked_anew_for_each_pass(numbered):
-    split, place = numbered(40), [0, 0]
-    loader = train_loader(split, position=lambda: tuple(place))
-    loader.position = lambda: tuple(place)
+def test_the_position_is_read_at_the_start_of_each_pass(numbered):
+    split, position = numbered(40), [0, 0]
+    loader = train_loader(split, position=lambda: tuple(position))
+    loader.position = lambda: tuple(position)
     orders = []
     for epoch, start in [(0, 0), (1, 0), (1, 3)]:
-        place[:] = epoch, start
+        position[:] = epoch, start
         orders.append(torch.cat([labels for _, labels in loader]).tolist())
     assert orders[0] == plan_epoch(40, 3, 11, 0).order.tolist()
     assert orders[1] == plan_epoch(40, 3, 11, 1).order.tolist()
@@ -104,19 +106,19 @@ def test_where_to_start_is_asked_anew_for_each_pass(numbered):
 
 
 def test_an_epoch_in_progress_keeps_its_order_when_the_position_moves(numbered):
-    place = [0, 0]
-    loader = TrainLoader(numbered(24), batch_size=8, augmentation=AUGMENT, seed=11, position=lambda: tuple(place))
+    position = [0, 0]
+    loader = TrainLoader(numbered(24), batch_size=8, augmentation=AUGMENT, seed=11, position=lambda: tuple(position))
     seen = []
     for _, labels in loader:
         seen += labels.tolist()
-        place[1] += 1
+        position[1] += 1
     assert seen == plan_epoch(24, 3, 11, 0).order.tolist()
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 17])
-def test_evaluation_has_every_image_once_in_as_many_batches_on_each_process(numbered, count, world_size, batch_size):
+def test_evaluation_has_every_image_once_and_as_many_batches_on_each_rank(numbered, count, world_size, batch_size):
     split = numbered(count)
     loaders = [EvalLoader(split, batch_size=batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
     shares = [list(loader) for loader in loaders]

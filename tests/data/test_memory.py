@@ -1,3 +1,5 @@
+"""Available memory, with and without limits by control groups."""
+
 import os
 
 import pytest
@@ -9,7 +11,7 @@ GB = 10**9
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine with 8 GB available, its control groups as given: what each file holds."""
+    """A machine with 8 GB available, and control groups with the given files."""
 
     def make(membership="", meminfo="MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\nHugePages_Total: 0\n", **files):
         proc, groups = tmp_path / "proc", tmp_path / "cgroup"
@@ -24,11 +26,11 @@ def machine(tmp_path):
     return make
 
 
-def test_without_control_groups_it_is_what_the_machine_has(machine):
+def test_without_control_groups_the_machine_decides(machine):
     assert machine() == 8_000_000 * 1024
 
 
-def test_without_proc_it_is_what_the_system_says(tmp_path):
+def test_without_procfs_sysconf_decides(tmp_path):
     found = available_memory(tmp_path, tmp_path)
     assert 0 < found <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -42,13 +44,13 @@ def test_a_group_of_version_2_limits(machine):
     assert machine("0::/job\n", **files) == 3 * GB
 
 
-def test_files_kept_in_memory_make_room(machine):
+def test_the_page_cache_counts_as_available(machine):
     stat = f"inactive_file {GB}\nactive_file {GB // 2}\nfile {4 * GB}"
     files = {"job/memory.max": 5 * GB, "job/memory.current": 4 * GB, "job/memory.stat": stat}
     assert machine("0::/job\n", **files) == 2.5 * GB
 
 
-def test_a_group_around_the_own_one_limits_too(machine):
+def test_a_parent_group_limits_too(machine):
     files = {
         "memory.max": 4 * GB,
         "memory.current": 3 * GB,
@@ -60,7 +62,7 @@ def test_a_group_around_the_own_one_limits_too(machine):
     assert machine("0::/job/step\n", **files) == GB
 
 
-def test_a_container_sees_its_own_limit_at_the_root(machine):
+def test_a_container_has_its_limit_at_the_root(machine):
     assert machine("0::/\n", **{"memory.max": 3 * GB, "memory.current": GB}) == 2 * GB
 
 

@@ -1,4 +1,4 @@
-"""A data set in parts: what is packed is read, and what is not as it was packed is refused."""
+"""Sharded data sets: written, read back, and refused if damaged."""
 
 import json
 import shutil
@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers.running import ROOT, SMALL, only_run, python
 
-from vitrine.data.datasets import load
-from vitrine.data.shards import pack, read_packed
+from vitrine.data.datasets import load_dataset
+from vitrine.data.shards import read_shards, write_shards
 from vitrine.errors import DataError
 
 CLASSES = ["left", "right"]
@@ -22,9 +22,11 @@ def arrays(count, seed=0):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """25 images to train on and 7 to test, in parts of at most 10."""
+    """25 training and 7 test images in shards of at most 10."""
     folder = tmp_path_factory.mktemp("packed") / "data" / "cifar10-packed"
-    pack(folder, "cifar10", CLASSES, {"train": arrays(25), "test": arrays(7, seed=1)}, part_size=10 * 200 + 1024)
+    write_shards(
+        folder, "cifar10", CLASSES, {"train": arrays(25), "test": arrays(7, seed=1)}, shard_size=10 * 200 + 1024
+    )
     return folder
 
 
@@ -33,7 +35,7 @@ def folder(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "data" / "cifar10-packed")
 
 
-def test_what_is_packed_is_read_in_its_order(whole):
+def test_shards_are_read_back_in_order(whole):
     assert sorted(path.name for path in whole.iterdir()) == [
         "index.json",
         "test-00.npz",
@@ -42,24 +44,24 @@ def test_what_is_packed_is_read_in_its_order(whole):
         "train-02.npz",
     ]
     assert all(path.stat().st_size <= 10 * 200 + 1024 for path in whole.glob("*.npz"))
-    classes, splits = read_packed(whole, "cifar10")
+    classes, splits = read_shards(whole, "cifar10")
     assert classes == CLASSES
     assert set(splits) == {"train", "test"}
     for split, expected in (("train", arrays(25)), ("test", arrays(7, seed=1))):
-        for one, other in zip(splits[split], expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+        for array, original in zip(splits[split], expected, strict=True):
+            np.testing.assert_array_equal(array, original)
 
 
-def test_a_source_reads_what_is_packed_where_it_lies_in_its_root(folder, data_config, tmp_path):
+def test_a_data_set_is_loaded_from_shards_in_its_root(folder, data_config, tmp_path):
     config = data_config(name="cifar10", root=str(folder.parent), in_channels=3)
-    images = load(config, tmp_path / "cache")
+    images = load_dataset(config, tmp_path / "cache")
     assert images.classes == CLASSES
     assert images.val is None
     for split, (pixels, labels) in ((images.train, arrays(25)), (images.test, arrays(7, seed=1))):
         assert split.images.dtype is torch.uint8
         assert torch.equal(split.images, torch.from_numpy(pixels))
         assert torch.equal(split.labels, torch.from_numpy(labels))
-    larger = load(
+    larger = load_dataset(
         data_config(name="cifar10", root=str(folder.parent), in_channels=3, image_size=16), tmp_path / "cache"
     )
     assert larger.train.images.shape == (25, 3, 16, 16)
@@ -71,75 +73,75 @@ def flip_a_byte(path):
     path.write_bytes(content)
 
 
-def of_another_packing(path):
+def from_another_write(path):
     other = path.parent.parent / "other"
-    pack(other, "cifar10", CLASSES, {"train": arrays(25, seed=5)}, part_size=10 * 200 + 1024)
+    write_shards(other, "cifar10", CLASSES, {"train": arrays(25, seed=5)}, shard_size=10 * 200 + 1024)
     shutil.copy(other / path.name, path)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
-        (flip_a_byte, "train-01.npz is damaged or of another packing"),
-        (of_another_packing, "train-01.npz is damaged or of another packing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:700]), "train-01.npz is damaged or of another packing"),
+        (flip_a_byte, "train-01.npz does not match its SHA-256 checksum"),
+        (from_another_write, "train-01.npz does not match its SHA-256 checksum"),
+        (lambda path: path.write_bytes(path.read_bytes()[:700]), "train-01.npz does not match its SHA-256 checksum"),
         (lambda path: path.unlink(), "train-01.npz is missing"),
     ],
     ids=["damaged", "mixed", "cut", "missing"],
 )
-def test_a_part_that_is_not_what_was_packed_is_named(folder, change, told):
+def test_a_damaged_shard_is_named(folder, change, problem):
     change(folder / "train-01.npz")
     with pytest.raises(DataError) as error:
-        read_packed(folder, "cifar10")
-    assert str(error.value).startswith(f"{folder} is not as it was packed: {told}")
-    assert "Copy it again, or pack it anew" in str(error.value)
+        read_shards(folder, "cifar10")
+    assert str(error.value).startswith(f"{folder} is damaged: {problem}")
+    assert "Copy it again, or run scripts/pack.py again" in str(error.value)
     assert "train-00" not in str(error.value)
 
 
-def test_all_that_is_wrong_is_told_at_once(folder):
+def test_all_problems_are_reported_at_once(folder):
     flip_a_byte(folder / "train-00.npz")
     (folder / "train-02.npz").unlink()
     (folder / "test-00.npz").unlink()
     with pytest.raises(
-        DataError, match=r"train-00\.npz is damaged.*; train-02\.npz is missing; test-00\.npz is missing"
+        DataError, match=r"train-00\.npz does not match.*; train-02\.npz is missing; test-00\.npz is missing"
     ):
-        read_packed(folder, "cifar10")
+        read_shards(folder, "cifar10")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"data": "cifar10", "classes": []}', '{"splits": {"train": [{}]}}'])
 def test_a_damaged_index_is_named(folder, content):
     (folder / "index.json").write_text(content)
     with pytest.raises(DataError, match=r"index\.json is damaged"):
-        read_packed(folder, "cifar10")
+        read_shards(folder, "cifar10")
 
 
-def test_parts_without_an_index_were_not_packed_to_their_end(folder):
+def test_shards_without_an_index_are_incomplete(folder):
     (folder / "index.json").unlink()
-    with pytest.raises(DataError, match=r"has no index\.json: it was not packed, or not copied, to its end"):
-        read_packed(folder, "cifar10")
+    with pytest.raises(DataError, match=r"has no index\.json: writing or copying it was not finished"):
+        read_shards(folder, "cifar10")
 
 
-def test_a_packed_data_set_under_another_name_is_refused(folder):
-    with pytest.raises(DataError, match=r"index\.json is of data=cifar10, not of data=cifar100"):
-        read_packed(folder.rename(folder.parent / "cifar100-packed"), "cifar100")
+def test_shards_of_another_data_set_are_refused(folder):
+    with pytest.raises(DataError, match=r"index\.json belongs to data=cifar10, not to data=cifar100"):
+        read_shards(folder.rename(folder.parent / "cifar100-packed"), "cifar100")
 
 
-def test_what_is_packed_already_is_left_as_it_is(folder):
+def test_existing_shards_are_not_overwritten(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(DataError, match="holds a packed data set already; delete it"):
-        pack(folder, "cifar10", CLASSES, {"train": arrays(3)}, part_size=10_000)
+    with pytest.raises(DataError, match="already holds a sharded data set; delete the folder"):
+        write_shards(folder, "cifar10", CLASSES, {"train": arrays(3)}, shard_size=10_000)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_packing_that_was_stopped_can_be_done_again(folder):
+def test_an_interrupted_write_can_be_repeated(folder):
     (folder / "index.json").unlink()
-    pack(folder, "cifar10", CLASSES, {"train": arrays(3)}, part_size=10_000)
-    np.testing.assert_array_equal(read_packed(folder, "cifar10")[1]["train"][0], arrays(3)[0])
+    write_shards(folder, "cifar10", CLASSES, {"train": arrays(3)}, shard_size=10_000)
+    np.testing.assert_array_equal(read_shards(folder, "cifar10")[1]["train"][0], arrays(3)[0])
 
 
-def test_a_part_too_small_for_an_image_is_refused(tmp_path):
-    with pytest.raises(DataError, match="a part of 1,000 bytes cannot hold an image, which takes 1,224"):
-        pack(tmp_path / "x", "cifar10", CLASSES, {"train": arrays(3)}, part_size=1000)
+def test_a_shard_size_below_one_image_is_refused(tmp_path):
+    with pytest.raises(DataError, match="shards of 1,000 bytes are too small: one image takes 1,224"):
+        write_shards(tmp_path / "x", "cifar10", CLASSES, {"train": arrays(3)}, shard_size=1000)
 
 
 def test_the_command_packs_real_mnist_and_training_reads_it(shared_data, tmp_path):
@@ -156,7 +158,7 @@ def test_the_command_packs_real_mnist_and_training_reads_it(shared_data, tmp_pat
     again = python(script, *words, "20M", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         1,
-        "pack: packed/mnist-packed holds a packed data set already; delete it to pack it anew\n",
+        "pack: packed/mnist-packed already holds a sharded data set; delete the folder to write it again\n",
     )
     assert "20X is no size: 500k, 60M, 2G" in python(script, *words, "20X", cwd=tmp_path).stderr
 

@@ -11,7 +11,7 @@ from helpers.running import SMALL, make_pictures, only_run
 from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, load_run
-from vitrine.data.datamodule import ImageData
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 from vitrine.training.lit_module import MeanLoss
 
@@ -48,7 +48,7 @@ def test_training_learns_and_the_run_can_be_used(small):
     assert run.metrics == result.metrics
     assert run.config.optimizer.lr == 2e-3
     assert not run.model.training
-    data = ImageData(run.config)
+    data = ImageDataModule(run.config)
     mean, std = run.config.data.mean[0], run.config.data.std[0]
     with torch.no_grad():
         logits = run.model((data.test.images.float() / 255 - mean) / std)
@@ -68,7 +68,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones(small):
 
 def test_the_validation_split_depends_on_its_own_seed_alone(small):
     hashes = {
-        words: ImageData(small(*words)).held_out_hash
+        words: ImageDataModule(small(*words)).validation_hash
         for words in (("seed=0",), ("seed=1",), ("data.val_seed=1",), ("data.val_fraction=0.2",))
     }
     assert hashes["seed=0",] == hashes["seed=1",]
@@ -247,7 +247,7 @@ def test_a_curve_of_the_test_images_is_measured_and_changes_nothing(small):
 
 
 def test_images_that_are_not_held_out_are_trained_on_too(small):
-    kept, all_of_them = ImageData(small()), ImageData(small("data.hold_out=false"))
+    kept, all_of_them = ImageDataModule(small()), ImageDataModule(small("data.hold_out=false"))
     assert len(all_of_them.train) == len(kept.train) + len(kept.val)
     assert torch.equal(all_of_them.val.images, kept.val.images)
 

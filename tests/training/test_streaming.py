@@ -13,7 +13,7 @@ import pytest
 from helpers.running import ROOT, SMALL, make_pictures, only_run
 
 from vitrine import compose, fit
-from vitrine.data import memory as room
+from vitrine.data import memory
 
 PICTURES = [*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=10"]
 
@@ -44,8 +44,8 @@ def test_streamed_pictures_train_what_pictures_in_memory_train(train, evaluate, 
     assert streamed.returncode == 0, streamed.stderr
     assert streamed.stderr == ""
     assert not list(tmp_path.glob("**/*.npz.lock")) + list(tmp_path.glob("data/cache/*")), "nothing is cached"
-    several = " in each process" if device == "cpu_ddp" else ""
-    line = f"streamed from disk by 2 workers{several}: 15.4 kB, as data.storage=disk says"
+    several = " in each rank" if device == "cpu_ddp" else ""
+    line = f"streamed from disk by 2 workers{several}: 15.4 kB, as data.storage=disk requests"
     assert f"images           {line}\n" in streamed.stdout
     facts = json.loads((only_run(tmp_path / "disk") / "run.json").read_text())
     assert facts["storage"] == {"place": "disk", "workers": 2, "line": line}
@@ -68,11 +68,11 @@ def test_pictures_stream_by_themselves_where_memory_is_small(monkeypatch, capsys
     fit(compose([*words, f"paths.output_dir={tmp_path / 'memory'}"]))
     assert "in memory: 15.4 kB" in capsys.readouterr().out
 
-    monkeypatch.setattr(room, "available_memory", lambda: 38_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 38_000)
     fit(compose([*words, f"paths.output_dir={tmp_path / 'disk'}"]))
     shown = capsys.readouterr().out
     assert "streamed from disk by " in shown
-    assert "15.4 kB would not fit into the 15.2 kB of memory there is for images" in shown
+    assert "15.4 kB exceeds the 15.2 kB of memory for images" in shown
     assert outcome(tmp_path / "disk") == outcome(tmp_path / "memory")
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
     done = train(*PICTURES, "data.storage=disk", "data.workers=2", f"accelerator={device}")
     assert time.monotonic() - started < 60
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("vitrine: pictures/train/b/7.png cannot be read as a picture: ")
+    assert done.stderr.splitlines()[-1].startswith("vitrine: pictures/train/b/7.png cannot be decoded as an image: ")
     assert "Traceback" not in done.stderr
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
     assert facts["status"] == "failed"

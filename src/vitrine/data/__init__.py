@@ -1,1 +1,5 @@
-"""From files on disk to augmented batches on the device. Most modules here need torch; import them by name."""
+"""Input pipeline: data sets on disk to augmented batches on the training device.
+
+Most modules import torch, so import them by name; ``image_folder`` does not, and is used when a configuration is
+composed.
+"""

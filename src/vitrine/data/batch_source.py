@@ -1,6 +1,6 @@
-"""How batches reach the training device, wherever the images lie. All ways give the same batches.
+"""Sources of batches on the training device: images in memory, in page-locked memory, or streamed from disk.
 
-:class:`Split` itself is the first way: images on the device, or in memory where that is the device.
+:class:`Split` is the source for images that lie on the device. All sources yield equal batches.
 """
 
 import os
@@ -14,30 +14,37 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vitrine.data.datasets import Batch, Split
-from vitrine.data.decode import Pictures
+from vitrine.data.decode import ImageFiles
 from vitrine.errors import DataError, first_line
 
-# How workers begin. A fork is ready at once; processes that were spawned, as those of a training in several processes,
-# would spawn theirs too, each of which imports torch for seconds, in every epoch.
-START = "fork" if sys.platform == "linux" else None
+# Forked workers start at once. In a spawned rank, PyTorch's default would spawn the workers too, and each of them would
+# import torch for seconds in every epoch.
+START_METHOD = "fork" if sys.platform == "linux" else None
 
 
-class Feed(Protocol):
-    """Images and labels, to be had in batches."""
+class BatchSource(Protocol):
+    """Images and labels, read in batches."""
 
     @property
     def device(self) -> torch.device:
-        """Where the batches are."""
+        """Device of the batches."""
 
     def __len__(self) -> int:
-        """Images there are."""
+        """Number of images."""
 
-    def batches(self, chosen: Sequence[Tensor]) -> Generator[Batch, None, None]:
-        """For each of ``chosen``, (B,) int64 indices in memory: (B, C, H, W) uint8 images and (B,) int64 labels."""
+    def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
+        """Yield one batch for each tensor of ``indices``.
+
+        Args:
+            indices: (B,) int64 tensors on the CPU; B may differ between batches.
+
+        Yields:
+            Images (B, C, H, W) uint8 and labels (B,) int64 on :attr:`device`.
+        """
 
 
-class FromMemory:
-    """Images in memory, gathered there batch by batch into page-locked memory, from where a GPU copies by itself."""
+class PinnedMemorySource:
+    """Images in host memory, gathered into page-locked buffers that a GPU copies asynchronously."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         assert isinstance(split.images, Tensor)
@@ -47,92 +54,93 @@ class FromMemory:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, chosen: Sequence[Tensor]) -> Generator[Batch, None, None]:
-        """See :class:`Feed`."""
-        for indices in chosen:
-            yield self._copied(self.images, indices), self._copied(self.labels, indices)
+    def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
+        """Yield one batch for each tensor of ``indices``; see :class:`BatchSource`."""
+        for chosen in indices:
+            yield self._copy(self.images, chosen), self._copy(self.labels, chosen)
 
-    def _copied(self, values: Tensor, indices: Tensor) -> Tensor:
-        some = torch.empty((len(indices), *values.shape[1:]), dtype=values.dtype, pin_memory=self.device.type == "cuda")
-        return torch.index_select(values, 0, indices, out=some).to(self.device, non_blocking=True)
+    def _copy(self, values: Tensor, indices: Tensor) -> Tensor:
+        pinned = self.device.type == "cuda"
+        buffer = torch.empty((len(indices), *values.shape[1:]), dtype=values.dtype, pin_memory=pinned)
+        return torch.index_select(values, 0, indices, out=buffer).to(self.device, non_blocking=True)
 
 
-class FromDisk:
-    """Pictures on disk, decoded by worker processes some batches ahead of training.
+class StreamingSource:
+    """Image files on disk, decoded by worker processes a few batches ahead of training.
 
-    Workers live for one pass: until its last batch has come, the pass is given up, or :meth:`close`.
+    Workers live for one pass. They end after its last batch, when the pass is abandoned, or with :meth:`close`.
 
     Args:
-        split: pictures and their labels.
-        device: where to bring the batches.
-        workers: how many processes decode.
+        split: image files and their labels.
+        device: device of the batches.
+        workers: number of decoding processes, at least 1.
     """
 
     def __init__(self, split: Split, device: torch.device, workers: int) -> None:
-        assert isinstance(split.images, Pictures)
-        self.pictures, self.labels = split.images, split.labels
+        assert isinstance(split.images, ImageFiles)
+        self.files, self.labels = split.images, split.labels
         self.device = device
         self.workers = workers
-        self._running: Any = None  # the iterator of a DataLoader
+        self._iterator: Any = None  # of the DataLoader
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, chosen: Sequence[Tensor]) -> Generator[Batch, None, None]:
-        """See :class:`Feed`.
+    def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
+        """Yield one batch for each tensor of ``indices``; see :class:`BatchSource`.
 
         Raises:
-            DataError: a picture is damaged or missing, or a worker was killed.
+            DataError: a file is damaged or missing, or a worker was killed.
         """
         self.close()
-        if not chosen:
+        if not indices:
             return
         loader = DataLoader(
-            self.pictures.decoder,
+            self.files.decoder,
             batch_size=None,
-            sampler=[self.pictures.files(indices) for indices in chosen],
-            num_workers=min(self.workers, len(chosen)),
+            sampler=[self.files.paths_at(chosen) for chosen in indices],
+            num_workers=min(self.workers, len(indices)),
             pin_memory=self.device.type == "cuda",
-            multiprocessing_context=START,
-            worker_init_fn=partial(_begin, os.getpid()),
-            generator=torch.Generator(),  # else it would draw from the one that training draws from
+            multiprocessing_context=START_METHOD,
+            worker_init_fn=partial(_start_worker, os.getpid()),
+            generator=torch.Generator(),  # otherwise the DataLoader would draw from training's global generator
         )
-        running: Any = iter(loader)
-        self._running = running
+        iterator: Any = iter(loader)
+        self._iterator = iterator
         try:
-            for number, indices in enumerate(chosen, start=1):
-                answer = _next(running)
-                if number == len(chosen):
-                    running._shutdown_workers()
-                if isinstance(answer, str):
-                    raise DataError(answer)
-                labels = self.labels[indices]
+            for number, chosen in enumerate(indices, start=1):
+                decoded = _next(iterator)
+                if number == len(indices):
+                    iterator._shutdown_workers()
+                if isinstance(decoded, str):
+                    raise DataError(decoded)
+                labels = self.labels[chosen]
                 labels = labels.pin_memory() if self.device.type == "cuda" else labels
-                yield answer.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+                yield decoded.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
         finally:
-            running._shutdown_workers()  # whoever still refers to it, as a traceback does
+            iterator._shutdown_workers()  # also when a traceback still refers to the iterator
 
     def close(self) -> None:
-        """Stop the workers of a pass that was left in its middle."""
-        if self._running is not None:
-            self._running._shutdown_workers()
-            self._running = None
+        """Stop the workers of an unfinished pass."""
+        if self._iterator is not None:
+            self._iterator._shutdown_workers()
+            self._iterator = None
 
 
-def _next(running: Any) -> Tensor | str:
+def _next(iterator: Any) -> Tensor | str:
     try:
-        return next(running)
-    except RuntimeError as error:  # of PyTorch, where a worker is gone
-        hint = "out of memory, or of shared memory in a container? data.workers=N takes fewer"
-        raise DataError(f"pictures can't be decoded further: {first_line(error)}; {hint}") from None
+        return next(iterator)
+    except RuntimeError as error:  # raised by PyTorch when a worker has died
+        hint = "out of memory, or of shared memory in a container? Try fewer workers: data.workers=N"
+        raise DataError(f"decoding images failed: {first_line(error)}; {hint}") from None
 
 
-def _begin(training: int, worker: int) -> None:
-    """Make a worker end with the process that trains, and with nothing else.
+def _start_worker(parent: int, worker: int) -> None:
+    """Tie a worker's life to its parent process alone.
 
-    Ctrl-C must not reach it: training finishes its step, for which it may need the next batch. And PyTorch's workers
-    notice when training is killed, except in the time before they began.
+    Ctrl-C must not reach the worker, as training may need its next batch to finish the current step. PyTorch's workers
+    notice the death of their parent, except before this point.
     """
     os.setsid()
-    if os.getppid() != training:
+    if os.getppid() != parent:
         os._exit(1)

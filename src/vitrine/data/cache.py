@@ -1,9 +1,8 @@
-"""Decoded images on disk, so that thousands of pictures are opened once. Every entry is checked before it is used.
+"""Cache of decoded images on disk, so that thousands of files are decoded once.
 
-An entry is an uncompressed ``.npz``: ``key`` says what it was made from (each file's name, size and time of change,
-and the settings), ``images`` holds the pixels. Before it is used, the CRC-32 sums that the format has of every array
-are checked.
-An entry that is damaged or of another key is made anew; the folder can be deleted at any time.
+An entry is an uncompressed ``.npz`` with two arrays: ``key``, a hash of the source files (path, size, modification
+time) and settings, and ``images``, the pixels. Its key and the CRC-32 checksums of the zip format are verified before
+use; a damaged or outdated entry is rebuilt. The folder can be deleted at any time.
 """
 
 import hashlib
@@ -28,17 +27,17 @@ def cached(
     settings: Mapping[str, Any],
     make: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """What ``make()`` gives, from the cache where an equal call has left it there.
+    """Return the cached array for ``sources`` and ``settings``; call ``make`` and store its result if there is none.
 
     Args:
-        folder: where entries lie; made where it is missing.
-        label: readable part of the entry's name.
-        sources: the files that the result is made from.
-        settings: what else decides the result.
-        make: makes it; runs in one process at a time.
+        folder: folder of the cache; created if missing.
+        label: readable prefix of the entry's file name.
+        sources: files that the array is computed from.
+        settings: everything else that affects the array, as JSON values.
+        make: computes the array; called by one process at a time.
 
     Raises:
-        DataError: ``folder`` cannot be written to.
+        DataError: ``folder`` is not writable.
     """
     key = _key(sources, settings)
     path = folder / f"{label}-{key[:16]}.npz"
@@ -52,23 +51,23 @@ def cached(
                     np.savez(file, key=np.array(key), images=images)
             return images
     except OSError as error:
-        raise DataError(f"cannot use {folder} for decoded images: {error.strerror}; set paths.cache_dir=DIR") from None
+        raise DataError(f"cannot cache decoded images in {folder}: {error.strerror}; set paths.cache_dir=DIR") from None
 
 
 def _key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
     for path in sources:
-        facts = path.stat()
-        digest.update(f"{path.absolute()}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+        stat = path.stat()
+        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def _read(path: Path, key: str) -> np.ndarray | None:
     try:
         with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:  # numpy itself stops reading, unchecked, where a header says too little
+            if archive.testzip() is not None:  # np.load verifies no checksum when a header declares too few bytes
                 return None
         with np.load(path, allow_pickle=False) as entry:
             return entry["images"] if str(entry["key"]) == key else None
-    except Exception:  # the readers raise whatever the damaged bytes lead to
+    except Exception:  # the readers raise many types of exceptions on damaged bytes
         return None

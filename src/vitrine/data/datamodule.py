@@ -1,4 +1,4 @@
-"""The data of a run, ready for training: read, split, brought to the device, cut into batches."""
+"""The data of a run: loaded, split, placed and batched."""
 
 from pathlib import Path
 from typing import Any
@@ -8,85 +8,86 @@ import torch
 from torch import Tensor
 
 from vitrine.config.schema import TrainConfig
-from vitrine.data.batch_source import Feed, FromDisk, FromMemory
-from vitrine.data.datasets import Images, Split, load
+from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
+from vitrine.data.datasets import ImageDataset, Split, load_dataset
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.placement import Storage, choose, memory_room
-from vitrine.data.split import HeldOut, hold_out
+from vitrine.data.placement import Placement, choose_placement, memory_budget
+from vitrine.data.split import TrainValSplit, split_train_val
 from vitrine.data.transforms.augment import build_augmentation
-from vitrine.data.transforms.mixup import Mixing
+from vitrine.data.transforms.mixup import MixUpCutMix
 
 
-class ImageData(pl.LightningDataModule):
-    """Loads when it is made, so that what the data is like is known before a model is built.
+class ImageDataModule(pl.LightningDataModule):
+    """Loads the data when constructed, as the model and the record need its sizes and classes.
 
     Args:
-        config: of the run.
-        accelerator: where the run computes: ``cpu``, ``cuda`` or ``mps``.
-        devices: in how many processes.
-        storage: where the images lie, if that was chosen already, by the process that started this one.
+        config: configuration of the run.
+        accelerator: ``cpu``, ``cuda`` or ``mps``.
+        devices: number of ranks on this machine.
+        placement: where the images lie, if another process has chosen it already.
 
     Attributes:
-        images: the data set as the source gives it.
-        storage: where its images lie.
-        held_out: the validation split; ``None`` where the source has validation images of its own.
-        train, val, test: the splits to train, choose and test on; ``test`` is ``None`` where there is none.
+        dataset: the data set as its source provides it.
+        placement: where its images lie.
+        train_val_split: the random validation split; ``None`` if the data set has a validation split of its own.
+        train, val, test: splits for training, model selection and the final test; ``test`` may be ``None``.
 
     Raises:
         DataError: the data cannot be read or split.
     """
 
     def __init__(
-        self, config: TrainConfig, accelerator: str = "cpu", devices: int = 1, storage: Storage | None = None
+        self, config: TrainConfig, accelerator: str = "cpu", devices: int = 1, placement: Placement | None = None
     ) -> None:
         super().__init__()
         self.config = config
-        memory = memory_room(config.data.storage if storage is None else storage.place, devices)
-        self.images: Images = load(config.data, Path(config.paths.cache_dir), memory)
-        self.storage = storage or choose(config.data, self.images, accelerator, devices, memory)
-        self._streams: list[FromDisk] = []
-        self.held_out: HeldOut | None = None
-        if self.images.val is not None:
-            self.train, self.val = self.images.train, self.images.val
+        memory = memory_budget(config.data.storage if placement is None else placement.place, devices)
+        self.dataset: ImageDataset = load_dataset(config.data, Path(config.paths.cache_dir), memory)
+        self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
+        self._streams: list[StreamingSource] = []
+        self.train_val_split: TrainValSplit | None = None
+        train = self.dataset.train
+        if self.dataset.val is not None:
+            self.train, self.val = train, self.dataset.val
         else:
-            self.held_out = hold_out(self.images.train.labels, config.data.val_fraction, config.data.val_seed)
-            self.train = self.images.train[self.held_out.train] if config.data.hold_out else self.images.train
-            self.val = self.images.train[self.held_out.val]
-        self.test = self.images.test
+            split = split_train_val(train.labels, config.data.val_fraction, config.data.val_seed)
+            self.train_val_split = split
+            self.train, self.val = train[split.train] if config.data.hold_out else train, train[split.val]
+        self.test = self.dataset.test
 
     @property
-    def held_out_hash(self) -> str:
-        """What tells validation splits apart."""
-        return self.held_out.hash if self.held_out else "the data's own"
+    def validation_hash(self) -> str:
+        """Hash of the validation split: runs with equal hashes were selected on the same images."""
+        return self.train_val_split.hash if self.train_val_split else "the data's own"
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Images in each split."""
+        """Number of images in each split."""
         return {"train": len(self.train), "val": len(self.val), "test": 0 if self.test is None else len(self.test)}
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps in a pass over the training images."""
+        """Training steps per epoch."""
         steps = len(self.train) // min(self.config.data.batch_size, len(self.train))
         return min(steps, self.config.debug.limit_batches or steps)
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of the whole training."""
+        """Training steps of the whole run."""
         return self.steps_per_epoch * self.config.trainer.max_epochs
 
     def train_dataloader(self) -> TrainLoader:
-        """Batches of this process, on its device, from where training stands."""
+        """Return this rank's training batches, which start at the trainer's current epoch and batch."""
         trainer, augment = self._trainer(), self.config.augment
 
         def position() -> tuple[int, int]:
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
         return TrainLoader(
-            self._feed(self.train),
+            self._source(self.train),
             batch_size=self.config.data.batch_size,
             augmentation=build_augmentation(augment, self.config.data),
-            mixing=Mixing(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
+            mixing=MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
             seed=self.config.seed,
             position=position,
             rank=trainer.global_rank,
@@ -94,43 +95,43 @@ class ImageData(pl.LightningDataModule):
         )
 
     def val_dataloader(self) -> list[EvalLoader]:
-        """This process's share of the validation images; and of the test images, where their curve is wanted."""
+        """Return this rank's validation batches; with ``callbacks.test_curve`` also its test batches."""
         splits = [self.val, self.test] if self.config.callbacks.test_curve else [self.val]
         return [self._eval_loader(split) for split in splits if split is not None]
 
     def test_dataloader(self) -> EvalLoader:
-        """This process's share of the test images."""
+        """Return this rank's test batches."""
         assert self.test is not None
         return self._eval_loader(self.test)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Nothing to do: batches are on the device already."""
+        """Return the batch as it is: the sources have moved it already."""
         return batch
 
     def teardown(self, stage: str) -> None:
-        """End what decodes pictures."""
+        """Stop decoding workers."""
         while self._streams:
             self._streams.pop().close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """End what decodes pictures: Lightning tears nothing down after an error."""
+        """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
 
     def _eval_loader(self, split: Split) -> EvalLoader:
         trainer = self._trainer()
         batch_size = max(256, self.config.data.batch_size) // trainer.world_size
         return EvalLoader(
-            self._feed(split), batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size
+            self._source(split), batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size
         )
 
-    def _feed(self, split: Split) -> Feed:
+    def _source(self, split: Split) -> BatchSource:
         device = self._trainer().strategy.root_device
-        if self.storage.place == "disk":
-            self._streams.append(FromDisk(split, device, self.storage.workers))
+        if self.placement.place == "disk":
+            self._streams.append(StreamingSource(split, device, self.placement.workers))
             return self._streams[-1]
         assert isinstance(split.images, Tensor)
-        if self.storage.place == "memory" and device.type == "cuda":
-            return FromMemory(split, device)
+        if self.placement.place == "memory" and device.type == "cuda":
+            return PinnedMemorySource(split, device)
         return Split(split.images.to(device), split.labels.to(device))
 
     def _trainer(self) -> pl.Trainer:

@@ -1,4 +1,4 @@
-"""Pictures: files that become uint8 tensors of one size, when they are asked for."""
+"""Image files and the decoder that turns them into uint8 tensors of one size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,53 +12,53 @@ from torch.utils.data import Dataset
 
 from vitrine.errors import DataError, first_line
 
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
 
 
 @dataclass(frozen=True)
 class Decoder(Dataset[Tensor | str]):
-    """Reads pictures, scaled so that the shorter side fits, cropped to the middle.
+    """Decode image files: scale the shorter side to ``size`` (bicubic), then crop the centre.
 
     Attributes:
-        size: height and width of what they become.
-        channels: one of ``MODES``.
+        size: height and width of decoded images, in pixels.
+        channels: number of channels, a key of ``MODES``.
     """
 
     size: int
     channels: int
 
     def read(self, paths: Sequence[Path]) -> np.ndarray:
-        """(B, C, H, W) uint8.
+        """Decode B files into an array (B, C, H, W) uint8.
 
         Raises:
-            DataError: a file is no picture, damaged or missing.
+            DataError: a file is missing, damaged or not an image.
         """
         images = np.empty((len(paths), self.channels, self.size, self.size), dtype=np.uint8)
         for index, path in enumerate(paths):
-            images[index] = self._one(path)
+            images[index] = self._decode(path)
         return images
 
     def __getitem__(self, paths: Sequence[Path]) -> Tensor | str:
-        """What a worker answers: the images, or what is wrong with one of them.
+        """Decode a batch in a DataLoader worker: images (B, C, H, W) uint8, or the error message.
 
-        Not an error, because PyTorch would wrap it into the worker's traceback.
+        The message is returned, as PyTorch would wrap an exception into the worker's traceback.
         """
         try:
             return torch.from_numpy(self.read(paths))
         except DataError as error:
             return str(error)
 
-    def _one(self, path: Path) -> np.ndarray:
-        """(C, H, W) uint8."""
+    def _decode(self, path: Path) -> np.ndarray:
+        """Decode a file into an array (C, H, W) uint8."""
         size = self.size
         try:
             with Image.open(path) as file:
                 image: Image.Image = file
-                if file.mode.startswith("I;16"):  # Pillow would cut 16 bits off at 255
+                if file.mode.startswith("I;16"):  # Pillow would clip 16-bit values at 255
                     image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
                 image = image.convert(MODES[self.channels])
-        except Exception as error:  # Pillow raises whatever the damaged bytes lead to
-            raise DataError(f"{path} cannot be read as a picture: {first_line(error)}") from None
+        except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
+            raise DataError(f"{path} cannot be decoded as an image: {first_line(error)}") from None
         if image.size != (size, size):
             scale = size / min(image.size)
             width, height = (max(size, round(side * scale)) for side in image.size)
@@ -69,13 +69,13 @@ class Decoder(Dataset[Tensor | str]):
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """N pictures on disk; indexing decodes some of them, and does it anew each time.
+class ImageFiles:
+    """N image files; indexing decodes some of them, without caching.
 
     Attributes:
-        label: a word for them.
-        paths: the files.
-        decoder: what makes images of them.
+        label: readable name, used in the cache's file names.
+        paths: paths of the N files.
+        decoder: decodes them.
     """
 
     label: str
@@ -86,23 +86,23 @@ class Pictures:
         return len(self.paths)
 
     def __getitem__(self, indices: Tensor) -> Tensor:
-        """(B,) int64 -> (B, C, H, W) uint8."""
-        return torch.from_numpy(self.decoder.read(self.files(indices)))
+        """Decode the files at ``indices`` (B,) int64 into images (B, C, H, W) uint8."""
+        return torch.from_numpy(self.decoder.read(self.paths_at(indices)))
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(N, C, H, W), as decoded."""
+        """Shape (N, C, H, W) of the decoded images."""
         return len(self.paths), self.decoder.channels, self.decoder.size, self.decoder.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of them, decoded."""
+        """Size of the decoded images in bytes."""
         return len(self.paths) * self.decoder.channels * self.decoder.size**2
 
-    def files(self, indices: Tensor) -> list[Path]:
-        """The files of (B,) int64 indices."""
+    def paths_at(self, indices: Tensor) -> list[Path]:
+        """Return the paths at ``indices`` (B,) int64."""
         return [self.paths[index] for index in indices.tolist()]
 
-    def subset(self, indices: Tensor) -> "Pictures":
-        """Some of the pictures, still on disk."""
-        return Pictures(self.label, self.files(indices), self.decoder)
+    def subset(self, indices: Tensor) -> "ImageFiles":
+        """Return the files at ``indices`` (B,) int64, not decoded."""
+        return ImageFiles(self.label, self.paths_at(indices), self.decoder)

@@ -1,7 +1,7 @@
-"""The plan of an epoch: which image comes when, and how it is changed.
+"""Epoch plan: the order of the images and the random numbers of their augmentation.
 
-All randomness of the data is decided here, from two integers and at once. So an epoch is the same on a CPU, on one GPU
-or on eight, and a run that goes on after an interruption needs no random state to see what it would have seen.
+The plan is a function of (seed, epoch) and decides all randomness of the data. An epoch is therefore the same on a CPU,
+on one GPU or on eight, and a resumed run needs no saved random state.
 """
 
 import hashlib
@@ -13,30 +13,30 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """One pass over N images.
+    """One pass over N images, on the CPU.
 
     Attributes:
         order: (N,) int64, a permutation of the images.
-        draws: (N, K) float32 in [0, 1): what decides the augmentation of the image at each place of ``order``.
+        draws: (N, K) float32 in [0, 1), the random numbers of the image at each position of ``order``.
     """
 
     order: Tensor
     draws: Tensor
 
 
-def plan_epoch(count: int, draws: int, seed: int, epoch: int) -> EpochPlan:
-    """The plan for ``count`` images with ``draws`` random numbers each; a function of its arguments alone."""
-    generator = torch.Generator().manual_seed(mix(seed, epoch))
-    order = torch.randperm(count, generator=generator)
-    return EpochPlan(order, torch.rand(count, draws, generator=generator))
+def plan_epoch(num_images: int, num_draws: int, seed: int, epoch: int) -> EpochPlan:
+    """Plan an epoch over ``num_images`` images with ``num_draws`` random numbers for each."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    order = torch.randperm(num_images, generator=generator)
+    return EpochPlan(order, torch.rand(num_images, num_draws, generator=generator))
 
 
-def send(decided: Tensor, images: Tensor) -> Tensor:
-    """What was decided on the CPU, where ``images`` are. CUDA takes it from page-locked memory without waiting."""
-    return decided.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else decided.to(images.device)
+def to_device_of(values: Tensor, images: Tensor) -> Tensor:
+    """Copy ``values`` from the CPU to the device of ``images``; asynchronously, from page-locked memory, on CUDA."""
+    return values.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else values.to(images.device)
 
 
-def mix(*numbers: int) -> int:
-    """One seed from several integers; neighbours give unrelated seeds."""
+def derive_seed(*numbers: int) -> int:
+    """Hash integers into a seed in [0, 2**63); neighbouring inputs give unrelated seeds."""
     digest = hashlib.sha256(",".join(map(str, numbers)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

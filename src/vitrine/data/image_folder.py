@@ -1,4 +1,4 @@
-"""Pictures in class folders: ``ROOT/{train,val,test}/<class>/*``. Only names are read here, no pixels and no torch."""
+"""Scan of an image folder, ``ROOT/{train,val,test}/<class>/*``. Reads file names only; imports no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,12 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """What lies under a folder of pictures.
+    """Classes and image files of a folder.
 
     Attributes:
-        root: the folder.
-        classes: names of the class folders under ``train``, sorted; a label is a place in this list.
-        splits: for ``train``, and ``val`` and ``test`` where there are such folders, each picture with its label.
+        root: path of the folder.
+        classes: names of the class folders under ``train``, sorted; labels index this list.
+        splits: (path, label) of each image, for ``train`` and, where these folders exist, ``val`` and ``test``.
     """
 
     root: Path
@@ -25,45 +25,43 @@ class ImageFolder:
 
     @classmethod
     def scan(cls, root: str | Path) -> "ImageFolder":
-        """List the pictures under ``root``.
+        """List the images under ``root``.
 
         Raises:
-            DataError: ``root`` or its ``train`` is missing, there are fewer than two classes, a class has no picture,
-                or ``val`` or ``test`` has a class that ``train`` has not.
+            DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
+                image, or ``val`` or ``test`` has no image or a class that ``train`` lacks.
         """
         root = Path(root)
         if not root.is_dir():
-            raise DataError(f"{root} is not a folder{_neighbour(root)}")
+            raise DataError(f"{root} is not a folder{_hint(root)}")
         if not (root / "train").is_dir():
-            raise DataError(f"{root} has no folder train; expected {root}/train/<class>/*.png or other pictures")
-        classes = _classes(root / "train")
+            raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
+        classes = _class_names(root / "train")
         if len(classes) < 2:
             found = f"only {classes[0]}" if classes else "none"
-            raise DataError(f"{root}/train must hold a folder for each of at least two classes; there is {found}")
+            raise DataError(f"{root}/train needs a folder for each of at least two classes; found {found}")
         splits = {}
         for split in ("train", "val", "test"):
             if not (root / split).is_dir():
                 continue
-            if strange := sorted(set(_classes(root / split)) - set(classes)):
-                hint = did_you_mean(nearest(strange[0], classes))
-                raise DataError(f"{root}/{split} has a class that train has not: {', '.join(strange)}{hint}")
-            pictures = [(path, label) for label, name in enumerate(classes) for path in _pictures(root / split / name)]
-            if not pictures:
-                raise DataError(f"{root}/{split} holds no picture ({', '.join(sorted(SUFFIXES))})")
-            splits[split] = pictures
-        counts = dict.fromkeys(range(len(classes)), 0)
-        for _, label in splits["train"]:
-            counts[label] += 1
-        if empty := [classes[label] for label, count in counts.items() if not count]:
-            raise DataError(f"{root}/train holds no picture of {', '.join(empty)}")
+            if unknown := sorted(set(_class_names(root / split)) - set(classes)):
+                hint = did_you_mean(nearest(unknown[0], classes))
+                raise DataError(f"{root}/{split} has classes that train lacks: {', '.join(unknown)}{hint}")
+            images = [(path, label) for label, name in enumerate(classes) for path in _images(root / split / name)]
+            if not images:
+                raise DataError(f"{root}/{split} has no images ({', '.join(sorted(SUFFIXES))})")
+            splits[split] = images
+        labels = {label for _, label in splits["train"]}
+        if empty := [name for label, name in enumerate(classes) if label not in labels]:
+            raise DataError(f"{root}/train has no images of {', '.join(empty)}")
         return cls(root, classes, splits)
 
 
-def _classes(folder: Path) -> list[str]:
+def _class_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _pictures(folder: Path) -> list[Path]:
+def _images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(
@@ -73,8 +71,8 @@ def _pictures(folder: Path) -> list[Path]:
     )
 
 
-def _neighbour(folder: Path) -> str:
-    """A hint at a folder beside the missing one that has nearly its name."""
+def _hint(folder: Path) -> str:
+    """Suggest a sibling folder with a similar name."""
     try:
         names = [path.name for path in folder.absolute().parent.iterdir() if path.is_dir()]
     except OSError:

@@ -1,48 +1,49 @@
-"""Which images make each batch, on the device where training happens; a feed gets them there."""
+"""Loaders: which images make up each batch of a rank, and their augmentation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import torch
 
-from vitrine.data.batch_source import Feed
+from vitrine.data.batch_source import BatchSource
 from vitrine.data.datasets import Batch
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.transforms.augment import Augmentation
-from vitrine.data.transforms.mixup import Mixing
+from vitrine.data.transforms.mixup import MixUpCutMix
 
 
 class TrainLoader:
-    """Augmented batches in the order of the epoch plan.
+    """Augmented training batches in the order of the epoch plan.
 
-    A batch has ``batch_size`` images over all processes; this one's share is the ``rank``-th part of them, cut so that
-    images that are mixed stay together. Images that don't fill a last batch wait for another epoch's order. Where to
-    start is asked at the beginning of each pass, so a run can go on in the middle of an epoch.
+    A global batch is divided among the ranks, without separating images that are mixed. Images that do not fill a last
+    batch are left out of the epoch.
 
     Args:
-        split: images and labels.
-        batch_size: images per step, over all processes.
-        augmentation: what is done to each of them.
-        mixing: what is then made of two neighbours, if anything.
-        seed: of the plan.
-        position: gives (epoch, batches already done in it).
-        rank, world_size: which process this is, of how many.
+        source: images and labels.
+        batch_size: global batch size, over all ranks.
+        augmentation: applied to every image.
+        mixing: MixUp and CutMix, applied after the augmentation; ``None`` for neither.
+        seed: seed of the epoch plan.
+        position: returns (epoch, batches already trained on in it); called at the start of each pass, so that a resumed
+            run can start in the middle of an epoch.
+        rank: rank of this process.
+        world_size: number of ranks.
     """
 
     def __init__(
         self,
-        split: Feed,
+        source: BatchSource,
         *,
         batch_size: int,
         augmentation: Augmentation,
         seed: int,
         position: Callable[[], tuple[int, int]],
-        mixing: Mixing | None = None,
+        mixing: MixUpCutMix | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.split = split
-        self.batch_size = min(batch_size, len(split))
+        self.source = source
+        self.batch_size = min(batch_size, len(source))
         self.augmentation = augmentation
         self.mixing = mixing
         self.seed = seed
@@ -51,53 +52,60 @@ class TrainLoader:
         self.world_size = world_size
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same in every process."""
-        return len(self.split) // self.batch_size
+        """Batches per epoch, equal on all ranks."""
+        return len(self.source) // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches from ``position`` to the end of its epoch.
+        """Yield this rank's share of each batch, from ``position`` to the end of the epoch.
 
-        (B, C, H, W) uint8 images and (B,) int64 labels; where images are mixed, (B, C, H, W) float32 in [0, 255] and
-        (B, classes) float32, how much of each class is in them.
+        Yields:
+            Images (B, C, H, W) uint8 and labels (B,) int64. With MixUp or CutMix: images (B, C, H, W) float32 in
+            [0, 255] and targets (B, classes) float32 that sum to 1.
         """
         epoch, start = self.position()
         augmentation, mixing = self.augmentation, self.mixing
-        sizes = [augmentation.draws, mixing.draws if mixing else 0]
-        plan = plan_epoch(len(self.split), sum(sizes), self.seed, epoch)
-        first, last = (self._border(rank) for rank in (self.rank, self.rank + 1))
+        sizes = [augmentation.num_draws, mixing.num_draws if mixing else 0]
+        plan = plan_epoch(len(self.source), sum(sizes), self.seed, epoch)
+        first, last = self._share_start(self.rank), self._share_start(self.rank + 1)
         begins = range(start * self.batch_size, len(self) * self.batch_size, self.batch_size)
-        places = [slice(begin + first, begin + last) for begin in begins]
-        with closing(self.split.batches([plan.order[place] for place in places])) as batches:
-            for place, (images, labels) in zip(places, batches, strict=True):
-                numbers, more = plan.draws[place].split(sizes, dim=1)
-                images = augmentation(images, numbers)
-                yield mixing(images, labels, more) if mixing else (images, labels)
+        shares = [slice(begin + first, begin + last) for begin in begins]
+        with closing(self.source.batches([plan.order[share] for share in shares])) as batches:
+            for share, (images, labels) in zip(shares, batches, strict=True):
+                draws, mixing_draws = plan.draws[share].split(sizes, dim=1)
+                images = augmentation(images, draws)
+                yield mixing(images, labels, mixing_draws) if mixing else (images, labels)
 
-    def _border(self, rank: int) -> int:
-        """Where in a batch the share of process ``rank`` begins: at an even place where neighbours are mixed."""
+    def _share_start(self, rank: int) -> int:
+        """Index in a global batch at which the share of ``rank`` starts; even if neighbours are mixed."""
         unit = 2 if self.mixing else 1
         return min(-(-rank * self.batch_size // (self.world_size * unit)) * unit, self.batch_size)
 
 
 class EvalLoader:
-    """Every image once, in order, as it is; over the processes together.
+    """Every image once, unchanged and in order, distributed over the ranks.
 
-    Where the images don't divide evenly, some processes' last batches are smaller, or empty: no image counts twice.
+    Where the images do not divide evenly, some ranks' last batches are smaller or empty: no image counts twice.
+
+    Args:
+        source: images and labels.
+        batch_size: batch size of each rank.
+        rank: rank of this process.
+        world_size: number of ranks.
     """
 
-    def __init__(self, split: Feed, *, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
-        self.split = split
+    def __init__(self, source: BatchSource, *, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+        self.source = source
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
 
     def __len__(self) -> int:
-        """Batches, the same in every process."""
-        return -(-len(self.split) // (self.batch_size * self.world_size))
+        """Number of batches, equal on all ranks."""
+        return -(-len(self.source) // (self.batch_size * self.world_size))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of (B, C, H, W) uint8 images and (B,) int64 labels."""
-        own = torch.arange(len(self.split))[self.rank :: self.world_size]
-        places = [slice(batch * self.batch_size, (batch + 1) * self.batch_size) for batch in range(len(self))]
-        with closing(self.split.batches([own[place] for place in places])) as batches:
+        """Yield images (B, C, H, W) uint8 and labels (B,) int64."""
+        own = torch.arange(len(self.source))[self.rank :: self.world_size]
+        slices = [slice(batch * self.batch_size, (batch + 1) * self.batch_size) for batch in range(len(self))]
+        with closing(self.source.batches([own[part] for part in slices])) as batches:
             yield from batches

@@ -1,4 +1,4 @@
-"""How much memory images may take, on this machine and on its GPUs."""
+"""Available memory of the machine and of its GPUs."""
 
 import os
 from collections.abc import Iterator
@@ -8,39 +8,39 @@ import torch
 
 
 def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that can be had now: what the machine has, or less where a control group limits this process.
+    """Return the available host memory in bytes, within the limits of this process's control groups (cgroups).
 
     Args:
-        proc: where the kernel tells about the machine.
-        groups: where it tells about control groups.
+        proc: mount point of procfs.
+        groups: mount point of the cgroup file system.
     """
-    found = [_of_machine(proc), *_of_groups(proc / "self" / "cgroup", groups)]
-    return max(0, min(found))
+    return max(0, min([_machine_memory(proc), *_group_memory(proc / "self" / "cgroup", groups)]))
 
 
 def device_memory(accelerator: str, devices: int) -> int | None:
-    """Bytes free on the GPU; ``None`` where the device has no memory of its own.
+    """Return the free memory of a GPU in bytes; ``None`` if the device shares the host's memory.
 
-    Of several GPUs, all that the smallest one has: to ask what is free would itself take memory on each of them.
+    With several GPUs, return the smallest one's total memory: querying free memory would create a CUDA context, which
+    takes memory, on each of them.
     """
     if accelerator != "cuda":
         return None
     if devices > 1:
         return min(torch.cuda.get_device_properties(device).total_memory for device in range(devices))
     free, _ = torch.cuda.mem_get_info()
-    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # PyTorch keeps what it has freed
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # PyTorch caches what it frees
 
 
-def _of_machine(proc: Path) -> int:
-    facts = _numbers(proc / "meminfo")
-    if "MemAvailable:" in facts:
-        return facts["MemAvailable:"] * 1024
+def _machine_memory(proc: Path) -> int:
+    available = _read_table(proc / "meminfo").get("MemAvailable:")
+    if available is not None:
+        return available * 1024  # given in kB
     pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
     return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _of_groups(memberships: Path, groups: Path) -> Iterator[int]:
-    """What each control group that this process is in, and each group around it, has left."""
+def _group_memory(memberships: Path, groups: Path) -> Iterator[int]:
+    """Yield the bytes left in each control group of this process and in each of their parents."""
     try:
         lines = memberships.read_text().splitlines()
     except OSError:
@@ -57,22 +57,22 @@ def _of_groups(memberships: Path, groups: Path) -> Iterator[int]:
         for group in (folder, *folder.parents):
             if not group.is_relative_to(root):
                 break
-            most, now = _number(group / limit), _number(group / used)
-            if most is not None and now is not None:
-                facts = _numbers(group / "memory.stat")
-                files = sum(facts.get(f"{prefix}{kind}", 0) for kind in ("inactive_file", "active_file"))
-                yield most - now + files  # files in memory make room when it is needed
+            maximum, current = _read_number(group / limit), _read_number(group / used)
+            if maximum is not None and current is not None:
+                stat = _read_table(group / "memory.stat")
+                page_cache = sum(stat.get(f"{prefix}{kind}", 0) for kind in ("inactive_file", "active_file"))
+                yield maximum - current + page_cache  # the kernel evicts the page cache when memory is needed
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # a group without a limit says "max"
+    except (OSError, ValueError):  # "max" stands for no limit
         return None
 
 
-def _numbers(path: Path) -> dict[str, int]:
-    """Lines of a word and a number."""
+def _read_table(path: Path) -> dict[str, int]:
+    """Parse lines that consist of a name and an integer."""
     try:
         rows = [line.split() for line in path.read_text().splitlines()]
     except OSError:

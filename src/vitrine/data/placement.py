@@ -1,30 +1,30 @@
-"""Where a run's images lie while it trains: on its device, in the machine's memory, or on disk, as they fit."""
+"""Placement of a run's images: on the training device, in host memory, or streamed from disk."""
 
 import math
 from dataclasses import dataclass
 
 from vitrine.config.schema import DataConfig
-from vitrine.data import memory as room
-from vitrine.data.datasets import Images
-from vitrine.data.decode import Pictures
+from vitrine.data import memory
+from vitrine.data.datasets import ImageDataset
+from vitrine.data.decode import ImageFiles
 from vitrine.runs.provenance import cores
 from vitrine.text import file_size, plural
 
-# What of the free memory images may take. Of the machine's, less than half, as holding out validation images copies
-# them; of a GPU's, half, as the rest is for the model.
-MEMORY_SHARE, DEVICE_SHARE = 0.4, 0.5
+# Share of the free memory that images may take. On the host less than half, as splitting off validation images copies
+# them; on a GPU half, as the model needs the rest.
+HOST_SHARE, DEVICE_SHARE = 0.4, 0.5
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
 @dataclass(frozen=True)
-class Storage:
-    """A choice that was made.
+class Placement:
+    """Where the images lie; stored in run.json under ``storage``.
 
     Attributes:
-        place: ``device``, ``memory`` or ``disk``; on a CPU, whose memory is the machine's, one of the last two.
-        workers: processes that decode pictures, for each process that trains; 0 unless ``place`` is ``disk``.
-        line: what was chosen and why, for people.
+        place: ``device``, ``memory`` or ``disk``; on a CPU, ``memory`` or ``disk``.
+        workers: decoding processes of each rank; 0 unless ``place`` is ``disk``.
+        line: the choice and its reason, in one line for people.
     """
 
     place: str
@@ -32,46 +32,43 @@ class Storage:
     line: str
 
 
-def memory_room(asked: str, devices: int) -> float:
-    """Bytes that images may take in memory before they are streamed.
+def memory_budget(storage: str, ranks: int) -> float:
+    """Return how many bytes of host memory each process may fill with images before they are streamed.
 
     Args:
-        asked: ``data.storage``, or the place that was chosen already.
-        devices: processes that train. Each reads the images; so does the one that starts several.
+        storage: ``data.storage``, or the place that another process has chosen.
+        ranks: number of ranks on this machine. Each of them reads the images, and so does a process that spawns them.
     """
-    if asked == "auto":
-        readers = devices + (devices > 1)
-        return MEMORY_SHARE * room.available_memory() / readers
-    return 0 if asked == "disk" else math.inf
+    if storage == "auto":
+        readers = ranks + (ranks > 1)
+        return HOST_SHARE * memory.available_memory() / readers
+    return 0 if storage == "disk" else math.inf
 
 
-def choose(config: DataConfig, images: Images, accelerator: str, devices: int, memory: float) -> Storage:
-    """The place for ``images``: on disk if they still are there, else on the device or in memory.
+def choose_placement(
+    config: DataConfig, dataset: ImageDataset, accelerator: str, ranks: int, budget: float
+) -> Placement:
+    """Choose the fastest place with room for the images: the device, then host memory, then disk.
 
     Args:
-        config: whose ``storage`` and ``workers`` are asked for.
-        images: as read, with ``memory`` bytes to read them into.
-        accelerator: where the run computes.
-        devices: in how many processes.
-        memory: from :func:`memory_room`.
+        config: ``storage`` and ``workers`` are the user's choice.
+        dataset: loaded with a limit of ``budget`` bytes: image files that exceed it are not decoded.
+        accelerator: ``cpu``, ``cuda`` or ``mps``.
+        ranks: number of ranks on this machine.
+        budget: from :func:`memory_budget`, in bytes.
     """
-    total = images.nbytes
-    size, forced = file_size(total), f", as data.storage={config.storage} says"
-    several = " in each process" if devices > 1 else ""
-    if isinstance(images.train.images, Pictures):
-        workers = config.workers or max(1, min(MOST_WORKERS, cores() // devices))
-        why = (
-            forced
-            if config.storage == "disk"
-            else f" would not fit into the {file_size(memory)} of memory there is for images"
-        )
-        return Storage("disk", workers, f"streamed from disk by {plural(workers, 'worker')}{several}: {size}{why}")
-    free = room.device_memory(accelerator, devices)
+    total = dataset.nbytes
+    size, requested = file_size(total), f", as data.storage={config.storage} requests"
+    each = " in each rank" if ranks > 1 else ""
+    if isinstance(dataset.train.images, ImageFiles):
+        workers = config.workers or max(1, min(MAX_WORKERS, cores() // ranks))
+        reason = requested if config.storage == "disk" else f" exceeds the {file_size(budget)} of memory for images"
+        return Placement("disk", workers, f"streamed from disk by {plural(workers, 'worker')}{each}: {size}{reason}")
+    free = memory.device_memory(accelerator, ranks)
     if free is None:
-        return Storage("memory", 0, f"in memory{several}: {size}")
-    most = DEVICE_SHARE * free
-    if config.storage == "device" or (config.storage == "auto" and total <= most):
-        return Storage("device", 0, f"in the GPU's memory: {size}{'' if config.storage == 'auto' else forced}")
-    why = f" would not fit into the {file_size(most)} of the GPU's memory there is for images"
-    line = f"in memory{several}, copied to the GPU batch by batch: {size}{why if config.storage == 'auto' else forced}"
-    return Storage("memory", 0, line)
+        return Placement("memory", 0, f"in memory{each}: {size}")
+    limit = DEVICE_SHARE * free
+    if config.storage == "device" or (config.storage == "auto" and total <= limit):
+        return Placement("device", 0, f"in GPU memory: {size}{'' if config.storage == 'auto' else requested}")
+    reason = f" exceeds the {file_size(limit)} of GPU memory for images" if config.storage == "auto" else requested
+    return Placement("memory", 0, f"in memory{each}, copied to the GPU batch by batch: {size}{reason}")

@@ -1,4 +1,4 @@
-"""Which training images are held out for validation."""
+"""Random validation split of the training images."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from vitrine.errors import DataError
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Indices (sorted, int64) of the images that are trained on and of those held out."""
+class TrainValSplit:
+    """Sorted indices of the training and validation images, int64."""
 
     train: Tensor
     val: Tensor
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the validation indices: equal in two runs if and only if they were chosen on the same images."""
+        """First 16 hexadecimal digits of the SHA-256 of the validation indices."""
         return hashlib.sha256(self.val.numpy().tobytes()).hexdigest()[:16]
 
 
-def hold_out(labels: Tensor, fraction: float, seed: int) -> HeldOut:
-    """Hold out ``fraction`` of the images, of each class alike, decided by ``seed`` alone.
+def split_train_val(labels: Tensor, fraction: float, seed: int) -> TrainValSplit:
+    """Split off ``fraction`` of the images for validation, stratified by class; ``seed`` alone decides which.
 
     Raises:
-        DataError: there are too few images for each class to have one on both sides.
+        DataError: there are too few images for every class to be in both parts.
     """
     from sklearn.model_selection import train_test_split
 
@@ -36,9 +36,9 @@ def hold_out(labels: Tensor, fraction: float, seed: int) -> HeldOut:
             np.arange(len(labels)), test_size=fraction, stratify=labels.numpy(), random_state=seed
         )
     except ValueError as error:
-        few = int(torch.bincount(labels).min())
-        problem = (
-            f"cannot hold out data.val_fraction={fraction:g} of {len(labels)} images, the rarest class having {few}"
-        )
-        raise DataError(f"{problem}: {error}") from None
-    return HeldOut(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
+        rarest = int(torch.bincount(labels).min())
+        raise DataError(
+            f"cannot split data.val_fraction={fraction:g} of {len(labels)} images off for validation; "
+            f"the rarest class has {rarest}: {error}"
+        ) from None
+    return TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.serialize import from_plain
-from vitrine.data.datamodule import ImageData
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.hardware import Hardware, choose, gpus
 from vitrine.errors import ConfigError, RunError
 from vitrine.files import replacing
@@ -54,7 +54,7 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     return module
 
 
-def test(config: TrainConfig, module: Classifier, data: ImageData, hardware: Hardware) -> Outcome:
+def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware) -> Outcome:
     """Measure a model on the test images, in one process."""
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
@@ -100,7 +100,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     with quiet_libraries():
         hardware = choose(config)
         with hardware.set_up():
-            data = ImageData(config, hardware.accelerator)
+            data = ImageDataModule(config, hardware.accelerator)
             if data.test is None:
                 raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
             outcome = test(config, classifier_from(config, checkpoint), data, hardware)

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.serialize import to_plain
-from vitrine.data.datamodule import ImageData
-from vitrine.data.epoch_plan import mix
-from vitrine.data.placement import Storage
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.epoch_plan import derive_seed
+from vitrine.data.placement import Placement
 from vitrine.distributed import spawn as processes
 from vitrine.distributed.hardware import Hardware, choose
 from vitrine.distributed.rendezvous import enter, launched, share
@@ -86,7 +86,7 @@ class Run:
     record: RunRecord
     hardware: Hardware
     began: float
-    storage: Storage
+    storage: Placement
     stop_by: float | None = None
     group: str | None = None
     varies: str = ""
@@ -137,11 +137,11 @@ def fit(
         hardware = choose(config)
         with hardware.set_up():
             pretrained = Pretrained.prepare(config.model)
-            data = ImageData(config, hardware.accelerator, hardware.per_node)
+            data = ImageDataModule(config, hardware.accelerator, hardware.per_node)
             runs = Path(config.paths.output_dir) / "runs"
             record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
             end = stop_by(config, began if time_from is None else time_from)
-            run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
+            run = Run(config, record, hardware, began, data.placement, end, group, varies, pretrained, judge)
             with recorded(record):
                 record.update(**facts or {})
                 _write_origin(run, data, like)
@@ -167,7 +167,7 @@ def recorded(record: RunRecord) -> Iterator[None]:
         raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
 
 
-def carry_out(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()) -> Result:
+def carry_out(run: Run, data: ImageDataModule, callbacks: Sequence[Callback] = ()) -> Result:
     """Train from where the run's last checkpoint stands, or from the start; test, and end the record."""
     if run.hardware.devices == 1:
         train_and_test(run, data, callbacks)
@@ -183,11 +183,11 @@ def _train_in_process(run: Run, rank: int) -> None:
     if not run.record.path.is_dir():
         raise RunError(f"{run.record.path} is not seen from {socket.gethostname()}; all machines must share its folder")
     with quiet_libraries(), run.hardware.set_up():
-        data = ImageData(run.config, run.hardware.accelerator, run.hardware.per_node, run.storage)
+        data = ImageDataModule(run.config, run.hardware.accelerator, run.hardware.per_node, run.storage)
         train_and_test(run, data, rank=rank)
 
 
-def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
+def train_and_test(run: Run, data: ImageDataModule, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
     """What each process of a run does; the first one also shows, tests, and writes the record."""
     module, done = _at_the_start(run, data)
     if rank > 0:
@@ -196,9 +196,9 @@ def train_and_test(run: Run, data: ImageData, callbacks: Sequence[Callback] = ()
         _lead(run, data, module, done, callbacks)
 
 
-def _at_the_start(run: Run, data: ImageData) -> tuple[Classifier, int]:
+def _at_the_start(run: Run, data: ImageDataModule) -> tuple[Classifier, int]:
     """The model as training begins with it, and how many steps it has behind it."""
-    torch.manual_seed(mix(run.config.seed))
+    torch.manual_seed(derive_seed(run.config.seed))
     module = Classifier(run.config, data.steps, min(run.config.data.batch_size, len(data.train)))
     last = run.record.last
     if last.exists():
@@ -210,7 +210,7 @@ def _at_the_start(run: Run, data: ImageData) -> tuple[Classifier, int]:
     return module, 0
 
 
-def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: Sequence[Callback]) -> None:
+def _lead(run: Run, data: ImageDataModule, module: Classifier, done: int, callbacks: Sequence[Callback]) -> None:
     """Train as the first process, which also shows, tests, and writes the record."""
     config, record = run.config, run.record
     console = Console()
@@ -223,7 +223,7 @@ def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: S
     }
     record.update(**facts)
     started = None if run.pretrained is None else run.pretrained.changes
-    show_start(console, config, record, run.hardware, facts, data.sizes, data.storage.line, started)
+    show_start(console, config, record, run.hardware, facts, data.sizes, data.placement.line, started)
     speed = Speed(flops, _machine(run.hardware))
     forget_peak_memory(run.hardware)  # of measuring the machine
     with RunLogger(record, done, invite(config, record, done, run.group, run.varies, run.stop_by)) as logger:
@@ -250,9 +250,9 @@ def _lead(run: Run, data: ImageData, module: Classifier, done: int, callbacks: S
             outcome = test(config, module, data, run.hardware)
             outcome.save(record)
             metrics |= outcome.metrics
-            pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.images.classes)
+            pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.dataset.classes)
         if can_be_drawn(config.model):
-            pictures["attention"] = draw_attention(record, module, data.test or data.val, data.images.classes)
+            pictures["attention"] = draw_attention(record, module, data.test or data.val, data.dataset.classes)
         record.write_metrics(metrics)
         logger.conclude(metrics, pictures)
     chosen = "the last" if config.callbacks.monitor == "last" else ""
@@ -285,7 +285,7 @@ class Unprofiled(PassThroughProfiler):
 
 def _train(
     run: Run,
-    data: ImageData,
+    data: ImageDataModule,
     module: Classifier,
     watchers: Sequence[Callback],
     tell: Callable[[Compiled], None],
@@ -342,7 +342,7 @@ def _train(
     return checkpoints.best
 
 
-def _write_origin(run: Run, data: ImageData, like: str | None) -> None:
+def _write_origin(run: Run, data: ImageDataModule, like: str | None) -> None:
     """Write all that is known before training: configuration, command, code, versions, machine, data."""
     code, difference = provenance.code()
     if difference:
@@ -359,9 +359,9 @@ def _write_origin(run: Run, data: ImageData, like: str | None) -> None:
         precision=run.hardware.precision,
         attention_kernel=run.hardware.attention_kernel,
         images=data.sizes,
-        storage=asdict(data.storage),
-        classes=data.images.classes,
-        validation=data.held_out_hash,
+        storage=asdict(data.placement),
+        classes=data.dataset.classes,
+        validation=data.validation_hash,
         group=run.group,
         varies=run.varies,
         like=like,

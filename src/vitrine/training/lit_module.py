@@ -19,7 +19,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
 from vitrine.data.datasets import Batch
-from vitrine.data.epoch_plan import mix
+from vitrine.data.epoch_plan import derive_seed
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer, build_schedule
 
@@ -124,7 +124,7 @@ class Classifier(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make dropout a function of seed, step and process, so that nothing random has to be saved."""
-        seed = mix(self.config.seed, self.global_step, self.global_rank)
+        seed = derive_seed(self.config.seed, self.global_step, self.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond: it formats the call stack
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)

@@ -11,7 +11,7 @@ from rich.console import Console
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import copy_values, facts, sections_where
 from vitrine.config.serialize import from_plain, to_plain
-from vitrine.data.datamodule import ImageData
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import enter
 from vitrine.errors import ConfigError, Fault, RunError
@@ -80,16 +80,16 @@ def resume(
         with hardware.set_up():
             group, varies = record.facts.get("group"), record.facts.get("varies") or ""
             pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
-            data = ImageData(config, hardware.accelerator, hardware.per_node)
+            data = ImageDataModule(config, hardware.accelerator, hardware.per_node)
             end = stop_by(config, began if time_from is None else time_from)
-            run = Run(config, record, hardware, began, data.storage, end, group, varies, pretrained, judge)
-            if data.held_out_hash != (known := record.facts.get("validation", data.held_out_hash)):
+            run = Run(config, record, hardware, began, data.placement, end, group, varies, pretrained, judge)
+            if data.validation_hash != (known := record.facts.get("validation", data.validation_hash)):
                 raise RunError(
-                    f"the validation images are {data.held_out_hash}, but {record.path} was chosen on {known}"
+                    f"the validation images are {data.validation_hash}, but {record.path} was chosen on {known}"
                 )
             times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
             with recorded(record):
-                record.update(resumed=times, storage=asdict(data.storage))
+                record.update(resumed=times, storage=asdict(data.placement))
                 record.write_config(to_plain(config))
                 return carry_out(run, data)
 

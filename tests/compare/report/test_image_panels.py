@@ -119,20 +119,22 @@ def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
 
 def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_path, monkeypatch):
     from vitrine.data import datasets as sources
-    from vitrine.data.shards import folder_of, pack
+    from vitrine.data.shards import shards_folder, write_shards
 
     digits = sources.digits(None)
     splits = {
         name: (getattr(digits, name).images.numpy(), getattr(digits, name).labels.numpy()) for name in ("train", "test")
     }
-    pack(folder_of(tmp_path / "data", "mnist"), "mnist", digits.classes, splits, 10**7)
+    write_shards(shards_folder(tmp_path / "data", "mnist"), "mnist", digits.classes, splits, 10**7)
     copy = shutil.copytree(real, tmp_path / "copy")
     for config in copy.glob("*/config.yaml"):
         root = f"root: {tmp_path / 'data'}"
         config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", root))
     loaded = []
-    load = sources.load
-    monkeypatch.setattr(sources, "load", lambda *given, **settings: loaded.append(given) or load(*given, **settings))
+    load = sources.load_dataset
+    monkeypatch.setattr(
+        sources, "load_dataset", lambda *given, **settings: loaded.append(given) or load(*given, **settings)
+    )
     found = compare(gather([copy]))
     assert "cannot be shown" not in hard_images(found, found.judged).words
     assert len(attention(found, found.judged).rows) == 3
@@ -141,18 +143,18 @@ def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_pat
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
 def test_a_data_set_in_part_is_not_completed_by_a_download(tmp_path, name):
-    from vitrine.data.datasets import lacking, load
+    from vitrine.data.datasets import load_dataset, missing_file
 
     config = compose([f"data={name}", f"data.root={tmp_path}"]).data
     files = []
-    while (file := lacking(config)) is not None:
+    while (file := missing_file(config)) is not None:
         assert file not in files
         files.append(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
     assert len(files) >= 3
     with pytest.raises(DataError, match="is damaged"):
-        load(config, tmp_path)
+        load_dataset(config, tmp_path)
 
 
 def test_positions_need_no_predictions(real, tmp_path):
@@ -166,14 +168,14 @@ def test_positions_need_no_predictions(real, tmp_path):
 
 
 def test_a_page_of_a_hundred_classes_with_all_its_pictures_stays_small(tmp_path):
-    from vitrine.data.shards import folder_of, pack
+    from vitrine.data.shards import shards_folder, write_shards
 
     generator = np.random.default_rng(0)
     noise = lambda count: generator.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)  # noqa: E731 - compresses worst
     labels = np.arange(1000) % 100
     names = [f"a class called {number}" for number in range(100)]
     splits = {"train": (noise(1000), labels), "test": (noise(1000), labels)}
-    pack(folder_of(tmp_path, "cifar100"), "cifar100", names, splits, 10**8)
+    write_shards(shards_folder(tmp_path, "cifar100"), "cifar100", names, splits, 10**8)
     words = [
         "data=cifar100",
         f"data.root={tmp_path}",

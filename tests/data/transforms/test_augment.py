@@ -1,22 +1,32 @@
+"""Augmentations against torchvision and their definitions; what the configuration turns on."""
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency, chisquare
-from torchvision.transforms import RandomCrop
+from torchvision import transforms
 
 import vitrine
 from vitrine.config.schema import AugmentConfig
 from vitrine.data.epoch_plan import plan_epoch
-from vitrine.data.transforms.augment import Chain, Crop, Cutout, Erasing, Flip, Warp, build_augmentation
-from vitrine.data.transforms.trivial_augment import Trivial
+from vitrine.data.transforms.augment import (
+    Chain,
+    Cutout,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    Warp,
+    build_augmentation,
+)
+from vitrine.data.transforms.trivial_augment import TrivialAugment
 
 
-def numbers(count, draws):
-    return plan_epoch(count, draws, seed=1, epoch=0).draws
+def random_draws(count, num_draws):
+    return plan_epoch(count, num_draws, seed=1, epoch=0).draws
 
 
 def shifted(image, down, right, most):
-    """One image (C, H, W), cropped from its padded self."""
+    """Crop an image (C, H, W) from its padded copy, with numpy."""
     padded = np.pad(image, ((0, 0), (most, most), (most, most)))
     size = image.shape[-1]
     return padded[:, down : down + size, right : right + size]
@@ -24,8 +34,8 @@ def shifted(image, down, right, most):
 
 @pytest.mark.parametrize("most", [1, 2, 4])
 def test_crop_is_a_crop_from_each_padded_image(numbered, most):
-    images, draws = numbered(40, channels=3).images, numbers(40, 2)
-    moved = Crop(most)(images, draws)
+    images, draws = numbered(40, channels=3).images, random_draws(40, 2)
+    moved = RandomCrop(most)(images, draws)
     assert moved.dtype is torch.uint8
     for image, draw, result in zip(images.numpy(), draws.double().numpy(), moved.numpy(), strict=True):
         down, right = np.floor(draw * (2 * most + 1)).astype(int)
@@ -37,15 +47,15 @@ def test_crop_reaches_its_furthest_corners_and_no_further(numbered, most):
     images = numbered(2).images
     largest = torch.full((2, 2), 1 - 2**-24)
     for draws, corner in [(torch.zeros(2, 2), 0), (largest, 2 * most)]:
-        moved = Crop(most)(images, draws)
+        moved = RandomCrop(most)(images, draws)
         assert torch.equal(moved[1], torch.from_numpy(shifted(images[1].numpy(), corner, corner, most)))
 
 
-def test_every_offset_of_crop_is_as_likely():
+def test_crop_offsets_are_uniform():
     count, most, size = 5000, 2, 9
     images = torch.zeros(count, 1, size, size, dtype=torch.uint8)
     images[:, :, size // 2, size // 2] = 255
-    moved = Crop(most)(images, numbers(count, 2))
+    moved = RandomCrop(most)(images, random_draws(count, 2))
     assert (moved.sum(dim=(1, 2, 3)) == 255).all()
     places, counts = moved.flatten(1).to(torch.float32).argmax(dim=1).unique(return_counts=True)
     offsets = {divmod(place, size) for place in places.tolist()}
@@ -53,50 +63,52 @@ def test_every_offset_of_crop_is_as_likely():
     assert chisquare(counts.numpy()).pvalue > 1e-3
 
 
-def test_offsets_have_the_distribution_of_torchvisions_random_crop():
+def test_crop_offsets_have_the_distribution_of_torchvision():
     torch.manual_seed(0)
     count, image = 3000, torch.zeros(1, 9, 9, dtype=torch.uint8)
     image[:, 4, 4] = 255
-    theirs = torch.stack([RandomCrop(9, padding=2)(image) for _ in range(count)])
-    ours = Crop(2)(image.expand(count, -1, -1, -1), numbers(count, 2))
+    theirs = torch.stack([transforms.RandomCrop(9, padding=2)(image) for _ in range(count)])
+    ours = RandomCrop(2)(image.expand(count, -1, -1, -1), random_draws(count, 2))
     places = [(moved.flatten(1) == 255).int().argmax(dim=1).bincount(minlength=81) for moved in (ours, theirs)]
     reached = places[1] > 0
     assert torch.equal(places[0] > 0, reached)
     assert chi2_contingency(torch.stack(places)[:, reached].numpy()).pvalue > 1e-3
 
 
-def test_flip_mirrors_left_to_right_where_the_number_is_below_a_half(numbered):
+def test_flip_mirrors_left_to_right_where_the_draw_is_below_a_half(numbered):
     images = numbered(4, channels=3).images
-    flipped = Flip()(images, torch.tensor([[0.0], [0.499], [0.5], [0.999]]))
+    flipped = RandomHorizontalFlip()(images, torch.tensor([[0.0], [0.499], [0.5], [0.999]]))
     assert torch.equal(flipped[:2], images[:2, :, :, torch.arange(7, -1, -1)])
     assert torch.equal(flipped[2:], images[2:])
 
 
-def test_chain_gives_each_step_numbers_of_its_own_in_order(numbered):
-    images, draws = numbered(40).images, numbers(40, 5)
-    chain = Chain([Crop(1), Flip(), Crop(2)])
-    assert chain.draws == 5
-    step_by_step = Crop(2)(Flip()(Crop(1)(images, draws[:, :2]), draws[:, 2:3]), draws[:, 3:])
-    assert torch.equal(chain(images, draws), step_by_step)
+def test_chain_gives_each_step_its_own_draws_in_order(numbered):
+    images, draws = numbered(40).images, random_draws(40, 5)
+    chain = Chain([RandomCrop(1), RandomHorizontalFlip(), RandomCrop(2)])
+    assert chain.num_draws == 5
+    expected = RandomCrop(1)(images, draws[:, :2])
+    expected = RandomHorizontalFlip()(expected, draws[:, 2:3])
+    expected = RandomCrop(2)(expected, draws[:, 3:])
+    assert torch.equal(chain(images, draws), expected)
 
 
-def test_each_image_is_changed_by_its_own_numbers_whatever_batch_it_is_in(numbered):
-    images, draws = numbered(12).images, numbers(12, 3)
-    chain = Chain([Crop(2), Flip()])
+def test_an_image_is_augmented_alike_in_any_batch(numbered):
+    images, draws = numbered(12).images, random_draws(12, 3)
+    chain = Chain([RandomCrop(2), RandomHorizontalFlip()])
     one_by_one = [chain(images[[index]], draws[[index]]) for index in range(12)]
     assert torch.equal(chain(images, draws), torch.cat(one_by_one))
 
 
 PARTS = {
-    "crop": (1, Crop),
-    "flip": (True, Flip),
+    "crop": (1, RandomCrop),
+    "flip": (True, RandomHorizontalFlip),
     "degrees": (5.0, Warp),
     "translate": (0.1, Warp),
     "scale": (0.1, Warp),
     "shear": (5.0, Warp),
     "elastic": (0.05, Warp),
-    "trivial": (True, Trivial),
-    "erasing": (0.5, Erasing),
+    "trivial": (True, TrivialAugment),
+    "erasing": (0.5, RandomErasing),
     "cutout": (3, Cutout),
 }
 
@@ -107,13 +119,13 @@ def test_each_key_turns_on_one_part(numbered, data_config, part):
     chain = build_augmentation(AugmentConfig(**{part: value}), data_config(flip=True))
     assert [type(step) for step in chain.steps] == [kind]
     images = numbered(40).images
-    assert not torch.equal(chain(images, numbers(40, chain.draws)), images)
+    assert not torch.equal(chain(images, random_draws(40, chain.num_draws)), images)
 
 
-def test_nothing_turned_on_changes_nothing(numbered, data_config):
+def test_without_augmentation_images_are_unchanged(numbered, data_config):
     images, chain = numbered(5).images, build_augmentation(AugmentConfig(), data_config(flip=True))
-    assert chain.draws == 0
-    assert torch.equal(chain(images, numbers(5, 0)), images)
+    assert chain.num_draws == 0
+    assert torch.equal(chain(images, random_draws(5, 0)), images)
 
 
 def everything(**changes):
@@ -121,24 +133,24 @@ def everything(**changes):
 
 
 def test_parts_act_in_the_order_of_their_keys_and_never_flip_where_that_changes_the_class(data_config):
-    order = [Crop, Flip, Warp, Trivial, Erasing, Cutout]
+    order = [RandomCrop, RandomHorizontalFlip, Warp, TrivialAugment, RandomErasing, Cutout]
     chain = build_augmentation(everything(), data_config(flip=True))
     assert [type(step) for step in chain.steps] == order
     chain = build_augmentation(everything(), data_config(flip=False))
-    assert [type(step) for step in chain.steps] == [step for step in order if step is not Flip]
+    assert [type(step) for step in chain.steps] == [step for step in order if step is not RandomHorizontalFlip]
 
 
 def test_augmentations_leave_their_input_as_it_was(numbered, data_config):
     images = numbered(60, channels=3).images
     before = images.clone()
     chain = build_augmentation(everything(), data_config(in_channels=3, flip=True))
-    chain(images, numbers(60, chain.draws))
+    chain(images, random_draws(60, chain.num_draws))
     assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize("device", ["meta", "cuda"])
 def test_nothing_is_read_back_from_the_device(data_config, device):
-    """The meta device has no values: reading one, or a shape that depends on one, is an error."""
+    """On the meta device, reading a value, or a shape that depends on values, is an error."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no GPU")
     chain = build_augmentation(everything(), data_config(in_channels=3, flip=True))
@@ -146,7 +158,7 @@ def test_nothing_is_read_back_from_the_device(data_config, device):
     if device == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:
-        changed = chain(images, numbers(64, chain.draws))
+        changed = chain(images, random_draws(64, chain.num_draws))
     finally:
         if device == "cuda":
             torch.cuda.set_sync_debug_mode("default")
@@ -162,31 +174,38 @@ def chain_of(*words):
 def test_light_shifts_by_an_eighth_and_mirrors_where_that_keeps_the_class(words, most):
     chain = chain_of(*words, "augment=light")
     assert chain.steps[0].padding == most
-    assert [type(step) for step in chain.steps] == ([Crop, Flip] if words == ["data=cifar10"] else [Crop])
+    assert [type(step) for step in chain.steps] == (
+        [RandomCrop, RandomHorizontalFlip] if words == ["data=cifar10"] else [RandomCrop]
+    )
 
 
 def test_light_shifts_by_a_pixel_at_least():
     assert chain_of("data.image_size=4", "patch=2", "augment=light").steps[0].padding == 1
 
 
-def test_the_groups_are_made_of_what_their_files_say():
+def test_the_groups_consist_of_the_parts_in_their_files():
     assert chain_of("data=cifar10", "augment=none").steps == []
     standard = chain_of("data=cifar10", "augment=standard").steps
-    assert [type(step) for step in standard] == [Crop, Flip]
+    assert [type(step) for step in standard] == [RandomCrop, RandomHorizontalFlip]
     assert standard[0].padding == 4
     (warp,) = chain_of("augment=digits").steps
-    assert torch.equal(warp.most, Warp(degrees=10, translate=0.05, scale=0.1, shear=5).most)
-    assert [type(step) for step in chain_of("data=cifar10", "augment=strong").steps] == [Crop, Flip, Trivial, Erasing]
+    assert torch.equal(warp.limits, Warp(degrees=10, translate=0.05, scale=0.1, shear=5).limits)
+    assert [type(step) for step in chain_of("data=cifar10", "augment=strong").steps] == [
+        RandomCrop,
+        RandomHorizontalFlip,
+        TrivialAugment,
+        RandomErasing,
+    ]
     added = chain_of("augment=digits", "augment.erasing=0.5", "augment.degrees=0").steps
-    assert [type(step) for step in added] == [Warp, Erasing]
+    assert [type(step) for step in added] == [Warp, RandomErasing]
 
 
 @pytest.mark.parametrize("data", ["mnist", "digits"])
 @pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits"])
 def test_a_digit_is_never_mirrored(data, group):
-    """Not by a Flip, and not by any other part: no matrix that moves pixels turns a right hand into a left one."""
+    """Neither by RandomHorizontalFlip nor by a geometric operation: every affine matrix keeps the orientation."""
     chain = chain_of(f"data={data}", f"augment={group}", "augment.flip=true")
-    assert not any(isinstance(step, Flip) for step in chain.steps)
+    assert not any(isinstance(step, RandomHorizontalFlip) for step in chain.steps)
     for step in chain.steps:
-        if isinstance(step, Trivial):
-            assert (torch.linalg.det(step.moves[:, :, :2].double()) > 0).all()
+        if isinstance(step, TrivialAugment):
+            assert (torch.linalg.det(step.matrices[:, :, :2].double()) > 0).all()

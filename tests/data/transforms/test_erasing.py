@@ -1,24 +1,26 @@
-"""What is erased, against torchvision's RandomErasing and the sentence of the Cutout paper."""
+"""RandomErasing and Cutout, against torchvision and the Cutout paper."""
 
 import pytest
 import torch
 from scipy import stats
-from torchvision.transforms import RandomErasing
+from torchvision import transforms
 
 from vitrine.config.schema import AugmentConfig
-from vitrine.data.transforms.augment import Cutout, Erasing, build_augmentation
+from vitrine.data.transforms.augment import Cutout, RandomErasing, build_augmentation
 
 
 def draws(count, step):
-    return torch.rand(count, step.draws, generator=torch.Generator().manual_seed(0))
+    return torch.rand(count, step.num_draws, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("size", [32, 28])
 def test_rectangles_have_the_distribution_of_torchvision(size):
     torch.manual_seed(0)
     count, image = 4000, torch.zeros(1, size, size)
-    theirs = torch.tensor([RandomErasing.get_params(image, (0.02, 0.33), (0.3, 3.3), [0])[:4] for _ in range(count)])
-    erasing = Erasing(1.0, [0])
+    theirs = torch.tensor(
+        [transforms.RandomErasing.get_params(image, (0.02, 0.33), (0.3, 3.3), [0])[:4] for _ in range(count)]
+    )
+    erasing = RandomErasing(1.0, [0])
     top, bottom, left, right = erasing.boxes(draws(count, erasing), size, size).double().unbind(dim=1)
     ours = torch.stack([top, left, bottom - top, right - left], dim=1)
     for measure in (
@@ -33,9 +35,9 @@ def test_rectangles_have_the_distribution_of_torchvision(size):
     assert (ours[:, 2:].max(dim=0).values < size).all()
 
 
-def test_as_many_images_lose_a_rectangle_as_the_chance_says_and_only_that_changes():
+def test_images_are_erased_with_the_given_probability_and_only_inside_the_box():
     images = torch.randint(0, 255, (2000, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    erasing = Erasing(0.25, [255, 255, 255])
+    erasing = RandomErasing(0.25, [255, 255, 255])
     numbers = draws(2000, erasing)
     boxes = erasing.boxes(numbers, 16, 16)
     expected = images.clone()
@@ -47,17 +49,17 @@ def test_as_many_images_lose_a_rectangle_as_the_chance_says_and_only_that_change
     assert stats.binomtest(erased, 2000, 0.25).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("fits", [0, 1, 2, 3])
-def test_a_rectangle_that_does_not_fit_is_drawn_again_three_times_in_all(fits):
-    """The largest area at the highest ratio is higher than the image; the smallest of a square isn't."""
+@pytest.mark.parametrize("misfits", [0, 1, 2, 3])
+def test_a_rectangle_that_does_not_fit_is_drawn_up_to_three_times(misfits):
+    """The largest area at the highest aspect ratio exceeds the image; the smallest area as a square does not."""
     numbers = torch.zeros(1, 9)
-    numbers[0, 3:] = torch.tensor([0.999, 0.999] * fits + [0.0, 0.5] * (3 - fits))
-    top, bottom, left, right = Erasing(1.0, [0]).boxes(numbers, 32, 32)[0].tolist()
-    assert (bottom - top, right - left) == ((5, 5) if fits < 3 else (0, 0))
+    numbers[0, 3:] = torch.tensor([0.999, 0.999] * misfits + [0.0, 0.5] * (3 - misfits))
+    top, bottom, left, right = RandomErasing(1.0, [0]).boxes(numbers, 32, 32)[0].tolist()
+    assert (bottom - top, right - left) == ((5, 5) if misfits < 3 else (0, 0))
 
 
 @pytest.mark.parametrize("side", [3, 4])
-def test_the_middle_of_a_square_lies_on_any_pixel_and_what_is_outside_counts_for_nothing(side):
+def test_a_square_is_centred_on_any_pixel_and_clipped(side):
     images = torch.full((36, 2, 6, 6), 9, dtype=torch.uint8)
     row, column = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
     numbers = (torch.stack([row, column], dim=2).view(-1, 2) + 0.5) / 6
@@ -74,7 +76,7 @@ def test_the_middle_of_a_square_lies_on_any_pixel_and_what_is_outside_counts_for
     ("mean", "colour"),
     [([0.4914, 0.4822, 0.4465], [125, 123, 114]), ([0.5], [128] * 3), ([-1.0, 0.0, 2.0], [0, 0, 255])],
 )
-def test_what_is_erased_takes_the_mean_colour_of_the_data(data_config, mean, colour):
+def test_erased_pixels_take_the_mean_colour_of_the_data(data_config, mean, colour):
     augment = AugmentConfig(erasing=1.0, cutout=2)
     chain = build_augmentation(augment, data_config(in_channels=3, mean=mean))
     assert [step.colour for step in chain.steps] == [colour, colour]

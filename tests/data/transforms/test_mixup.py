@@ -6,24 +6,24 @@ import torch
 from scipy import stats
 from torchvision.transforms import v2
 
-from vitrine.data.transforms.mixup import Mixing, quantile
+from vitrine.data.transforms.mixup import MixUpCutMix, beta_quantile
 
 CLASSES = 10
 
 
 def draws(count, seed=0):
-    return torch.rand(count, Mixing.draws, generator=torch.Generator().manual_seed(seed))
+    return torch.rand(count, MixUpCutMix.num_draws, generator=torch.Generator().manual_seed(seed))
 
 
-def pictures(count, size=16):
+def random_batch(count, size=16):
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (count, 3, size, size), generator=generator, dtype=torch.uint8)
     return images, torch.randint(0, CLASSES, (count,), generator=generator)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.8, 1.0, 4.0])
-def test_shares_are_distributed_as_beta(alpha):
-    shares = quantile(draws(20_000)[:, 0], alpha)
+def test_ratios_are_distributed_as_beta(alpha):
+    shares = beta_quantile(draws(20_000)[:, 0], alpha)
     assert shares.dtype is torch.float32
     assert ((shares >= 0) & (shares <= 1)).all()
     drawn = np.random.default_rng(0).beta(alpha, alpha, 20_000).astype(np.float32)
@@ -31,12 +31,12 @@ def test_shares_are_distributed_as_beta(alpha):
 
 
 def test_mixup_blends_neighbours_and_their_labels_as_torchvision_does():
-    images, labels = pictures(20)
+    images, labels = random_batch(20)
     numbers = draws(20)
-    mixed, targets = Mixing(0.8, 0.0, CLASSES)(images, labels, numbers)
+    mixed, targets = MixUpCutMix(0.8, 0.0, CLASSES)(images, labels, numbers)
     assert (mixed.dtype, targets.dtype) == (torch.float32, torch.float32)
     theirs = v2.MixUp(alpha=0.8, num_classes=CLASSES)
-    for place, share in enumerate(quantile(numbers[:, 0], 0.8).tolist()):
+    for place, share in enumerate(beta_quantile(numbers[:, 0], 0.8).tolist()):
         pair = [place, place ^ 1]
         both = labels[pair]
         params = {"labels": both, "batch_size": 2, "lam": share}
@@ -44,12 +44,12 @@ def test_mixup_blends_neighbours_and_their_labels_as_torchvision_does():
         torch.testing.assert_close(targets[place], theirs.transform(both, params)[0])
 
 
-def test_cutmix_pastes_a_box_of_the_neighbour_and_counts_what_is_left_as_torchvision_does():
-    images, labels = pictures(200)
-    mixing = Mixing(0.0, 1.0, CLASSES)
+def test_cutmix_pastes_a_box_of_the_neighbour_as_torchvision_does():
+    images, labels = random_batch(200)
+    mixing = MixUpCutMix(0.0, 1.0, CLASSES)
     numbers = draws(200)
     mixed, targets = mixing(images, labels, numbers)
-    _, boxes = mixing.parts(numbers, 16, 16)
+    _, boxes = mixing.ratios_and_boxes(numbers, 16, 16)
     theirs = v2.CutMix(alpha=1.0, num_classes=CLASSES)
     for place, (top, bottom, left, right) in enumerate(boxes.tolist()):
         pair = [place, place ^ 1]
@@ -67,7 +67,7 @@ def test_boxes_have_the_distribution_of_torchvision(alpha):
     drawn = [theirs.make_params([image])["box"] for _ in range(3000)]
     left, top, right, bottom = torch.tensor(drawn).unbind(dim=1)
     expected = torch.stack([top, bottom, left, right], dim=1)
-    _, found = Mixing(0.0, alpha, CLASSES).parts(draws(3000), 32, 32)
+    _, found = MixUpCutMix(0.0, alpha, CLASSES).ratios_and_boxes(draws(3000), 32, 32)
     for measure in (
         lambda box: (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2]),
         lambda box: box[:, 1] + box[:, 0],
@@ -77,33 +77,35 @@ def test_boxes_have_the_distribution_of_torchvision(alpha):
         assert stats.ks_2samp(measure(found).numpy(), measure(expected).numpy()).pvalue > 1e-3
 
 
-def test_with_both_a_coin_decides_for_each_image_which():
-    images, labels = pictures(400)
+def test_with_both_each_image_takes_one_at_random():
+    images, labels = random_batch(400)
     numbers = draws(400)
-    mixed, targets = Mixing(0.8, 0.3, CLASSES)(images, labels, numbers)
+    mixed, targets = MixUpCutMix(0.8, 0.3, CLASSES)(images, labels, numbers)
     blends = numbers[:, 1] < 0.5
     assert 160 < blends.sum() < 240
-    for alone, chosen in ((Mixing(0.8, 0.0, CLASSES), blends), (Mixing(0.0, 0.3, CLASSES), ~blends)):
+    for alone, chosen in ((MixUpCutMix(0.8, 0.0, CLASSES), blends), (MixUpCutMix(0.0, 0.3, CLASSES), ~blends)):
         expected = alone(images, labels, numbers)
         assert torch.equal(mixed[chosen], expected[0][chosen])
         assert torch.equal(targets[chosen], expected[1][chosen])
 
 
-def test_targets_sum_to_one_have_two_classes_at_most_and_as_many_places_as_the_model_has():
-    images, labels = pictures(300)
-    _, targets = Mixing(0.5, 0.5, 100)(images, labels, draws(300))
+def test_targets_sum_to_one_and_have_at_most_two_classes():
+    images, labels = random_batch(300)
+    _, targets = MixUpCutMix(0.5, 0.5, 100)(images, labels, draws(300))
     assert targets.shape == (300, 100)
     assert (targets >= 0).all()
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(300))
-    partner = labels.view(-1, 2).flip(1).flatten()
+    neighbour = labels.view(-1, 2).flip(1).flatten()
     assert ((targets > 0).sum(dim=1) <= 2).all()
-    both = targets.gather(1, labels[:, None])[:, 0] + targets.gather(1, partner[:, None])[:, 0] * (labels != partner)
+    both = targets.gather(1, labels[:, None])[:, 0] + targets.gather(1, neighbour[:, None])[:, 0] * (
+        labels != neighbour
+    )
     torch.testing.assert_close(both, torch.ones(300))
 
 
-def test_the_last_of_an_odd_number_stays_as_it_is():
-    images, labels = pictures(5)
-    mixed, targets = Mixing(1.0, 1.0, CLASSES)(images, labels, draws(5, seed=2))
+def test_the_last_image_of_an_odd_batch_is_not_mixed():
+    images, labels = random_batch(5)
+    mixed, targets = MixUpCutMix(1.0, 1.0, CLASSES)(images, labels, draws(5, seed=2))
     assert torch.equal(mixed[4], images[4].float())
     assert targets[4, labels[4]] == 1
     assert not torch.equal(mixed[:4], images[:4].float())
@@ -113,11 +115,11 @@ def test_the_last_of_an_odd_number_stays_as_it_is():
 def test_nothing_is_read_back_from_the_device(device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    images, labels = (one.to(device) for one in pictures(8))
+    images, labels = (tensor.to(device) for tensor in random_batch(8))
     if device == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:
-        mixed, targets = Mixing(0.8, 1.0, CLASSES)(images, labels, draws(8))
+        mixed, targets = MixUpCutMix(0.8, 1.0, CLASSES)(images, labels, draws(8))
     finally:
         if device == "cuda":
             torch.cuda.set_sync_debug_mode("default")

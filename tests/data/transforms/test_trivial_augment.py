@@ -1,18 +1,18 @@
-"""TrivialAugment against torchvision's, operation by operation and as a whole."""
+"""TrivialAugment against torchvision: each operation, and the distribution as a whole."""
 
 import pytest
 import torch
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
-from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, Trivial
+from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, TrivialAugment
 
 REFERENCE = TrivialAugmentWide()
 SIGNED = {name for name, (_, signed) in TrivialAugmentWide._AUGMENTATION_SPACE.items() if signed}
 
 
-def pictures(count, size=32, channels=3):
-    """Smooth pictures with some noise, of any range: what colour operations tell apart."""
+def smooth_images(count, size=32, channels=3):
+    """Smooth images with a little noise and different ranges, which colour operations change differently."""
     generator = torch.Generator().manual_seed(size)
     coarse = torch.rand(count, channels, 4, 4, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")
@@ -21,8 +21,8 @@ def pictures(count, size=32, channels=3):
     return (255 * (darkest + (smooth + noise).clamp(0, 1) * (brightest - darkest))).to(torch.uint8)
 
 
-def strength(name, level):
-    """The magnitude of torchvision that a level stands for."""
+def magnitude(name, level):
+    """Torchvision's magnitude for a level."""
     magnitudes = TrivialAugmentWide._AUGMENTATION_SPACE[name][0](31, 0, 0)
     if magnitudes is None:
         return 0.0
@@ -31,11 +31,11 @@ def strength(name, level):
 
 def theirs(image, name, level):
     return REFERENCE._apply_image_or_video_transform(
-        image, name, strength(name, level), interpolation=REFERENCE.interpolation, fill=REFERENCE._fill
+        image, name, magnitude(name, level), interpolation=REFERENCE.interpolation, fill=REFERENCE._fill
     )
 
 
-def test_the_operations_are_torchvisions():
+def test_the_operations_are_those_of_torchvision():
     assert sorted(OPERATIONS) == sorted(TrivialAugmentWide._AUGMENTATION_SPACE)
     assert 2 * REFERENCE.num_magnitude_bins == LEVELS
 
@@ -43,10 +43,10 @@ def test_the_operations_are_torchvisions():
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (28, 1), (8, 1), (9, 3)])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_level_of_an_operation_does_what_torchvision_does(name, size, channels):
-    """The same uint8 values; one more or less where another processor rounds a blend the other way."""
-    images = pictures(LEVELS, size, channels)
-    kinds = torch.full((LEVELS,), OPERATIONS.index(name))
-    found = Trivial(size).apply(images, kinds, torch.arange(LEVELS))
+    """Equal uint8 values, up to 1 where processors round a blend differently."""
+    images = smooth_images(LEVELS, size, channels)
+    operations = torch.full((LEVELS,), OPERATIONS.index(name))
+    found = TrivialAugment(size).apply(images, operations, torch.arange(LEVELS))
     expected = torch.stack([theirs(image, name, level) for level, image in enumerate(images)])
     assert found.dtype is torch.uint8
     difference = (found.int() - expected.int()).abs()
@@ -54,48 +54,48 @@ def test_every_level_of_an_operation_does_what_torchvision_does(name, size, chan
     assert (difference > 0).float().mean() < 0.002
 
 
-def test_images_keep_their_places_whatever_is_done_to_their_neighbours():
-    images = pictures(60)
-    kinds, levels = torch.arange(60) % 14, torch.arange(60) % 62
-    trivial = Trivial(32)
-    together = trivial.apply(images, kinds.flip(0), levels)
+def test_images_keep_their_positions_in_the_batch():
+    images = smooth_images(60)
+    operations, levels = torch.arange(60) % 14, torch.arange(60) % 62
+    trivial = TrivialAugment(32)
+    together = trivial.apply(images, operations.flip(0), levels)
     for place in range(60):
-        alone = trivial.apply(images[[place]], kinds.flip(0)[[place]], levels[[place]])
-        assert torch.equal(together[[place]], alone), OPERATIONS[kinds.flip(0)[place]]
+        alone = trivial.apply(images[[place]], operations.flip(0)[[place]], levels[[place]])
+        assert torch.equal(together[[place]], alone), OPERATIONS[operations.flip(0)[place]]
 
 
-def test_pictures_without_contrast_are_left_as_torchvision_leaves_them():
+def test_constant_images_are_handled_as_torchvision_does():
     for value in (0, 7, 255):
         images = torch.full((LEVELS, 3, 8, 8), value, dtype=torch.uint8)
         for kind, name in enumerate(OPERATIONS):
-            found = Trivial(8).apply(images, torch.full((LEVELS,), kind), torch.arange(LEVELS))
+            found = TrivialAugment(8).apply(images, torch.full((LEVELS,), kind), torch.arange(LEVELS))
             expected = torch.stack([theirs(image, name, level) for level, image in enumerate(images)])
             assert (found.int() - expected.int()).abs().max() <= 1, (name, value)
 
 
-def test_pictures_too_small_to_be_blurred_are_not_sharpened():
-    images = pictures(4, size=2)
-    kinds = torch.full((4,), OPERATIONS.index("Sharpness"))
-    assert torch.equal(Trivial(2).apply(images, kinds, torch.full((4,), 30)), images)
+def test_images_too_small_to_be_blurred_are_not_sharpened():
+    images = smooth_images(4, size=2)
+    operations = torch.full((4,), OPERATIONS.index("Sharpness"))
+    assert torch.equal(TrivialAugment(2).apply(images, operations, torch.full((4,), 30)), images)
 
 
-def test_operations_strengths_and_signs_are_uniform():
+def test_operations_magnitudes_and_signs_are_uniform():
     seen = {}
-    trivial = Trivial(8)
-    trivial.apply = lambda images, kinds, levels: seen.update(kinds=kinds, levels=levels)
+    trivial = TrivialAugment(8)
+    trivial.apply = lambda images, operations, levels: seen.update(operations=operations, levels=levels)
     trivial(torch.zeros(20_000), torch.rand(20_000, 2, generator=torch.Generator().manual_seed(3)))
-    for name, count in (("kinds", len(OPERATIONS)), ("levels", LEVELS)):
+    for name, count in (("operations", len(OPERATIONS)), ("levels", LEVELS)):
         counts = seen[name].bincount(minlength=count)
         assert len(counts) == count
         assert stats.chisquare(counts.numpy()).pvalue > 1e-3
 
 
-def test_as_a_whole_it_has_the_distribution_of_torchvision():
-    """What becomes of one picture: its mean, and where its light lies, in distribution."""
+def test_the_whole_has_the_distribution_of_torchvision():
+    """Mean, contrast and first moments of one augmented image, in distribution."""
     torch.manual_seed(0)
-    (image,) = pictures(1)
+    (image,) = smooth_images(1)
     theirs = torch.stack([REFERENCE(image) for _ in range(3000)])
-    ours = Trivial(32)(image.expand(3000, -1, -1, -1), torch.rand(3000, 2))
+    ours = TrivialAugment(32)(image.expand(3000, -1, -1, -1), torch.rand(3000, 2))
     weight = torch.linspace(-1, 1, 32)
     for measure in (
         lambda images: images.float().mean(dim=(1, 2, 3)),

@@ -1,3 +1,5 @@
+"""Affine and elastic warps, against torchvision."""
+
 import numpy as np
 import pytest
 import torch
@@ -7,45 +9,45 @@ from torchvision.transforms.functional import affine
 
 from vitrine.data.transforms.augment import Warp
 
-MOST = {"degrees": 30.0, "translate": 0.2, "scale": 0.3, "shear": 20.0}
+LIMITS = {"degrees": 30.0, "translate": 0.2, "scale": 0.3, "shear": 20.0}
 
 
-def pictures(count, size=12, channels=3):
+def random_images(count, size=12, channels=3):
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, channels, size, size), generator=generator, dtype=torch.uint8)
 
 
-def test_every_image_is_moved_as_torchvision_moves_it():
-    images = pictures(32)
+def test_every_image_is_warped_as_by_torchvision():
+    images = random_images(32)
     numbers = torch.rand(32, 5, generator=torch.Generator().manual_seed(1))
-    moved = Warp(**MOST)(images, numbers)
+    moved = Warp(**LIMITS)(images, numbers)
     for image, own, result in zip(images, (2 * numbers - 1).tolist(), moved, strict=True):
-        angle, slant, larger, right, down = own
+        angle, shear, scale, right, down = own
         expected = affine(
             image.float(),
-            angle=angle * MOST["degrees"],
-            translate=[right * MOST["translate"] * 12, down * MOST["translate"] * 12],
-            scale=1 + larger * MOST["scale"],
-            shear=[slant * MOST["shear"], 0.0],
+            angle=angle * LIMITS["degrees"],
+            translate=[right * LIMITS["translate"] * 12, down * LIMITS["translate"] * 12],
+            scale=1 + scale * LIMITS["scale"],
+            shear=[shear * LIMITS["shear"], 0.0],
             interpolation=InterpolationMode.BILINEAR,
         )
         torch.testing.assert_close(result.float(), expected, atol=0.51, rtol=0)
 
 
-def test_the_middle_of_all_amounts_changes_nothing():
-    images = pictures(4)
-    assert torch.equal(Warp(**MOST)(images, torch.full((4, 5), 0.5)), images)
+def test_draws_of_a_half_change_nothing():
+    images = random_images(4)
+    assert torch.equal(Warp(**LIMITS)(images, torch.full((4, 5), 0.5)), images)
 
 
 @pytest.mark.parametrize("place", range(5))
-def test_each_number_moves_something_by_itself(place):
+def test_each_draw_has_an_effect(place):
     numbers = torch.full((4, 5), 0.5)
     numbers[:, place] = 0.9
-    assert not torch.equal(Warp(**MOST)(pictures(4), numbers), pictures(4))
+    assert not torch.equal(Warp(**LIMITS)(random_images(4), numbers), random_images(4))
 
 
-def test_amounts_have_the_distribution_of_torchvision():
-    """A single bright pixel off the middle lands where RandomAffine sends it, in distribution."""
+def test_parameters_have_the_distribution_of_torchvision():
+    """An off-centre bright pixel lands where RandomAffine sends it, in distribution."""
     torch.manual_seed(0)
     image = torch.zeros(1, 1, 41, 41)
     image[..., 20, 32] = 255
@@ -68,61 +70,61 @@ def test_amounts_have_the_distribution_of_torchvision():
 
 
 def coordinates(size=29):
-    """Two images whose pixels say where they are: 8 x column, and 8 x row."""
+    """Two images whose pixels hold 8 x column and 8 x row."""
     line = (8 * torch.arange(size)).to(torch.uint8)
     return torch.stack([line.expand(size, size), line.expand(size, size).T])[:, None].contiguous()
 
 
-def bent(numbers, elastic=0.1):
-    """How far each pixel of :func:`coordinates` came from, in pixels, all of one draw."""
+def displaced(numbers, elastic=0.1):
+    """Displacement of each pixel of :func:`coordinates`, in pixels, for one draw."""
     images = coordinates()
     still = torch.full((2, 5), 0.5)
     moved = Warp(0, 0, 0, 0, elastic)(images, torch.cat([still, numbers.expand(2, -1)], dim=1))
-    return (moved.float() - images.float())[:, 0] / 8  # from the right, from below
+    return (moved.float() - images.float())[:, 0] / 8  # to the right, downwards
 
 
-def test_a_knot_moves_what_lies_on_it_and_leaves_the_other_knots():
+def test_a_grid_point_displaces_its_surroundings_and_no_other_grid_point():
     numbers = torch.full((50,), 0.5)
-    numbers[12] = 1.0  # columns, the middle knot: from 0.1 of the image further right
-    right, below = bent(numbers)
+    numbers[12] = 1.0  # column of the central point: its source is 0.1 of the image further right
+    right, below = displaced(numbers)
     assert right[14, 14] == pytest.approx(0.1 * 29, abs=0.1)
-    knots = torch.arange(0, 29, 7)
-    others = right[knots][:, knots]
+    points = torch.arange(0, 29, 7)
+    others = right[points][:, points]
     others[2, 2] = 0
     assert others.abs().max() < 0.1
     assert below.abs().max() < 0.1
-    numbers[12], numbers[37] = 0.5, 0.0  # rows: from further up
-    right, below = bent(numbers)
+    numbers[12], numbers[37] = 0.5, 0.0  # row: its source is further up
+    right, below = displaced(numbers)
     assert right.abs().max() < 0.1
     assert below[14, 14] == pytest.approx(-0.1 * 29, abs=0.1)
 
 
 @pytest.mark.parametrize("size", [16, 28, 32, 64])
-def test_no_draw_folds_anything_up_to_a_share_of_55_thousandths(size):
-    """What comes from further down stays further down; the strongest amount allowed can turn that round.
+def test_no_draw_folds_an_image_up_to_an_elastic_strength_of_0_055(size):
+    """Source rows stay in order; at the largest strength allowed they need not.
 
-    Steepest are draws at both ends, the same pattern of them in each row of knots but for its sign.
+    The steepest draws are extreme ones: the same pattern in each row of grid points, up to its sign.
     """
     ends = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 5)
-    knots = ends[:, None, :, None] * ends[None, :, None, :]  # every pattern down by every pattern across
-    numbers = ((knots.reshape(-1, 1, 5, 5).expand(-1, 2, -1, -1) + 1) / 2).flatten(1)
+    points = ends[:, None, :, None] * ends[None, :, None, :]  # every vertical by every horizontal pattern
+    numbers = ((points.reshape(-1, 1, 5, 5).expand(-1, 2, -1, -1) + 1) / 2).flatten(1)
     images = torch.zeros(len(numbers), 1, size, size)
-    smooth, strong = (Warp(0, 0, 0, 0, most).bend(images, numbers)[1] for most in (0.055, 0.125))
+    smooth, strong = (Warp(0, 0, 0, 0, most).displacements(images, numbers)[1] for most in (0.055, 0.125))
     a_pixel = 2 / size
     assert -a_pixel < smooth.diff(dim=1).min() < -0.8 * a_pixel
     assert strong.diff(dim=1).min() < -a_pixel
 
 
-def test_bending_and_turning_are_one_resampling():
-    """Where each pixel comes from is the sum of both; turned first and bent then, it would be another place."""
+def test_affine_and_elastic_parts_are_one_resampling():
+    """Source coordinates are the sum of both parts; two resamplings in sequence would give others."""
     images, numbers = coordinates(), torch.full((2, 55), 0.5)
     numbers[:, 0], numbers[:, 5:] = 0.7, torch.rand(50, generator=torch.Generator().manual_seed(2))
-    warp = Warp(**MOST, elastic=0.05)
-    column, row = warp.affine(images, numbers[:, :5]) + warp.bend(images, numbers[:, 5:])
+    warp = Warp(**LIMITS, elastic=0.05)
+    column, row = warp.affine_grid(images, numbers[:, :5]) + warp.displacements(images, numbers[:, 5:])
     expected = torch.stack([8 * ((column[0] + 1) * 29 - 1) / 2, 8 * ((row[1] + 1) * 29 - 1) / 2])
     moved = warp(images, numbers)[:, 0].float()
-    inside = (slice(None), slice(9, -9), slice(9, -9))  # off the edges, where black comes in
+    inside = (slice(None), slice(9, -9), slice(9, -9))  # away from the borders, which are filled with black
     torch.testing.assert_close(moved[inside], expected[inside], atol=0.6, rtol=0)
-    turned = Warp(**MOST)(images, numbers[:, :5])
+    turned = Warp(**LIMITS)(images, numbers[:, :5])
     still = torch.cat([torch.full((2, 5), 0.5), numbers[:, 5:]], dim=1)
     assert (warp(turned, still)[:, 0].float() - expected)[inside].abs().max() > 2

@@ -258,12 +258,12 @@ def _test_split(folder: Path | None) -> Any:
 def _read_split(data: dict[str, Any], cache_dir: Path) -> Any:
     from vitrine.config.schema import DataConfig
     from vitrine.config.serialize import from_plain
-    from vitrine.data.datasets import lacking, load
+    from vitrine.data.datasets import load_dataset, missing_file
 
     config = from_plain(DataConfig, data)
-    if (file := lacking(config)) is not None:
+    if (file := missing_file(config)) is not None:
         raise RunError(f"{file}, where the run had its data, is not there from this folder")
-    images = load(config, cache_dir, memory=0)  # pictures stay on disk: few are looked at
+    images = load_dataset(config, cache_dir, memory=0)  # pictures stay on disk: few are looked at
     if images.test is None:
         raise DataError(f"{config.root} has no test images")
     return images.test

@@ -1,1 +1,1 @@
-"""Augmentation of batches of uint8 images on their device."""
+"""Augmentation of batches of uint8 images on the training device."""

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: images made of two, with the labels of both."""
+"""MixUp and CutMix: training images mixed with their neighbours, and soft labels."""
 
 from typing import cast
 
@@ -7,70 +7,76 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from vitrine.data.epoch_plan import send
-from vitrine.data.transforms.boxes import inside
+from vitrine.data.epoch_plan import to_device_of
+from vitrine.data.transforms.boxes import box_mask
 
 
-class Mixing:
-    """Mix each image with its neighbour in the batch, each by its own share.
+class MixUpCutMix:
+    """Mix each image with its neighbour in the batch, with a ratio drawn per image.
 
-    Neighbours are places 2k and 2k + 1; the last of an odd number stays as it is. What lies there is random already,
-    and a process that has one of the two has the other.
+    Neighbours are the images at 2k and 2k + 1; the last image of an odd number is not mixed. The order of images is
+    random already, and neighbours are always in the same rank.
 
     Args:
-        mixup: alpha of "mixup" (arXiv:1710.09412); 0 is off. The share of an image in its blend is Beta(alpha, alpha).
-        cutmix: alpha of "CutMix" (arXiv:1905.04899, section 3.1), the same for the share of its area; 0 is off. The
-            rectangle's middle lies anywhere, what is outside of the image is cut off, the label follows what is left.
-        classes: of the model.
+        mixup: alpha of MixUp (arXiv:1710.09412), whose ratio is Beta(alpha, alpha); 0 for none.
+        cutmix: alpha of CutMix (arXiv:1905.04899, section 3.1), whose area is Beta(alpha, alpha); 0 for none. The
+            rectangle is centred anywhere and clipped to the image; the label follows the clipped area.
+        classes: number of classes. With both, each image takes one of the two with equal probability.
     """
 
-    draws = 4
+    num_draws = 4
 
     def __init__(self, mixup: float, cutmix: float, classes: int) -> None:
         self.mixup = mixup
         self.cutmix = cutmix
-        self.blended = 0.5 if mixup and cutmix else float(mixup > 0)  # share of the images
+        self.mixup_share = 0.5 if mixup and cutmix else float(mixup > 0)  # of the images
         self.classes = classes
 
-    def __call__(self, images: Tensor, labels: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed images and how much of each class is in them.
+    def __call__(self, images: Tensor, labels: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mixed images and soft labels.
 
         Args:
             images: (B, C, H, W) uint8, on any device.
-            labels: (B,) int64, there too.
-            numbers: (B, 4) in [0, 1), on the CPU.
+            labels: (B,) int64, on the same device.
+            draws: (B, 4) in [0, 1), on the CPU.
 
         Returns:
-            (B, C, H, W) float32 in [0, 255], and (B, classes) float32 that sum to 1.
+            Images (B, C, H, W) float32 in [0, 255], and targets (B, classes) float32 that sum to 1.
         """
-        shares, boxes = self.parts(numbers, *images.shape[-2:])
+        ratios, boxes = self.ratios_and_boxes(draws, *images.shape[-2:])
         height, width = images.shape[-2:]
         top, bottom, left, right = boxes.unbind(dim=1)
         outside = 1 - ((bottom - top) * (right - left)).float() / (height * width)
-        partner = send((torch.arange(len(images)) ^ 1).clamp(max=len(images) - 1), images)
+        neighbour = to_device_of((torch.arange(len(images)) ^ 1).clamp(max=len(images) - 1), images)
 
-        weights = send(shares, images)[:, None, None, None] * (1 - inside(boxes, images))
-        mixed = torch.lerp(images.index_select(0, partner).float(), images.float(), weights)
-        own = send(shares * outside, images)[:, None]
-        is_class = labels[:, None] == torch.arange(self.classes, device=labels.device)
-        return mixed, torch.lerp(is_class.index_select(0, partner).float(), is_class.float(), own)
+        weights = to_device_of(ratios, images)[:, None, None, None] * (1 - box_mask(boxes, images))
+        mixed = torch.lerp(images.index_select(0, neighbour).float(), images.float(), weights)
+        own = to_device_of(ratios * outside, images)[:, None]
+        one_hot = (labels[:, None] == torch.arange(self.classes, device=labels.device)).float()
+        return mixed, torch.lerp(one_hot.index_select(0, neighbour), one_hot, own)
 
-    def parts(self, numbers: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """What each image keeps: a share (B,) float32 of each pixel, and all but a box (B, 4) int64.
+    def ratios_and_boxes(self, draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Return what each image keeps of itself: a ratio of every pixel, and every pixel outside of a box.
 
-        One of the two leaves the image whole: the box is empty for MixUp, the share is 1 for CutMix.
+        Args:
+            draws: (B, 4) in [0, 1).
+            height: of the images.
+            width: of the images.
+
+        Returns:
+            Ratios (B,) float32, 1 for images with CutMix; and boxes (B, 4) int64, empty for images with MixUp.
         """
-        blends = numbers[:, 1] < self.blended
-        shares = torch.where(blends, quantile(numbers[:, 0], self.mixup or 1.0), 1.0)
-        area = torch.where(blends, 0.0, 1 - quantile(numbers[:, 0], self.cutmix or 1.0))
+        uses_mixup = draws[:, 1] < self.mixup_share
+        ratios = torch.where(uses_mixup, beta_quantile(draws[:, 0], self.mixup or 1.0), 1.0)
+        area = torch.where(uses_mixup, 0.0, 1 - beta_quantile(draws[:, 0], self.cutmix or 1.0))
         size = torch.tensor([height, width])
         half = (area.sqrt()[:, None] * size / 2).long()
-        middle = (numbers[:, 2:] * size).long()
-        start, stop = (middle - half).clamp(min=0), torch.minimum(middle + half, size)
-        return shares, torch.stack([start, stop], dim=2).flatten(1)
+        centre = (draws[:, 2:] * size).long()
+        start, stop = (centre - half).clamp(min=0), torch.minimum(centre + half, size)
+        return ratios, torch.stack([start, stop], dim=2).flatten(1)
 
 
-def quantile(numbers: Tensor, alpha: float) -> Tensor:
-    """Numbers that are uniform in [0, 1) -> numbers distributed as Beta(alpha, alpha); (B,) float32 both."""
-    values = numbers.double().numpy()
+def beta_quantile(draws: Tensor, alpha: float) -> Tensor:
+    """Map uniform draws (B,) in [0, 1) to Beta(alpha, alpha), (B,) float32."""
+    values = draws.double().numpy()
     return torch.from_numpy(cast(np.ndarray, betaincinv(alpha, alpha, values))).float()

@@ -1,7 +1,8 @@
-"""TrivialAugment: one operation of one strength for each image, both drawn uniformly (arXiv:2103.10158, "wide").
+"""TrivialAugment: one random operation of random magnitude per image (arXiv:2103.10158, the "wide" space).
 
-Operations, strengths and arithmetic are those of ``torchvision.transforms.v2.TrivialAugmentWide`` with its defaults:
-31 strengths from nothing to the most, their sign a coin where they have one, nearest pixels, black coming in.
+Operations, magnitudes and arithmetic are those of ``torchvision.transforms.v2.TrivialAugmentWide`` with its defaults:
+31 magnitudes from zero to the maximum, a random sign where an operation has one, nearest-neighbour resampling, black
+fill.
 """
 
 import math
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.epoch_plan import send
+from vitrine.data.epoch_plan import to_device_of
 
 BINS = 31
-LEVELS = 2 * BINS  # a strength and its sign; the second half is negative
+LEVELS = 2 * BINS  # magnitude and sign: the second half is negative
 GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = (
     *GEOMETRIC,
@@ -22,145 +23,145 @@ OPERATIONS = (
 )
 
 
-def signed(most: float) -> Tensor:
-    """The strength that each level stands for, (62,) float64, as float32 has it."""
-    strengths = torch.linspace(0, most, BINS).double()
-    return torch.cat([strengths, -strengths])
+def signed(maximum: float) -> Tensor:
+    """Magnitude of each level, (62,) float64, rounded to float32 as torchvision's are."""
+    magnitudes = torch.linspace(0, maximum, BINS).double()
+    return torch.cat([magnitudes, -magnitudes])
 
 
-MOST = {"Rotate": 135.0, "TranslateX": 32.0, "TranslateY": 32.0, "ShearX": 0.99, "ShearY": 0.99}
-CHANGES = signed(0.99)  # of what is blended
+MAXIMA = {"Rotate": 135.0, "TranslateX": 32.0, "TranslateY": 32.0, "ShearX": 0.99, "ShearY": 0.99}
+BLEND_CHANGES = signed(0.99)  # of the blending factor, which is 1 for an unchanged image
 THRESHOLDS = (255 * torch.linspace(1, 0, BINS)).ceil().to(torch.uint8).repeat(2)
 MASKS = (256 - 2 ** (torch.arange(BINS) / ((BINS - 1) / 6)).round()).to(torch.uint8).repeat(2)
 
 
-class Trivial:
-    """One of :data:`OPERATIONS` for each image.
+class TrivialAugment:
+    """Apply one of :data:`OPERATIONS` to each image.
 
     Args:
-        size: of the images, which are square, in pixels.
+        size: side of the images, which are square, in pixels.
     """
 
-    draws = 2
+    num_draws = 2
 
     def __init__(self, size: int) -> None:
-        self.moves = torch.tensor(
-            [backwards(name, strength, size) for name in GEOMETRIC for strength in signed(MOST[name]).tolist()]
+        self.matrices = torch.tensor(
+            [inverse_affine(name, magnitude, size) for name in GEOMETRIC for magnitude in signed(MAXIMA[name]).tolist()]
         )
 
-    def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
-        """(B, C, H, W) uint8, 1 or 3 channels, and (B, 2) in [0, 1) -> (B, C, H, W) uint8."""
-        kinds = (numbers[:, 0] * len(OPERATIONS)).long()
-        levels = (numbers[:, 1] * LEVELS).long()
-        return self.apply(images, kinds, levels)
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 with 1 or 3 channels and (B, 2) in [0, 1) -> (B, C, H, W) uint8."""
+        operations = (draws[:, 0] * len(OPERATIONS)).long()
+        levels = (draws[:, 1] * LEVELS).long()
+        return self.apply(images, operations, levels)
 
-    def apply(self, images: Tensor, kinds: Tensor, levels: Tensor) -> Tensor:
-        """Do to each image what it is told to.
+    def apply(self, images: Tensor, operations: Tensor, levels: Tensor) -> Tensor:
+        """Apply the given operation to each image.
 
-        Images of one kind are brought together first, so that each operation works on its own images only. How many
-        these are is known on the CPU, where nobody waits for the device to say so.
+        Images are sorted by operation, so that each operation runs once, on its own images only. Group sizes are
+        computed on the CPU, so that nothing waits for the device.
 
         Args:
             images: (B, C, H, W) uint8.
-            kinds: (B,) int64 on the CPU, index into :data:`OPERATIONS`.
-            levels: (B,) int64 on the CPU, below :data:`LEVELS`: the strength, plus 31 where it is negative.
+            operations: (B,) int64 on the CPU, indices into :data:`OPERATIONS`.
+            levels: (B,) int64 on the CPU, in [0, LEVELS): the magnitude, plus 31 where it is negative.
         """
-        order = kinds.argsort(stable=True)
-        counts = kinds.bincount(minlength=len(OPERATIONS)).tolist()
-        moved = sum(counts[: len(GEOMETRIC)])
-        sizes = [moved, *counts[len(GEOMETRIC) :]]
-        kinds, levels = kinds[order], levels[order]
-        parts = list(images.index_select(0, send(order, images)).split(sizes))
-        own = levels.split(sizes)
-        if moved:
-            parts[0] = self._move(parts[0], kinds[:moved] * LEVELS + own[0])
-        for place, name in enumerate(OPERATIONS[len(GEOMETRIC) :], start=1):
-            if sizes[place] and name in COLOUR:
-                parts[place] = COLOUR[name](parts[place], own[place])
-        return torch.cat(parts).index_select(0, send(order.argsort(), images))
+        order = operations.argsort(stable=True)
+        counts = operations.bincount(minlength=len(OPERATIONS)).tolist()
+        geometric = sum(counts[: len(GEOMETRIC)])
+        sizes = [geometric, *counts[len(GEOMETRIC) :]]
+        operations, levels = operations[order], levels[order]
+        groups = list(images.index_select(0, to_device_of(order, images)).split(sizes))
+        group_levels = levels.split(sizes)
+        if geometric:
+            groups[0] = self._transform(groups[0], operations[:geometric] * LEVELS + group_levels[0])
+        for index, name in enumerate(OPERATIONS[len(GEOMETRIC) :], start=1):
+            if sizes[index] and name in COLOUR:
+                groups[index] = COLOUR[name](groups[index], group_levels[index])
+        return torch.cat(groups).index_select(0, to_device_of(order.argsort(), images))
 
-    def _move(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Move (B, C, H, W) by the matrices in these ``rows`` of the table."""
+    def _transform(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Resample (B, C, H, W) uint8 by the matrices at ``indices`` (B,)."""
         size = images.shape[-1]
-        matrix = send(self.moves[rows], images)[:, :, :, None]  # (B, 2, 3, 1)
-        places = torch.linspace((1 - size) / 2, (size - 1) / 2, size, device=images.device)
-        columns = (matrix[:, :, 0] * places).transpose(0, 1)
-        rows = (matrix[:, :, 1] * places + matrix[:, :, 2]).transpose(0, 1)
+        matrix = to_device_of(self.matrices[indices], images)[:, :, :, None]  # (B, 2, 3, 1)
+        centres = torch.linspace((1 - size) / 2, (size - 1) / 2, size, device=images.device)
+        columns = (matrix[:, :, 0] * centres).transpose(0, 1)
+        rows = (matrix[:, :, 1] * centres + matrix[:, :, 2]).transpose(0, 1)
         grid = (columns[:, :, None, :] + rows[:, :, :, None]).permute(1, 2, 3, 0)
         return F.grid_sample(images.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
 
 
-def backwards(name: str, strength: float, size: int) -> list[list[float]]:
-    """From a new pixel, counted from the middle, to where it comes from, in [-1, 1]: two rows of three numbers."""
+def inverse_affine(name: str, magnitude: float, size: int) -> list[list[float]]:
+    """Affine map (2 x 3) of an operation, from an output pixel, relative to the centre, to its source in [-1, 1]."""
     half = size / 2
-    if name == "ShearX":  # about the corner, not the middle
-        matrix = [[1.0, strength, strength * half], [0.0, 1.0, 0.0]]
+    if name == "ShearX":  # about the corner, not the centre
+        matrix = [[1.0, magnitude, magnitude * half], [0.0, 1.0, 0.0]]
     elif name == "ShearY":
-        matrix = [[1.0, 0.0, 0.0], [strength, 1.0, strength * half]]
+        matrix = [[1.0, 0.0, 0.0], [magnitude, 1.0, magnitude * half]]
     elif name == "TranslateX":
-        matrix = [[1.0, 0.0, -math.trunc(strength)], [0.0, 1.0, 0.0]]
+        matrix = [[1.0, 0.0, -math.trunc(magnitude)], [0.0, 1.0, 0.0]]
     elif name == "TranslateY":
-        matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, -math.trunc(strength)]]
+        matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, -math.trunc(magnitude)]]
     else:
-        cos, sin = math.cos(math.radians(strength)), math.sin(math.radians(strength))
+        cos, sin = math.cos(math.radians(magnitude)), math.sin(math.radians(magnitude))
         matrix = [[cos, -sin, 0.0], [sin, cos, 0.0]]
     return [[value / half for value in row] for row in matrix]
 
 
 def brightness(images: Tensor, levels: Tensor) -> Tensor:
-    """Towards black, or away from it."""
+    """Blend with black, or extrapolate away from it."""
     factors, _ = _factors(levels, images)
-    return _whole(images * factors)
+    return _to_uint8(images * factors)
 
 
 def color(images: Tensor, levels: Tensor) -> Tensor:
-    """Towards grey, or away from it; an image of one channel is grey already."""
+    """Blend with greyscale, or extrapolate away from it; single-channel images are unchanged."""
     return images if images.shape[1] == 1 else _blend(images, _grey(images), levels)
 
 
 def contrast(images: Tensor, levels: Tensor) -> Tensor:
-    """Towards an image's mean grey, or away from it."""
+    """Blend with the image's mean grey, or extrapolate away from it."""
     return _blend(images, _grey(images).mean(dim=(1, 2, 3), keepdim=True), levels)
 
 
 def sharpness(images: Tensor, levels: Tensor) -> Tensor:
-    """Towards a blurred image, or away from it; the outermost pixels stay."""
-    whole = images.float()
-    middle = whole[:, :, 1:-1, 1:-1]
-    wide = whole[..., :-2] + whole[..., 1:-1] + whole[..., 2:]
-    around = wide[..., :-2, :] + wide[..., 1:-1, :] + wide[..., 2:, :]
-    blurred = ((around + 4 * middle) / 13).round_()
-    sharp = images.clone()
-    _, rest = _factors(levels, images)
-    sharp[:, :, 1:-1, 1:-1] = _whole(torch.addcmul(middle, blurred - middle, rest))
-    return sharp
+    """Blend with the blurred image, or extrapolate away from it; border pixels are unchanged."""
+    pixels = images.float()
+    inner = pixels[:, :, 1:-1, 1:-1]
+    row_sums = pixels[..., :-2] + pixels[..., 1:-1] + pixels[..., 2:]
+    sums = row_sums[..., :-2, :] + row_sums[..., 1:-1, :] + row_sums[..., 2:, :]  # over 3 x 3 pixels
+    blurred = ((sums + 4 * inner) / 13).round_()
+    result = images.clone()
+    _, complement = _factors(levels, images)
+    result[:, :, 1:-1, 1:-1] = _to_uint8(torch.addcmul(inner, blurred - inner, complement))
+    return result
 
 
 def posterize(images: Tensor, levels: Tensor) -> Tensor:
-    """Keep 8 to 2 of a value's bits."""
-    return images & send(MASKS[levels], images)[:, None, None, None]
+    """Keep the highest 8 to 2 bits of each value."""
+    return images & to_device_of(MASKS[levels], images)[:, None, None, None]
 
 
 def solarize(images: Tensor, levels: Tensor) -> Tensor:
-    """Turn light values into dark ones, those above a threshold that falls from 255 to 0."""
-    least = send(THRESHOLDS[levels], images)[:, None, None, None]
-    return torch.where(images >= least, ~images, images)
+    """Invert values from a threshold on, which falls from 255 to 0 with the magnitude."""
+    threshold = to_device_of(THRESHOLDS[levels], images)[:, None, None, None]
+    return torch.where(images >= threshold, ~images, images)
 
 
 def autocontrast(images: Tensor, levels: Tensor) -> Tensor:
-    """Stretch each channel so that its values reach from 0 to 255."""
-    least, most = images.amin(dim=(2, 3), keepdim=True).float(), images.amax(dim=(2, 3), keepdim=True).float()
-    flat = most == least
-    scale = torch.where(flat, 1.0, (most - least) * (1 / 255))
-    return _whole((images - torch.where(flat, 0.0, least)) / scale)
+    """Stretch each channel to the full range, 0 to 255."""
+    low, high = images.amin(dim=(2, 3), keepdim=True).float(), images.amax(dim=(2, 3), keepdim=True).float()
+    constant = high == low
+    scale = torch.where(constant, 1.0, (high - low) * (1 / 255))
+    return _to_uint8((images - torch.where(constant, 0.0, low)) / scale)
 
 
 def equalize(images: Tensor, levels: Tensor) -> Tensor:
-    """Spread the values of each channel so that each range of them is as frequent, by Pillow's whole numbers."""
+    """Equalise each channel's histogram, in Pillow's integer arithmetic."""
     flat = images.flatten(2).long()
     counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int32, device=images.device)
     counts.scatter_add_(2, flat, torch.ones_like(flat, dtype=torch.int32))
-    below = counts.cumsum(dim=2, dtype=torch.int32) - counts  # pixels darker than a value
+    below = counts.cumsum(dim=2, dtype=torch.int32) - counts  # number of pixels darker than each value
     brightest = counts.gather(2, flat.amax(dim=2, keepdim=True))
     step = (flat.shape[2] - brightest).div(255, rounding_mode="floor")
     table = (below + step // 2).div(step.clamp(min=1), rounding_mode="floor").clamp(0, 255)
@@ -181,25 +182,25 @@ COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _factors(levels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) levels -> how much of an image is kept, or exaggerated, 0.01 to 1.99, and the rest to 1; (B, 1, 1, 1)."""
-    kept = 1 + CHANGES[levels]
-    factors, rest = send(torch.stack([kept, 1 - kept]).float(), images)[:, :, None, None, None]
-    return factors, rest
+    """(B,) levels -> blending factors of the images, 0.01 to 1.99, and their complements to 1; (B, 1, 1, 1) float32."""
+    own = 1 + BLEND_CHANGES[levels]
+    factors, complements = to_device_of(torch.stack([own, 1 - own]).float(), images)[:, :, None, None, None]
+    return factors, complements
 
 
 def _blend(images: Tensor, others: Tensor, levels: Tensor) -> Tensor:
-    factors, rest = _factors(levels, images)
-    return _whole(torch.addcmul(images * factors, others, rest))
+    factors, complements = _factors(levels, images)
+    return _to_uint8(torch.addcmul(images * factors, others, complements))
 
 
 def _grey(images: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, 1, H, W) float, whole numbers: the luma of three channels."""
+    """(B, C, H, W) -> (B, 1, H, W) float32: luma, rounded down to integers."""
     if images.shape[1] == 1:
         return images.float()
     red, green, blue = images.float().split(1, dim=1)
     return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114).floor_()
 
 
-def _whole(values: Tensor) -> Tensor:
-    """Float -> uint8, rounded down."""
+def _to_uint8(values: Tensor) -> Tensor:
+    """Clip floats to [0, 255] and round them down to uint8."""
     return values.clamp(0, 255).to(torch.uint8)
