@@ -16,7 +16,7 @@ import torch
 from running import ROOT, write_between
 from scipy import stats
 
-from vitrine.runs.provenance import code, machine
+from vitrine.runs.provenance import code_state, machine
 
 JSON = ROOT / "benchmarks" / "speed.json"
 PAGE = ROOT / "docs" / "speed.md"
@@ -86,7 +86,7 @@ def publish(
     about = machine()
     where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
     found[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, "machine": where}
-    found[name]["commit"] = code()[0].get("commit")
+    found[name]["commit"] = code_state()[0].get("commit")
     JSON.write_text(json.dumps(found, indent=1) + "\n")
     write_pages()
     print("\n".join(["", title, *table(columns, rows), *(f"{claim}: {figure}" for claim, figure in claims.items())]))

@@ -19,7 +19,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
-from vitrine.runs.registry import find
+from vitrine.runs.registry import find_runs
 
 AT_ONCE = 50  # runs given to one `wandb sync`
 PATIENCE = 3600.0  # seconds that it may take: a server that is gone would be asked for ever
@@ -46,8 +46,8 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
     Raises:
         RunError: a folder is none, or nobody is logged in.
     """
-    found = find(folders)
-    for broken in found.broken:
+    found = find_runs(folders)
+    for broken in found.unreadable:
         print(f"vitrine: skipped {broken.path}: {broken.problem}", file=sys.stderr)
     records = [RunRecord(entry.path) for entry in found.entries if entry.facts.get("wandb_id")]
     waiting = [record for record in records if record.facts.get("wandb_pushed") is None]

@@ -164,9 +164,9 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["data=imagefolder", "data.root=nowhere"], ["data.root=nowhere", "is not a folder"]),
         (["data=imagefolder", "data.root=empty"], ["data.root=empty", "at least two classes; found none"]),
         (["data=imagefolder", "data.root=one"], ["data.root=one", "found only a"]),
-        (["resume=outputs/none"], ["resume=outputs/none", "is no folder"]),
+        (["resume=outputs/none"], ["resume=outputs/none", "is not a folder"]),
         (["paths.output_dir=file"], ["paths.output_dir=file", "is a file, not a folder"]),
-        (["paths.output_dir=/proc/runs"], ["paths.output_dir=/proc/runs", "cannot be written to"]),
+        (["paths.output_dir=/proc/runs"], ["paths.output_dir=/proc/runs", "cannot write to"]),
         (["resume="], ["resume", "is not a run folder"]),
         (["patch=2,4"], ["patch=2,4", "has several values", "-m"]),
         (["-m", "patch=2,4", "depth=2,5"], ["depth=5", "1, 12, 2, 24, 3, 4, 6, 8"]),
@@ -256,7 +256,7 @@ def test_help_shows_commands_groups_and_keys(train):
 
 def test_evaluating_what_is_no_run_says_so(evaluate, tmp_path):
     (tmp_path / "outputs").mkdir()
-    for folder, told in (("outputs", "is not a run folder"), ("nowhere", "is no folder")):
+    for folder, told in (("outputs", "is not a run folder"), ("nowhere", "is not a folder")):
         done = evaluate(f"run={folder}")
         assert done.returncode == 1
         assert told in done.stderr

@@ -19,7 +19,7 @@ from vitrine.errors import ConfigError
         ("01:02:03:04", 93_784),
     ],
 )
-def test_a_length_of_time_is_read_and_can_be_typed(text, seconds):
+def test_durations_are_parsed_and_accepted_on_the_command_line(text, seconds):
     assert duration_seconds(text) == seconds
     assert compose([f"trainer.max_time={text}"]).trainer.max_time == text
 
@@ -27,11 +27,11 @@ def test_a_length_of_time_is_read_and_can_be_typed(text, seconds):
 @pytest.mark.parametrize(
     "text", ["600", "10:00", "ten", "10 m", "1.5h", "m", "30m1h", "00:61:00", "-10m", "0s", "00:00:00"]
 )
-def test_what_is_no_length_of_time_is_refused(text):
+def test_invalid_durations_are_refused_with_the_formats(text):
     with pytest.raises(ConfigError, match=rf"trainer\.max_time={text}\n.*: 10m, 600s, 1h30m, 2d, HH:MM:SS or DD"):
         compose([f"trainer.max_time={text}"])
 
 
-def test_a_bare_number_may_have_been_seconds_or_minutes():
+def test_a_bare_number_is_refused_with_seconds_and_minutes_as_hints():
     with pytest.raises(ConfigError, match=r"did you mean trainer\.max_time=10s, or trainer\.max_time=10m\?"):
         compose(["trainer.max_time=10"])

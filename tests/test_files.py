@@ -35,7 +35,7 @@ def fail_midway(path: Path, error: BaseException) -> None:
         raise error
 
 
-def test_what_was_written_takes_the_place_of_the_old_file(tmp_path):
+def test_a_write_replaces_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with replacing(path) as temporary:
@@ -46,7 +46,7 @@ def test_what_was_written_takes_the_place_of_the_old_file(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_an_error_midway_leaves_the_old_file_and_no_other(tmp_path):
+def test_an_error_keeps_the_old_file_and_leaves_no_other(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(ZeroDivisionError):
@@ -55,13 +55,13 @@ def test_an_error_midway_leaves_the_old_file_and_no_other(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_an_error_midway_leaves_nothing_where_nothing_was(tmp_path):
+def test_an_error_leaves_no_new_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fail_midway(tmp_path / "file", KeyboardInterrupt())
     assert names(tmp_path) == []
 
 
-def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path):
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     done = subprocess.run([sys.executable, "-c", KILLED_MIDWAY, str(path)], timeout=60)
@@ -71,7 +71,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o002, 0o664)])
-def test_a_new_file_has_the_permissions_that_any_new_file_has(tmp_path, umask, mode):
+def test_a_new_file_has_the_default_permissions(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_text(tmp_path / "file", "text")
@@ -91,7 +91,7 @@ def test_text_is_written_as_utf8(tmp_path):
     assert (tmp_path / "file").read_bytes() == "Größe ≥ 1\n".encode()
 
 
-def test_a_link_is_one_file_with_its_source_until_the_source_is_replaced(tmp_path):
+def test_a_link_shares_the_file_until_its_source_is_replaced(tmp_path):
     source, path = tmp_path / "last", tmp_path / "best"
     write_text(source, "epoch 1")
     link(source, path)
@@ -119,7 +119,7 @@ def test_without_hard_links_a_link_is_a_copy(tmp_path, monkeypatch):
     assert names(tmp_path) == ["best", "last"]
 
 
-def test_a_link_to_nothing_leaves_the_old_file(tmp_path):
+def test_a_link_to_a_missing_file_leaves_the_old_file(tmp_path):
     path = tmp_path / "best"
     path.write_text("old")
     with pytest.raises(FileNotFoundError):

@@ -1,10 +1,10 @@
-"""Secrets are known by the names of the variables that hold them."""
+"""Secrets are recognised by the names of the environment variables that hold them."""
 
 import os
 
 import pytest
 
-from vitrine.redact import hide
+from vitrine.redact import redact
 
 SECRET = "correct-horse-battery"
 
@@ -17,8 +17,8 @@ SECRET = "correct-horse-battery"
         *((name, False) for name in ("PWD", "OLDPWD", "KEYBOARD", "COMPASS", "BYPASS_CACHE", "HISTFILE")),
     ],
 )
-def test_a_variable_is_known_by_its_name(monkeypatch, name, secret):
+def test_a_secret_is_recognised_by_its_variables_name(monkeypatch, name, secret):
     for other in os.environ:
         monkeypatch.delenv(other)
     monkeypatch.setenv(name, SECRET)
-    assert hide(f"notes={SECRET}!") == ("notes=***!" if secret else f"notes={SECRET}!")
+    assert redact(f"notes={SECRET}!") == ("notes=***!" if secret else f"notes={SECRET}!")

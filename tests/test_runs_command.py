@@ -101,7 +101,7 @@ def test_the_best_shows_its_test_accuracy_and_test_accuracy_does_not_choose(comm
     assert (shown["run"], shown["test/acc"]) == (runs[better], f"{metrics[better]['test/acc']:.4f}")
     refused = command("best", "outputs", "--by", "test/acc")
     assert refused.returncode == 2
-    assert "test/acc chooses nothing" in refused.stderr
+    assert "cannot select by test/acc" in refused.stderr
 
 
 def test_every_column_is_exported(command, outputs, runs):
@@ -120,12 +120,12 @@ def test_every_column_is_exported(command, outputs, runs):
     ("words", "told"),
     [
         (["show", "outputs"], "vitrine: outputs is not a run folder: it has no run.json; the newest run in it is"),
-        (["show", "nowhere"], "vitrine: nowhere is no folder\n"),
-        (["diff", "nowhere", "outputs"], "vitrine: nowhere is no folder\n"),
-        (["list", "nowhere"], "vitrine: nowhere is no folder\n"),
+        (["show", "nowhere"], "vitrine: nowhere is not a folder\n"),
+        (["diff", "nowhere", "outputs"], "vitrine: nowhere is not a folder\n"),
+        (["list", "nowhere"], "vitrine: nowhere is not a folder\n"),
         (["list", "modle.depth=3"], "vitrine: no run has a column modle.depth; did you mean model.depth?\n"),
         (["list", "--columns", "val/ac"], "vitrine: no run has a column val/ac; did you mean val/acc?\n"),
-        (["list", "--since", "soon"], "vitrine: soon is no time"),
+        (["list", "--since", "soon"], "vitrine: soon is not a time"),
         (["rm", "outputs"], "vitrine: outputs is not a run folder"),
     ],
 )
@@ -160,7 +160,7 @@ def test_deleting_asks_and_deletes_the_whole(command, outputs):
     (copy / "notes.txt").write_text("")
     refused = command("rm", "copies/one")
     assert refused.returncode == 2
-    assert "nobody is here to be asked; --yes deletes" in refused.stderr
+    assert "not interactive: pass --yes to delete" in refused.stderr
     assert copy.exists()
     assert command("rm", "copies/one", "--yes").stdout.endswith("1 run deleted\n")
     assert list((outputs / "copies").iterdir()) == []
@@ -205,7 +205,7 @@ def test_a_limit_that_is_no_number_of_rows_is_refused(script, monkeypatch, capsy
     monkeypatch.setattr("sys.argv", ["runs.py", "list", f"--limit={number}"])
     with pytest.raises(SystemExit, match="2"):
         script.main()
-    assert f"{number} is not a whole number from 1 on" in capsys.readouterr().err
+    assert f"{number} is not a whole number of at least 1" in capsys.readouterr().err
 
 
 def test_finding_runs_imports_nothing_heavy(tmp_path):
@@ -220,7 +220,7 @@ def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line, tmp_path
     words = ["other" if word == "outputs/sweeps/NAME" else word.replace("outputs/runs/RUN", runs[0]) for word in words]
     done = python(str(ROOT / words[0]), *words[1:], cwd=outputs, env={"HOME": str(tmp_path), "WANDB_API_KEY": ""})
     if words[1] == "rm":
-        assert done.stderr == "vitrine: nothing deleted: nobody is here to be asked; --yes deletes\n"
+        assert done.stderr == "vitrine: not interactive: pass --yes to delete; nothing was deleted\n"
     elif words[0].endswith("wandb_workspace.py"):
         assert "the view could not be saved" in done.stderr, "there is no account"
     else:

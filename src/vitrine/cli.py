@@ -20,7 +20,7 @@ from vitrine.config import EvalConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.distributed.rendezvous import enter
 from vitrine.errors import ConfigError, Interrupted, RunError, VitrineError
-from vitrine.runs.provenance import command_began
+from vitrine.runs.provenance import process_started_at
 
 
 def train() -> None:
@@ -37,7 +37,7 @@ def _train(command: TrainCommand) -> float:
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
 
-    began = command_began()
+    began = process_started_at()
     if command.resume is not None:
         words = list(HydraConfig.get().overrides.task)
         result = resume(command.resume, command.run, words, began=began)

@@ -1,48 +1,48 @@
-"""What vitrine raises when the cause lies with what it was given. Each message can be shown to a person as it is."""
+"""Errors that a user can fix. Each message can be shown as it is; the command line prints it without a traceback."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 class VitrineError(Exception):
-    """Something a user can put right: the message says what, and how."""
+    """An error that a user can fix: the message says what is wrong, and what to do."""
 
 
 class DataError(VitrineError):
-    """A data set is missing, damaged, or not what the configuration says it is."""
+    """A data set is missing, damaged, or does not match the configuration."""
 
 
 class RunError(VitrineError):
-    """A run folder or checkpoint cannot be read, written or gone on with."""
+    """A run folder or checkpoint cannot be read, written or resumed."""
 
 
 class Interrupted(Exception):
-    """Training was asked to stop, and has stopped after a whole step, its checkpoint written."""
+    """Training stopped on request, after a complete step; its checkpoint is written."""
 
     exit_code = 130  # what a shell reports for a program that Ctrl-C ended
     reason = "interrupted"
 
 
 class OutOfTime(Interrupted):
-    """Stopped like that because ``trainer.max_time`` is nearly over."""
+    """Training stopped because ``trainer.max_time`` is nearly used up; its checkpoint is written."""
 
-    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same again will get further
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same command will get further
     reason = "trainer.max_time is over"
 
 
 class Pruned(Exception):
-    """Training has stopped after an epoch because others do better; the message says where."""
+    """A search stopped this run after an epoch, because other trials do better; the message names the epoch."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a configuration.
+    """One fault in a configuration.
 
     Attributes:
-        key: the dotted key or the group, as it is typed on the command line.
-        given: the value as it was given; empty where the key itself is the fault.
-        problem: what is wrong and what is allowed.
-        nearest: what was probably meant; empty where nothing is near.
+        key: the dotted key or the config group, as typed on the command line.
+        given: the value given; empty if the key itself is the fault.
+        problem: what is wrong, and what is allowed.
+        nearest: the most similar valid key or value; empty if none is similar.
     """
 
     key: str
@@ -57,15 +57,15 @@ class Fault:
 
 
 class ConfigError(VitrineError):
-    """A configuration that cannot work, with all of its faults."""
+    """An invalid configuration, with all of its faults."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = list(dict.fromkeys(faults))
         count = len(self.faults)
-        title = "the configuration cannot work:" if count == 1 else f"the configuration has {count} faults:"
+        title = "invalid configuration:" if count == 1 else f"invalid configuration, {count} faults:"
         super().__init__("\n".join([title, *map(str, self.faults)]))
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, in one line; its type where it says nothing."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, synced to disk, then renamed into it."""
+"""Atomic file writes: a temporary file in the same folder, synced to disk, then renamed over the target."""
 
 import os
 import tempfile
@@ -9,10 +9,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path in the folder of ``path``; what is written to it takes the place of ``path`` if no error occurs.
+    """Yield a temporary path in the folder of ``path``, which replaces ``path`` when the block ends without an error.
 
     Raises:
-        OSError: the folder cannot be written to, or the disk is full. ``path`` is then as it was.
+        OSError: the folder is not writable, or the disk is full; ``path`` is unchanged.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
@@ -21,7 +21,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp made it private
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
         temporary.replace(path)
         _sync_folder(path.parent)
     finally:
@@ -29,13 +29,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8, whole or not at all."""
+    """Write ``text`` as UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def link(source: Path, path: Path) -> None:
-    """Make ``path`` another name of ``source``, in one step; where the file system has no hard links, a copy."""
+    """Make ``path`` a hard link to ``source``, atomically; a copy where the file system has no hard links."""
     with replacing(path) as temporary:
         temporary.unlink()
         try:
@@ -45,7 +45,7 @@ def link(source: Path, path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself last through a power cut, where the system can."""
+    """Sync the folder entry, so that the rename survives a power failure (POSIX only)."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
@@ -55,3 +58,12 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 def did_you_mean(match: object) -> str:
     """The hint that ends an error message: ``; did you mean rope?``. Empty if ``match`` is empty or ``None``."""
     return f"; did you mean {match}?" if match else ""
+
+
+def print_table(table: "Table") -> None:
+    """Print a rich table at its full width. A terminal wraps longer lines itself, so that paths can be copied whole."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, Console(width=10_000).measure(table).maximum)
+    console.print(table, crop=False)

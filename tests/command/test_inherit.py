@@ -8,7 +8,7 @@ from vitrine.command.compose import launcher, points
 from vitrine.config.serialize import to_plain
 from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
-from vitrine.runs.flatten import flat
+from vitrine.runs.flatten import flatten
 
 RECIPE = ["data=mnist", "model=vit_nano", "position=rope", "optimizer=sgd", "optimizer.lr=0.25", "trainer.max_epochs=7"]
 RECIPE += ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=3", "augment.mixup=0.5", "tags=[a]"]
@@ -30,7 +30,7 @@ def run(tmp_path, recipe):
 
 def changes(run, *words):
     """What differs from the run, as {key: new value}, and the configuration."""
-    before, after = flat(run.config), flat(to_plain(compose([f"like={run.path}", *words])))
+    before, after = flatten(run.config), flatten(to_plain(compose([f"like={run.path}", *words])))
     assert after.pop("like") == str(run.path)
     return {key: value for key, value in after.items() if before.get(key, "nothing") != value}
 
@@ -65,7 +65,7 @@ def test_a_group_takes_its_file_as_hydra_would(run):
         "optimizer.momentum": None,
     }
     changed = changes(run, "data=cifar10", "patch=4")
-    plain = flat(to_plain(compose(["data=cifar10"])))
+    plain = flatten(to_plain(compose(["data=cifar10"])))
     assert {key: value for key, value in changed.items() if key.startswith("data.")} == {
         key: plain[key] for key in ("name", "image_size", "in_channels", "epochs", "mean", "std", "flip")
         for key in [f"data.{key}"]
@@ -115,7 +115,7 @@ def test_what_cannot_work_is_told(run, words, told):
 
 
 def test_no_such_run_is_told_with_the_nearest(run):
-    with pytest.raises(ConfigError, match=f"is no folder; did you mean {run.path}"):
+    with pytest.raises(ConfigError, match=f"is not a folder; did you mean {run.path}"):
         compose([f"like={run.path}x"])
 
 

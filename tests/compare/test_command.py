@@ -108,7 +108,7 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
     write_run(tmp_path / "one", metrics={"val/acc": 0.9})
     write_run(tmp_path / "one", seed=1, metrics={"odd": 0.9})
     mistakes = {
-        "sweeep": "sweeep is no folder",
+        "sweeep": "sweeep is not a folder",
         "empty": "there is no run in empty: no run.json in it or below it",
         "unfinished": "no run is finished, so there is nothing to compare: 1 failed, 1 interrupted",
         "one": "these runs have no common metric (",
@@ -130,7 +130,7 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         assert message in compare("sweep", "--target", words)[2]
     assert "--difference 0 must be above 0" in compare("sweep", "--difference", "0")[2]
     code, _, said = compare("sweep", "--html", "no/where.html")
-    assert (code, said) == (2, f"vitrine: cannot write no/where.html: there is no folder {tmp_path / 'no'}\n")
+    assert (code, said) == (2, f"vitrine: cannot write no/where.html: there is not a folder {tmp_path / 'no'}\n")
 
 
 def test_wandb_without_a_login_says_so(tmp_path):

@@ -76,8 +76,8 @@ def test_an_error_shows_every_fault_once_with_key_value_problem_and_hint():
     error = ConfigError([first, second, first])
     assert error.faults == [first, second]
     assert str(error) == (
-        "the configuration has 2 faults:\n"
+        "invalid configuration, 2 faults:\n"
         "  model.dim=5\n      must be even\n      did you mean model.dim=6?\n"
         "  lr\n      there is no such key"
     )
-    assert str(ConfigError([second])).startswith("the configuration cannot work:\n")
+    assert str(ConfigError([second])).startswith("invalid configuration:\n")

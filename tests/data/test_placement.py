@@ -32,7 +32,7 @@ def chosen(monkeypatch, data_config):
     def call(dataset, hardware=CPU, budget=math.inf, gpu=10**12, cores=4, **changes):
         free = gpu if hardware[0] == "cuda" else None
         monkeypatch.setattr(memory, "device_memory", lambda *_: free)
-        monkeypatch.setattr("vitrine.data.placement.cores", lambda: cores)
+        monkeypatch.setattr("vitrine.data.placement.available_cores", lambda: cores)
         return choose_placement(data_config(name="imagefolder", **changes), dataset, *hardware, budget)
 
     return call

@@ -67,7 +67,7 @@ def test_opening_a_run_reads_no_checkpoint(record):
 
 
 def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(RunError, match="is no folder"):
+    with pytest.raises(RunError, match="is not a folder"):
         load_run(tmp_path / "nothing")
 
 

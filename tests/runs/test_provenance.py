@@ -37,14 +37,14 @@ def git(folder: Path, *words: str) -> str:
 
 def test_a_clean_checkout_is_its_commit(checkout):
     facts = {"commit": git(checkout, "rev-parse", "HEAD"), "changed": False, "untracked": []}
-    assert provenance.code() == (facts, "")
+    assert provenance.code_state() == (facts, "")
 
 
 def test_a_change_of_the_code_is_told_and_can_be_applied_again(checkout):
     source = checkout / "src" / "vitrine" / "runs" / "provenance.py"
     source.write_text("two = 2\n")
     git(checkout, "config", "color.ui", "always")
-    facts, difference = provenance.code()
+    facts, difference = provenance.code_state()
     assert facts == {"commit": git(checkout, "rev-parse", "HEAD"), "changed": True, "untracked": []}
     git(checkout, "checkout", "--quiet", ".")
     subprocess.run(["git", "-C", str(checkout), "apply"], input=difference, text=True, check=True)
@@ -54,14 +54,14 @@ def test_a_change_of_the_code_is_told_and_can_be_applied_again(checkout):
 def test_a_change_that_is_staged_is_told_too(checkout):
     (checkout / "src" / "vitrine" / "new.py").write_text("three = 3\n")
     git(checkout, "add", ".")
-    facts, difference = provenance.code()
+    facts, difference = provenance.code_state()
     assert facts["changed"]
     assert "+three = 3" in difference
 
 
 def test_a_file_that_git_does_not_track_is_named(checkout):
     (checkout / "src" / "vitrine" / "new.py").write_text("three = 3\n")
-    facts, difference = provenance.code()
+    facts, difference = provenance.code_state()
     assert facts["changed"]
     assert facts["untracked"] == ["src/vitrine/new.py"]
     assert difference == ""
@@ -69,29 +69,29 @@ def test_a_file_that_git_does_not_track_is_named(checkout):
 
 def test_a_change_of_the_pages_is_no_change_of_the_code(checkout):
     (checkout / "README.md").write_text("Another page.\n")
-    assert provenance.code()[0]["changed"] is False
+    assert provenance.code_state()[0]["changed"] is False
 
 
 def test_code_in_another_encoding_is_no_error(checkout):
     (checkout / "src" / "vitrine" / "runs" / "provenance.py").write_bytes("name = 'Größe'\n".encode("latin-1"))
-    facts, difference = provenance.code()
+    facts, difference = provenance.code_state()
     assert facts["changed"]
     assert "+name = 'Gr" in difference
 
 
 def test_without_a_checkout_nothing_is_claimed(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src" / "vitrine" / "runs" / "provenance.py"))
-    assert provenance.code() == ({}, "")
+    assert provenance.code_state() == ({}, "")
 
 
 def test_without_git_nothing_is_claimed(checkout, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert provenance.code() == ({}, "")
+    assert provenance.code_state() == ({}, "")
 
 
 def test_a_checkout_without_a_commit_claims_nothing(checkout):
     git(checkout, "update-ref", "-d", "HEAD")
-    assert provenance.code() == ({}, "")
+    assert provenance.code_state() == ({}, "")
 
 
 def test_versions_are_those_that_are_installed():
@@ -135,8 +135,8 @@ def test_a_secret_is_not_in_the_command_whatever_quotes_it_has(monkeypatch):
 def test_a_command_begins_with_its_process():
     code = (
         "import time; began = time.time(); time.sleep(0.5)\n"
-        "from vitrine.runs.provenance import command_began\n"
-        "print(command_began() - began)"
+        "from vitrine.runs.provenance import process_started_at\n"
+        "print(process_started_at() - began)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert -1 < float(done.stdout) < 0.1

@@ -110,7 +110,7 @@ def test_a_file_where_the_folder_should_be_is_a_run_error(tmp_path):
 
 def test_a_broken_link_where_the_folder_should_be_is_a_run_error(tmp_path):
     (tmp_path / "outputs").symlink_to(tmp_path / "gone")
-    with pytest.raises(RunError, match="there is a file in its way"):
+    with pytest.raises(RunError, match="a file of that name exists"):
         RunRecord.create(tmp_path / "outputs", "word")
 
 
@@ -120,7 +120,7 @@ def test_open_gives_the_run(record):
 
 
 def test_open_refuses_what_is_no_run(tmp_path):
-    with pytest.raises(RunError, match=r"is no folder$"):
+    with pytest.raises(RunError, match=r"is not a folder$"):
         RunRecord.open(tmp_path / "nothing")
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json$"):
@@ -342,7 +342,7 @@ def test_a_relative_folder_can_be_made_here(tmp_path, monkeypatch):
 def test_a_file_in_the_way_is_not_writable(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "runs"):
-        with pytest.raises(RunError, match="file is a file, not a folder for runs"):
+        with pytest.raises(RunError, match="file is a file, not a folder"):
             check_writable(folder)
 
 
@@ -351,7 +351,7 @@ def test_a_folder_without_permission_is_not_writable(ordinary_user):
     check_writable(ordinary_user / "outputs")
     (ordinary_user / "outputs").chmod(stat.S_IRUSR | stat.S_IXUSR)
     for folder in (ordinary_user / "outputs", ordinary_user / "outputs" / "runs"):
-        with pytest.raises(RunError, match="outputs cannot be written to"):
+        with pytest.raises(RunError, match=r"cannot write to .*outputs"):
             check_writable(folder)
         with pytest.raises(RunError, match=r"cannot make the run folder .*Permission denied"):
             RunRecord.create(folder, "word")
@@ -360,7 +360,7 @@ def test_a_folder_without_permission_is_not_writable(ordinary_user):
 def test_a_folder_that_may_not_be_entered_is_not_writable(ordinary_user):
     (ordinary_user / "private").mkdir()
     (ordinary_user / "private").chmod(0)
-    with pytest.raises(RunError, match="runs cannot be reached"):
+    with pytest.raises(RunError, match=r"cannot reach .*runs"):
         check_writable(ordinary_user / "private" / "runs")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.diff import difference
+from vitrine.runs.diff import diff_runs
 from vitrine.runs.index import INDEX
-from vitrine.runs.registry import best, find, remove
+from vitrine.runs.registry import best_runs, find_runs, remove_runs
 
 
 def make(
@@ -55,13 +55,13 @@ def names(found) -> list[str]:
 
 
 def columns(root: Path) -> list[list]:
-    found = find([root])
+    found = find_runs([root])
     return [[one.value(name) for name in found.columns if name != "path"] for one in found.entries]
 
 
 def test_runs_at_any_depth_are_found_the_earliest_first(outputs):
-    assert names(find([outputs])) == ["a", "b", "c0", "c1", "c2"]
-    assert find([outputs]).broken == []
+    assert names(find_runs([outputs])) == ["a", "b", "c0", "c1", "c2"]
+    assert find_runs([outputs]).unreadable == []
 
 
 def test_the_index_says_what_the_folders_say(outputs):
@@ -88,20 +88,20 @@ def test_a_second_listing_reads_no_run(outputs, monkeypatch):
     ids=["run.json", "metrics.json", "config.yaml"],
 )
 def test_what_changes_in_a_file_changes_in_the_list(outputs, change, column, value):
-    find([outputs])
+    find_runs([outputs])
     change(RunRecord(outputs / "runs" / "a"))
-    (entry,) = [one for one in find([outputs]).entries if one.path.name == "a"]
+    (entry,) = [one for one in find_runs([outputs]).entries if one.path.name == "a"]
     assert entry.value(column) == value
 
 
 def test_folders_that_are_moved_deleted_or_added_do_not_confuse_it(outputs, tmp_path):
-    find([outputs])
+    find_runs([outputs])
     shutil.rmtree(outputs / "runs" / "a")
     (outputs / "runs" / "b").rename(outputs / "sweeps" / "s" / "moved")
     make(outputs / "runs", "d")
-    assert names(find([outputs])) == ["d", "moved", "c0", "c1", "c2"]
+    assert names(find_runs([outputs])) == ["d", "moved", "c0", "c1", "c2"]
     outputs.rename(tmp_path / "elsewhere")
-    found = find([tmp_path / "elsewhere"])
+    found = find_runs([tmp_path / "elsewhere"])
     assert names(found) == ["d", "moved", "c0", "c1", "c2"]
     assert {entry.path.exists() for entry in found.entries} == {True}
 
@@ -125,15 +125,15 @@ def test_an_index_of_another_version_is_made_anew(outputs):
 
 def test_where_no_index_can_be_written_runs_are_listed_all_the_same(outputs):
     (outputs / INDEX).mkdir()
-    assert names(find([outputs])) == ["a", "b", "c0", "c1", "c2"]
+    assert names(find_runs([outputs])) == ["a", "b", "c0", "c1", "c2"]
 
 
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
         ("run.json", "{", "cannot read"),
-        ("run.json", "[]", "does not hold a record"),
-        ("run.json", "{}", "does not say what became of the run"),
+        ("run.json", "[]", "does not hold a JSON object"),
+        ("run.json", "{}", "has no status"),
         ("run.json", None, "cannot read"),
         ("config.yaml", "a: [", "cannot read"),
         ("config.yaml", None, "cannot read"),
@@ -147,9 +147,9 @@ def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, told):
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content.encode("utf-8", "surrogateescape"))
-        found = find([outputs])
+        found = find_runs([outputs])
         assert names(found) == ["b", "c0", "c1", "c2"], indexed
-        (broken,) = found.broken
+        (broken,) = found.unreadable
         assert broken.path == outputs / "runs" / "a"
         assert told in broken.problem
 
@@ -158,7 +158,7 @@ def test_a_run_that_failed_before_it_had_a_configuration_is_a_run(outputs):
     record = make(outputs / "runs", "early", status="failed")
     (record.path / "config.yaml").unlink()
     (record.path / "metrics.json").unlink()
-    assert "early" in names(find([outputs]))
+    assert "early" in names(find_runs([outputs]))
 
 
 def test_folders_beside_runs_and_inside_them_are_no_runs(outputs):
@@ -166,18 +166,18 @@ def test_folders_beside_runs_and_inside_them_are_no_runs(outputs):
     (outputs / ".hidden").mkdir()
     make(outputs / ".hidden", "h")
     make(outputs / "runs" / "a", "inside")
-    found = find([outputs])
-    assert (names(found), found.broken) == (["a", "b", "c0", "c1", "c2"], [])
+    found = find_runs([outputs])
+    assert (names(found), found.unreadable) == (["a", "b", "c0", "c1", "c2"], [])
 
 
 def test_a_run_in_two_folders_that_are_asked_for_is_listed_once(outputs):
-    assert names(find([outputs, outputs / "runs", outputs / "runs" / "a"])) == ["a", "b", "c0", "c1", "c2"]
+    assert names(find_runs([outputs, outputs / "runs", outputs / "runs" / "a"])) == ["a", "b", "c0", "c1", "c2"]
     assert not (outputs / "runs" / "a" / INDEX).exists(), "a run folder has nothing that the run has not written"
 
 
 def test_a_path_that_is_no_folder_is_refused(outputs):
-    with pytest.raises(RunError, match="none is no folder"):
-        find([outputs / "none"])
+    with pytest.raises(RunError, match="none is not a folder"):
+        find_runs([outputs / "none"])
 
 
 def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs):
@@ -185,7 +185,7 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
     record.start()
     record.update(pid=2**22 + 1)
     for _ in range(2):
-        assert [one.status for one in find([outputs]).entries if one.path.name == "b"] == ["interrupted"]
+        assert [one.status for one in find_runs([outputs]).entries if one.path.name == "b"] == ["interrupted"]
 
 
 @pytest.mark.parametrize(
@@ -203,16 +203,16 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
     ],
 )
 def test_runs_are_chosen_by_any_column(outputs, column, words, expected):
-    assert names(find([outputs]).where(column, words)) == expected
+    assert names(find_runs([outputs]).where(column, words)) == expected
 
 
 def test_runs_are_chosen_by_when_they_started(outputs):
-    found = find([outputs])
+    found = find_runs([outputs])
     assert names(found.since("2026-01-05")) == ["c1", "c2"]
     assert names(found.since("2026-01-05T01:00:00+01:00")) == ["c1", "c2"]
     assert names(found.since("1h")) == []
     assert len(found.since("99999d").entries) == 5
-    with pytest.raises(RunError, match="yesterday is no time"):
+    with pytest.raises(RunError, match="yesterday is not a time"):
         found.since("yesterday")
 
 
@@ -222,39 +222,39 @@ def test_runs_are_chosen_by_when_they_started(outputs):
 )
 def test_an_unknown_column_is_told_with_the_nearest(outputs, word, told):
     with pytest.raises(RunError, match=told):
-        find([outputs]).column(word)
+        find_runs([outputs]).column(word)
 
 
 def test_a_last_part_that_two_keys_have_is_told(outputs):
     make(outputs / "runs", "d", config={"other": {"depth": 1}})
-    with pytest.raises(RunError, match=r"depth may be model\.depth or other\.depth"):
-        find([outputs]).column("depth")
+    with pytest.raises(RunError, match=r"depth is ambiguous: model\.depth or other\.depth"):
+        find_runs([outputs]).column("depth")
 
 
 def test_the_best_is_chosen_on_validation(outputs):
-    found = find([outputs])
-    assert [one.path.name for one in best(found, "val/acc", 2)] == ["c2", "c1"]
-    assert [one.path.name for one in best(found, "val/loss")] == ["c0"]
-    with pytest.raises(RunError, match="test/acc chooses nothing"):
-        best(found, "test/acc")
+    found = find_runs([outputs])
+    assert [one.path.name for one in best_runs(found, "val/acc", 2)] == ["c2", "c1"]
+    assert [one.path.name for one in best_runs(found, "val/loss")] == ["c0"]
+    with pytest.raises(RunError, match="cannot select by test/acc"):
+        best_runs(found, "test/acc")
     with pytest.raises(RunError, match="no finished run has epochs"):
-        best(found, "epochs")
+        best_runs(found, "epochs")
 
 
 def test_a_run_that_diverged_is_not_the_best(outputs):
     make(outputs / "runs", "d", metrics={"val/acc": 0.1, "val/loss": float("nan")})
     make(outputs / "runs", "e", metrics={"val/acc": float("nan"), "val/loss": float("-inf")})
-    found = find([outputs])
-    assert [one.path.name for one in best(found, "val/acc", 9)] == ["c2", "c1", "a", "c0", "d"]
-    assert [one.path.name for one in best(found, "val/loss", 9)] == ["c0", "c1", "c2"]
-    with pytest.raises(RunError, match="val/loss is finite in no finished run"):
-        best(find([outputs / "runs"]), "val/loss")
+    found = find_runs([outputs])
+    assert [one.path.name for one in best_runs(found, "val/acc", 9)] == ["c2", "c1", "a", "c0", "d"]
+    assert [one.path.name for one in best_runs(found, "val/loss", 9)] == ["c0", "c1", "c2"]
+    with pytest.raises(RunError, match="val/loss is not finite in any finished run"):
+        best_runs(find_runs([outputs / "runs"]), "val/loss")
 
 
 def test_two_runs_that_differ_by_one_key_differ_by_that_key_alone(outputs):
     one, other = (RunRecord(outputs / "sweeps" / "s" / name) for name in ("c0", "c1"))
     other.write_config(other.config | {"resume": "outputs/runs/a"})  # how it was asked for
-    sections = difference(one, other)
+    sections = diff_runs(one, other)
     assert sections["config"] == {"seed": (0, 1)}
     assert {name for name, values in sections.items() if values} == {"config", "metrics"}
     assert sections["metrics"]["val/acc"] == (0.5, 0.6)
@@ -265,40 +265,40 @@ def test_code_versions_and_machine_that_differ_are_told(outputs):
     one.update(code={"commit": "1", "changed": True}, versions={"torch": "2"}, machine={"cores": 2}, device="CPU")
     other.update(code={"commit": "1", "changed": True}, versions={"torch": "3"}, machine={"cores": 8}, device="CPU")
     (one.path / "code.diff").write_text("-a\n+b\n")
-    sections = difference(one, other)
+    sections = diff_runs(one, other)
     assert sections["versions"] == {"torch": ("2", "3")}
     assert sections["machine"] == {"cores": (2, 8)}
     assert sections["code"]["code.diff"][0].startswith("2 lines, ")
     (other.path / "code.diff").write_text("-a\n+c\n")
-    assert len(set(difference(one, other)["code"]["code.diff"])) == 2, "as long, but not the same"
+    assert len(set(diff_runs(one, other)["code"]["code.diff"])) == 2, "as long, but not the same"
     (other.path / "code.diff").write_text("-a\n+b\n")
-    assert difference(one, other)["code"] == {}
+    assert diff_runs(one, other)["code"] == {}
 
 
 def test_a_run_is_removed_as_a_whole_unless_it_is_running(outputs):
-    remove([outputs / "runs" / "a"])
+    remove_runs([outputs / "runs" / "a"])
     assert [path.name for path in (outputs / "runs").iterdir()] == ["b"]
     record = RunRecord(outputs / "runs" / "b")
     record.start()
-    with pytest.raises(RunError, match=r"b is still running, as process \d+"):
-        remove([record.path])
+    with pytest.raises(RunError, match=r"b is still running \(process \d+"):
+        remove_runs([record.path])
     assert json.loads((record.path / "run.json").read_text())["status"] == "running"
     with pytest.raises(RunError, match="is not a run folder"):
-        remove([outputs / "sweeps"])
-    assert len(names(find([outputs]))) == 4
+        remove_runs([outputs / "sweeps"])
+    assert len(names(find_runs([outputs]))) == 4
 
 
 def test_of_several_runs_all_are_removed_or_none(outputs):
     one, running = (RunRecord(outputs / "runs" / name) for name in ("a", "b"))
     running.start()
-    with pytest.raises(RunError, match="stop it first; nothing deleted"):
-        remove([one.path, running.path], force=True)
+    with pytest.raises(RunError, match="stop it first; nothing was deleted"):
+        remove_runs([one.path, running.path], force=True)
     assert one.path.exists()
     running.update(host="a-machine-that-is-gone")
-    with pytest.raises(RunError, match="or delete it with --force if it is gone; nothing deleted"):
-        remove([one.path, running.path])
+    with pytest.raises(RunError, match="or give --force if that machine is gone; nothing was deleted"):
+        remove_runs([one.path, running.path])
     assert one.path.exists()
-    remove([one.path, running.path, f"{one.path}/"], force=True)
+    remove_runs([one.path, running.path, f"{one.path}/"], force=True)
     assert list((outputs / "runs").iterdir()) == []
 
 
@@ -306,5 +306,5 @@ def test_what_a_killed_deletion_left_is_deleted_by_the_next(outputs):
     runs = outputs / "runs"
     for name in ("a", "x"):
         (runs / f".{name}.removed" / "inside").mkdir(parents=True)
-    remove([runs / "a"])
+    remove_runs([runs / "a"])
     assert [path.name for path in runs.iterdir()] == ["b"]

@@ -104,7 +104,7 @@ def test_no_trial_is_begun_that_the_time_left_does_not_let_come_to_its_first_ste
 
 def test_a_sweep_without_time_for_another_trial_stops_between_two(make_trial, small, monkeypatch):
     trials = [make_trial(seed, trainer=replace(small.trainer, max_time="1m")) for seed in range(3)]
-    monkeypatch.setattr(launch.provenance, "command_began", lambda: time.time() - 55)
+    monkeypatch.setattr(launch.provenance, "process_started_at", lambda: time.time() - 55)
     carried_out, told = [], []
 
     def carry_out_one(trial, time_from):

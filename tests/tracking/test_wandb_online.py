@@ -253,7 +253,7 @@ def test_a_run_of_a_machine_that_is_gone_is_pushed_when_that_is_said(tmp_path, c
 def test_syncing_what_is_no_run_says_so(tmp_path):
     done = sync(tmp_path / "none")
     assert done.returncode == 2
-    assert done.stderr == f"vitrine: {tmp_path / 'none'} is no folder\n"
+    assert done.stderr == f"vitrine: {tmp_path / 'none'} is not a folder\n"
     assert "0 to push" in sync(tmp_path).stdout
 
 

@@ -23,7 +23,7 @@ from vitrine.config.keys import keys, keys_where, owner, without_none
 from vitrine.config.schema import EvalConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
-from vitrine.redact import TOLD, hide, holds_secret, names_secret
+from vitrine.redact import SECRET_PROBLEM, contains_secret, is_secret_name, redact
 from vitrine.text import nearest
 
 _HYDRA = ("hydra", "hydra/")
@@ -45,8 +45,10 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
     for argument in arguments:
         name, _, value = argument.partition("=")
         tokens = name.startswith("model.")  # those of images
-        if holds_secret(argument) or (names_secret(name) and value and not tokens and name.lstrip("+~") not in known):
-            faults.append(Fault(hide(name), "", TOLD))
+        if contains_secret(argument) or (
+            is_secret_name(name) and value and not tokens and name.lstrip("+~") not in known
+        ):
+            faults.append(Fault(redact(name), "", SECRET_PROBLEM))
             continue
         try:
             override = parser.parse_override(argument)

@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
-from vitrine.runs.registry import Broken, Entry, find
+from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
 
 _TYPED = re.compile(r"[+~]{0,2}([\w./@]+)=(.*)", re.DOTALL)
 _NEXT_WORD = re.compile(r",(?=[+~]{0,2}[\w./@]+=)")
@@ -102,19 +102,19 @@ def gather(paths: Iterable[str | Path]) -> Gathered:
     Raises:
         RunError: there is no run at one of the paths.
     """
-    found: dict[Path, Entry | Broken] = {}
+    found: dict[Path, RunEntry | UnreadableRun] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             RunRecord.open(path)  # says what is nearest
-        listed = find([path])
-        inside: list[Entry | Broken] = [*listed.entries, *listed.broken]
+        listed = find_runs([path])
+        inside: list[RunEntry | UnreadableRun] = [*listed.entries, *listed.unreadable]
         if not inside:
             raise RunError(f"there is no run in {path}: no run.json in it or below it")
         found |= {one.path.resolve(): one for one in inside}
     runs, damaged = [], []
     for one in found.values():
         try:
-            if isinstance(one, Broken):
+            if isinstance(one, UnreadableRun):
                 raise RunError(one.problem)
             runs.append(read(one))
         except RunError as error:
@@ -122,7 +122,7 @@ def gather(paths: Iterable[str | Path]) -> Gathered:
     return Gathered(sorted(runs, key=lambda run: (run.started, run.name)), damaged)
 
 
-def read(entry: Entry) -> Run:
+def read(entry: RunEntry) -> Run:
     """A run as it was found, with all that its folder has if it is finished; of others the status is enough.
 
     Raises:

@@ -4,7 +4,7 @@ from typing import Any
 
 from vitrine.compare.load import Gathered, Run, typed
 from vitrine.errors import RunError, first_line
-from vitrine.runs.flatten import flat
+from vitrine.runs.flatten import flatten
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # all others ended before their time
 SPEED = "images_per_second"
@@ -39,7 +39,7 @@ def read(run: Any) -> Run:
     """
     from vitrine.tracking.wandb_keys import FACTS  # with it comes wandb
 
-    config = flat({key: value for key, value in run.config.items() if not key.startswith("_")})
+    config = flatten({key: value for key, value in run.config.items() if not key.startswith("_")})
     summary = {key: value for key, value in run.summary_metrics.items() if not key.startswith("_")}
     facts = {key: summary[key] for key in FACTS if key in summary}
     if facts:  # else it is a value of the last epoch

@@ -11,7 +11,7 @@ from vitrine.config.fields import choice, faults, number, setting
 from vitrine.config.model import ViTConfig, vit_faults
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
-from vitrine.redact import TOLD, secrets_in
+from vitrine.redact import SECRET_PROBLEM, secret_keys
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -333,7 +333,7 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
     found = vit_faults(config.model, "model.")
     found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
-    found += [Fault(key, "", TOLD) for key in secrets_in(asdict(config))]
+    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(asdict(config))]
     broken = {fault.key for fault in found}
     data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
 

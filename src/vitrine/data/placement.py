@@ -7,7 +7,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.data import memory
 from vitrine.data.datasets import ImageDataset
 from vitrine.data.decode import ImageFiles
-from vitrine.runs.provenance import cores
+from vitrine.runs.provenance import available_cores
 from vitrine.text import file_size, plural
 
 # Share of the free memory that images may take. On the host less than half, as splitting off validation images copies
@@ -61,7 +61,7 @@ def choose_placement(
     size, requested = file_size(total), f", as data.storage={config.storage} requests"
     each = " in each rank" if ranks > 1 else ""
     if isinstance(dataset.train.images, ImageFiles):
-        workers = config.workers or max(1, min(MAX_WORKERS, cores() // ranks))
+        workers = config.workers or max(1, min(MAX_WORKERS, available_cores() // ranks))
         reason = requested if config.storage == "disk" else f" exceeds the {file_size(budget)} of memory for images"
         return Placement("disk", workers, f"streamed from disk by {plural(workers, 'worker')}{each}: {size}{reason}")
     free = memory.device_memory(accelerator, ranks)

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: writing, finding and reading it back. Imports no torch."""
+"""What a run leaves on disk: write it, find it, read it. Does not import torch."""
 
 from vitrine.runs.metrics import MetricsFile
 from vitrine.runs.record import RunRecord

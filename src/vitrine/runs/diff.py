@@ -1,27 +1,28 @@
-"""What is not the same in two runs: configuration, code, versions, machine; and what came out."""
+"""Differences between two runs: configuration, data, code, versions, machine and metrics."""
 
 import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from vitrine.config.sweep import facts_of
-from vitrine.runs.flatten import flat
+from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
+from vitrine.text import plural
 
 HARDWARE = ("device", "processes", "precision", "attention_kernel", "compiled")
 DATA = ("images", "validation", "storage")
 
 
-def difference(one: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """By section, the keys whose values differ, each with both values; None stands for what a run has not.
+def diff_runs(run: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return, by section, the keys whose values differ, with both values; ``None`` if a run lacks the key.
 
-    The sections are ``config``, ``data``, ``code``, ``versions``, ``machine``, and ``metrics`` for what came out.
+    The sections are ``config``, ``data``, ``code``, ``versions``, ``machine`` and ``metrics``.
 
     Raises:
-        RunError: a record can't be read.
+        RunError: a record cannot be read.
     """
-    ours, theirs = _sections(one), _sections(other)
-    return {name: _differing(ours[name], theirs[name]) for name in ours}
+    sections, other_sections = _sections(run), _sections(other)
+    return {name: _differing(sections[name], other_sections[name]) for name in sections}
 
 
 def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
@@ -36,15 +37,15 @@ def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    ours, theirs = flat(one), flat(other)
-    return {key: (ours.get(key), theirs.get(key)) for key in ours | theirs if ours.get(key) != theirs.get(key)}
+def _differing(section: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    values, others = flatten(section), flatten(other)
+    return {key: (values.get(key), others.get(key)) for key in values | others if values.get(key) != others.get(key)}
 
 
 def _patch(record: RunRecord) -> dict[str, str]:
-    """What the code had that its commit had not, in a word."""
+    """Size and hash of code.diff, the uncommitted changes of the code."""
     try:
         patch = (record.path / "code.diff").read_bytes()
     except OSError:
         return {}
-    return {"code.diff": f"{len(patch.splitlines())} lines, {hashlib.sha256(patch).hexdigest()[:8]}"}
+    return {"code.diff": f"{plural(len(patch.splitlines()), 'line')}, {hashlib.sha256(patch).hexdigest()[:8]}"}

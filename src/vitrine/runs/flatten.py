@@ -1,15 +1,15 @@
-"""Nested values as a flat mapping, as tables need them."""
+"""Nested configurations as flat mappings with dotted keys."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
-    found: dict[str, Any] = {}
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under dotted keys; an empty section stays a value, ``{}``."""
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat

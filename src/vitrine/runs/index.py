@@ -1,8 +1,8 @@
-"""What run folders say, kept beside them in ``.runs.sqlite``, so that thousands are listed quickly. Imports no torch.
+"""An index of run folders, ``.runs.sqlite``, so that thousands of runs are listed quickly. Does not import torch.
 
-The folders are the truth. The file can be deleted at any time: each listing looks at every folder again and reads those
-anew whose files have another time or size. Without a place to write it, listing works all the same, more slowly. Paths
-in it are relative, so that a folder of runs can be moved as a whole.
+The index is a cache: it can be deleted at any time. Each listing checks every folder, and reads those again whose files
+changed their time or size. Without permission to write the index, listing works, more slowly. Paths in it are relative,
+so that a folder of runs can be moved.
 """
 
 import json
@@ -15,52 +15,59 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrine.errors import RunError
-from vitrine.runs.flatten import flat
+from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"
 VERSION = 1
-SOURCES = ("run.json", "config.yaml", "metrics.json")  # what the index is made of
-LEFT_BEHIND = ("checkpoints", "config.yaml", "metrics.csv")  # by these a run folder without its run.json is known
+SOURCES = ("run.json", "config.yaml", "metrics.json")  # files that the index is built from
+RUN_FILES = ("checkpoints", "config.yaml", "metrics.csv")  # mark a run folder that lost its run.json
 STORED = (
     *("started", "ended", "group", "varies", "like", "tags", "error", "host", "device", "processes", "precision"),
     *("parameters", "flops_per_image", "epochs", "validation"),
 )
-KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts that the index has; status apart
+KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts in the index, beside the status
 
 Signature = tuple[int, ...]
 
 
-def listed(root: Path) -> Iterator[tuple[str, "Row", Callable[[], str]]]:
-    """The runs under one folder, from its index as far as that is still true.
+def index_runs(root: Path) -> Iterator[tuple[str, "IndexedRun", Callable[[], str]]]:
+    """Iterate over the runs under a folder, from its index where that is up to date.
 
     Yields:
-        Its path in the folder, what is known of it, and what gives its configuration as JSON: most lists need none.
+        The run's path relative to ``root``, its entry, and a function that returns its configuration as JSON.
     """
-    seen = dict(_folders(str(root)))
+    seen = dict(_run_folders(str(root)))
     index = _Index(root)
-    known = index.rows()
-    fresh: dict[str, Row] = {}
+    known = index.runs()
+    fresh: dict[str, IndexedRun] = {}
     for name, signature in seen.items():
         if name in known and known[name].signature == signature:
             continue
         if (row := _read(root / name, signature)) is not None:
             fresh[name] = row
-    gone = [name for name in known if name not in seen]
-    if (fresh or gone) and "." not in seen:  # a run folder needs no index inside it
-        index.replace(fresh, gone)
+    deleted = [name for name in known if name not in seen]
+    if (fresh or deleted) and "." not in seen:  # a run folder gets no index
+        index.update(fresh, deleted)
     for name in seen:
         row = fresh.get(name) or known.get(name)
-        if row is not None:  # else deleted while it was read
+        if row is not None:  # otherwise deleted while it was read
             yield name, row, partial(_configuration, index, fresh, name)
 
 
-def _configuration(index: "_Index", fresh: Mapping[str, "Row"], name: str) -> str:
+def _configuration(index: "_Index", fresh: Mapping[str, "IndexedRun"], name: str) -> str:
     return fresh[name].config if name in fresh else index.configs.get(name, "{}")
 
 
-class Row(NamedTuple):
-    """What the index has of a run: facts and metrics, the flat configuration, and why it can't be read, if it can't."""
+class IndexedRun(NamedTuple):
+    """A run in the index.
+
+    Attributes:
+        signature: times and sizes of its files.
+        brief: facts and final metrics, as JSON.
+        problem: why it cannot be read; empty if it can.
+        config: the flat configuration, as JSON.
+    """
 
     signature: Signature
     brief: str
@@ -68,23 +75,23 @@ class Row(NamedTuple):
     config: str = ""
 
 
-def _read(path: Path, signature: Signature) -> Row | None:
+def _read(path: Path, signature: Signature) -> IndexedRun | None:
     record = RunRecord(path)
     try:
         facts = record.facts
         if "status" not in facts:
-            raise RunError(f"{path / 'run.json'} does not say what became of the run")
+            raise RunError(f"{path / 'run.json'} has no status")
         kept = {name: facts[name] for name in ("status", *KEPT) if facts.get(name) is not None}
         started = (path / "config.yaml").exists() or facts["status"] == "finished"
-        config = flat(record.config) if started else {}  # it may have failed before it wrote one
+        config = flatten(record.config) if started else {}  # it may have failed before writing it
         brief = json.dumps([kept, record.metrics], default=str)
-        return Row(signature, brief, "", json.dumps(config, default=str))
+        return IndexedRun(signature, brief, "", json.dumps(config, default=str))
     except RunError as error:
-        return Row(signature, "", str(error)) if path.is_dir() else None
+        return IndexedRun(signature, "", str(error)) if path.is_dir() else None
 
 
-def _folders(root: str) -> Iterator[tuple[str, Signature]]:
-    """Run folders under ``root``, by their path in it, each with the times and sizes of its files."""
+def _run_folders(root: str) -> Iterator[tuple[str, Signature]]:
+    """Run folders under ``root`` by their relative path, each with the times and sizes of its files."""
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -92,10 +99,9 @@ def _folders(root: str) -> Iterator[tuple[str, Signature]]:
         if not signature[0]:
             with suppress(OSError), os.scandir(folder) as inside:
                 children = list(inside)
-                if not any(one.name in LEFT_BEHIND for one in children):
-                    waiting += [
-                        one.path for one in children if one.is_dir(follow_symlinks=False) and one.name[0] != "."
-                    ]
+                if not any(child.name in RUN_FILES for child in children):
+                    folders = (child for child in children if child.is_dir(follow_symlinks=False))
+                    waiting += [child.path for child in folders if child.name[0] != "."]
                     continue
         yield os.path.relpath(folder, root), signature
 
@@ -104,7 +110,7 @@ def _signature(folder: str) -> Signature:
     found: list[int] = []
     for name in SOURCES:
         try:
-            stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - three for each of ten thousand runs
+            stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - pathlib is too slow for 10,000 runs
             found += [stat.st_mtime_ns, stat.st_size]
         except OSError:
             found += [0, 0]
@@ -112,49 +118,49 @@ def _signature(folder: str) -> Signature:
 
 
 class _Index:
-    """The file that remembers. Whatever is wrong with it, it is made anew or done without."""
+    """The index file. If it is damaged, it is rebuilt; if it cannot be written, it is ignored."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / INDEX
 
-    def rows(self) -> dict[str, Row]:
-        """What is remembered but for the configurations, by each run's path in the root."""
-        found = self._ask("SELECT name, signature, brief, problem FROM runs")
-        return {name: Row(tuple(map(int, signature.split())), *row) for name, signature, *row in found}
+    def runs(self) -> dict[str, IndexedRun]:
+        """Return the runs by their path relative to the root, without their configurations."""
+        found = self._query("SELECT name, signature, brief, problem FROM runs")
+        return {name: IndexedRun(tuple(map(int, signature.split())), *row) for name, signature, *row in found}
 
     @cached_property
     def configs(self) -> dict[str, str]:
-        """The remembered configurations."""
-        return dict(self._ask("SELECT name, config FROM runs"))
+        """Configurations as JSON, by the runs' paths."""
+        return dict(self._query("SELECT name, config FROM runs"))
 
-    def _ask(self, question: str) -> list[Any]:
+    def _query(self, query: str) -> list[Any]:
         try:
             with closing(sqlite3.connect(f"file:{_quoted(self._path)}?mode=ro", uri=True)) as index:
                 (version,) = index.execute("PRAGMA user_version").fetchone()
-                return index.execute(question).fetchall() if version == VERSION else []
+                return index.execute(query).fetchall() if version == VERSION else []
         except sqlite3.Error:
             return []
 
-    def replace(self, rows: Mapping[str, Row], gone: Iterable[str]) -> None:
-        """Remember ``rows``, and forget those that are ``gone``."""
+    def update(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
+        """Store ``runs``, and remove those that were ``deleted``."""
         try:
-            self._write(rows, gone)
+            self._write(runs, deleted)
         except (sqlite3.OperationalError, UnicodeEncodeError):
-            return  # a folder that is not ours to write to, another listing that writes now, a name that is no text
+            return  # a read-only folder, another process that writes now, or a path that is not valid Unicode
         except sqlite3.DatabaseError:
             with suppress(OSError, sqlite3.Error):
                 self._path.unlink()
-                self._write(rows, gone)
+                self._write(runs, deleted)
 
-    def _write(self, rows: Mapping[str, Row], gone: Iterable[str]) -> None:
+    def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
         with closing(sqlite3.connect(self._path)) as index, index:
             if index.execute("PRAGMA user_version").fetchone() != (VERSION,):
                 index.execute("DROP TABLE IF EXISTS runs")
                 columns = "name TEXT PRIMARY KEY, signature TEXT, brief TEXT, problem TEXT, config TEXT"
                 index.execute(f"CREATE TABLE runs ({columns})")
                 index.execute(f"PRAGMA user_version = {VERSION}")
-            written = [(name, " ".join(map(str, row.signature)), *row[1:]) for name, row in rows.items()]
-            index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in gone])
+            written = [(name, " ".join(map(str, run.signature)), *run[1:]) for name, run in runs.items()]
+            index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in deleted])
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", written)
 
 

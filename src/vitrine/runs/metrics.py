@@ -1,4 +1,4 @@
-"""metrics.csv as it is written while a run is trained."""
+"""metrics.csv, as it is written during training."""
 
 import csv
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from vitrine.runs.record import FIRST_COLUMNS, RunRecord
 
 
 class MetricsFile:
-    """metrics.csv of a run, appended to row by row. A column that appears later is added to the rows before.
+    """Append rows to the metrics.csv of a run. A new column is added to the earlier rows, too.
 
     Args:
-        record: the run; where it has the file, rows up to ``step`` are kept and later ones dropped, since a run that
-            goes on from a checkpoint makes them again.
-        step: optimiser steps done so far.
+        record: the run. If the file exists, rows up to ``step`` are kept; later rows are dropped, since a resumed run
+            writes them again.
+        step: optimiser steps completed.
     """
 
     def __init__(self, record: RunRecord, step: int = 0) -> None:
@@ -28,14 +28,14 @@ class MetricsFile:
 
     @property
     def seconds(self) -> float:
-        """Training time that the kept rows have seen."""
+        """Training time at the last row kept, in seconds."""
         return float(self._rows[-1]["seconds"]) if self._rows else 0.0
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Add a row; ``epoch``, ``step`` and ``seconds`` must be in it.
+        """Append a row, which must have ``epoch``, ``step`` and ``seconds``.
 
         Raises:
-            RunError: it can't be written, as on a full disk.
+            RunError: the file cannot be written, for example on a full disk.
         """
         self._rows.append(dict(row))
         try:

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: command, code, versions and machine."""
+"""Provenance of a run: command, code, package versions and machine."""
 
 import os
 import platform
@@ -10,22 +10,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vitrine.redact import hide
+from vitrine.redact import redact
 
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
 
-
-COMMAND = "VITRINE_COMMAND"  # of the environment: what was typed, in processes that a sweep has made
+COMMAND = "VITRINE_COMMAND"  # environment variable: the user's command, in processes that a sweep started
 
 
 def command() -> str:
-    """What was typed to start this process, or the sweep that made it, to be typed again; without any secret in it."""
-    # Quoting would change a secret that has a quote: it is hidden before.
-    return os.environ.get(COMMAND) or shlex.join(["python", *map(hide, sys.orig_argv[1:])])
+    """Return the shell command that started this process, or the sweep it belongs to, with secrets redacted."""
+    # Redact before quoting, which would change a secret that contains a quote.
+    return os.environ.get(COMMAND) or shlex.join(["python", *map(redact, sys.orig_argv[1:])])
 
 
-def command_began() -> float:
-    """When this process began, as ``time.time()`` gives it; now, where the system doesn't say, as only Linux does."""
+def process_started_at() -> float:
+    """Return when this process started, on the clock of ``time.time()``; outside Linux, the current time."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
@@ -34,7 +33,7 @@ def command_began() -> float:
 
 
 def versions() -> dict[str, str]:
-    """Python's version and that of each package that decides results; a package that is not there is left out."""
+    """Return the versions of Python and of the installed packages that affect results."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -44,25 +43,25 @@ def versions() -> dict[str, str]:
     return found
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
+def available_cores() -> int:
+    """Return the number of processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores that this process may use, memory in bytes, and operating system."""
+    """Return the processor's name, available cores, memory in bytes, and operating system."""
     return {
         "processor": _processor(),
-        "cores": cores(),
+        "cores": available_cores(),
         "memory": _memory(),
         "system": platform.platform(),
     }
 
 
-def code() -> tuple[dict[str, Any], str]:
-    """The commit that vitrine runs from, and the difference of the working tree to it (empty where there is none).
+def code_state() -> tuple[dict[str, Any], str]:
+    """Return the commit that vitrine runs from, and the diff of the working tree against it (empty if clean).
 
-    Files that git does not track are named, not shown. Outside a git checkout all is empty.
+    Untracked files are listed by name only. Outside a git checkout, both are empty.
     """
     source = Path(__file__).parents[3]
     if not (source / ".git").exists():
@@ -73,9 +72,8 @@ def code() -> tuple[dict[str, Any], str]:
     new = _git(source, "ls-files", "--others", "--exclude-standard", *places)
     if commit is None or difference is None or new is None:
         return {}, ""
-    return {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}, hide(
-        difference
-    )
+    facts = {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}
+    return facts, redact(difference)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -84,7 +82,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
             encoding="utf-8",
-            errors="replace",  # a file in another encoding is no reason to stop
+            errors="replace",  # a file may be in another encoding
             timeout=20,
             check=True,
         )

@@ -1,24 +1,24 @@
-"""The folder that a run leaves, written and read back. No torch here: thousands of runs are listed quickly.
+"""The folder of a run: write it, read it. Does not import torch, so that thousands of runs are listed quickly.
 
 ::
 
     outputs/runs/2026-01-31_12-00-00_digits-192x12-p2-sincos2d-s0_3f9a/
-        config.yaml       every value the run was made with, resolved
+        config.yaml       the resolved configuration
         run.json          id, status, command, code, versions, machine, times, sizes
-        code.diff         what the code had that its commit had not; only where there was such a difference
+        code.diff         uncommitted changes of the code; only if there were any
         metrics.csv       a row per logged step and epoch
         metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
         predictions.npz   test logits (float32) and labels (int64)
         curves.png        loss and accuracy over the epochs
-        confusion.png     test labels against predictions
-        attention.png     a few images, and where the model looks
+        confusion.png     confusion matrix of the test images
+        attention.png     attention rollout on a few images
         checkpoints/      best.ckpt, last.ckpt
 
-``run.json``'s ``status`` is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
-or ``pruned``: stopped by a search, after the epoch that ``error`` names. Every file but metrics.csv is replaced whole
-(:mod:`vitrine.files`), so a crash leaves the old or the new one; metrics.csv grows by whole rows, and a row cut short
-by a crash is dropped when the run goes on. A process that is killed cannot say so: its run still reads ``running``, and
-:attr:`RunRecord.status` tells that no such process is there any more.
+The ``status`` in run.json is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
+or ``pruned``: stopped by a search, after the epoch that ``error`` names. Files are replaced atomically
+(:mod:`vitrine.files`), so a crash leaves the old or the new version. Only metrics.csv is appended to, row by row; a row
+that a crash cut short is dropped when the run is resumed. A killed process leaves ``running`` in run.json;
+:attr:`RunRecord.status` checks whether the process still exists.
 """
 
 import csv
@@ -37,47 +37,47 @@ import yaml
 
 from vitrine.errors import Interrupted, Pruned, RunError, first_line
 from vitrine.files import write_text
-from vitrine.redact import hide
+from vitrine.redact import redact
 from vitrine.text import did_you_mean, nearest
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's reads a configuration in a tenth of the time
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run folder. ``RunRecord(path)`` trusts the path; :meth:`open` checks it, :meth:`create` makes a new one."""
+    """A run folder. ``RunRecord(path)`` does not check the path; :meth:`open` does; :meth:`create` makes one."""
 
     path: Path
 
     @classmethod
-    def create(cls, parent: Path, word: str) -> "RunRecord":
-        """Make a new folder under ``parent``, its name unique also among runs that start in the same second.
+    def create(cls, parent: Path, label: str) -> "RunRecord":
+        """Make a new folder under ``parent``, named by time, label and random digits.
 
         Raises:
             RunError: the folder cannot be made.
         """
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        path = parent / f"{stamp}_{word}_{secrets.token_hex(2)}"
+        path = parent / f"{stamp}_{label}_{secrets.token_hex(2)}"
         try:
             (path / "checkpoints").mkdir(parents=True)
         except FileExistsError:
             if path.is_dir():
-                return cls.create(parent, word)
-            raise RunError(f"cannot make the run folder {path}: there is a file in its way") from None
+                return cls.create(parent, label)
+            raise RunError(f"cannot make the run folder {path}: a file of that name exists") from None
         except OSError as error:
             raise RunError(f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR") from None
         return cls(path)
 
     @classmethod
     def at(cls, path: Path) -> "RunRecord":
-        """Make the folder ``path`` itself.
+        """Make a run folder at ``path``.
 
         Raises:
-            RunError: it cannot be made, or there is a run in it.
+            RunError: the folder cannot be made, or already holds a run.
         """
         if (path / "run.json").exists():
-            raise RunError(f"there is a run in {path} already")
+            raise RunError(f"{path} already holds a run")
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -86,47 +86,47 @@ class RunRecord:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunRecord":
-        """The run at ``path``.
+        """Open the run at ``path``.
 
         Raises:
             RunError: there is no run at ``path``, or its run.json cannot be read.
         """
         path = Path(path)
         if not (path / "run.json").is_file():
-            kind = "is not a run folder: it has no run.json" if path.is_dir() else "is no folder"
-            raise RunError(f"{path} {kind}{_neighbour(path)}")
+            kind = "is not a run folder: it has no run.json" if path.is_dir() else "is not a folder"
+            raise RunError(f"{path} {kind}{_nearest_run_hint(path)}")
         record = cls(path)
         _ = record.facts
         return record
 
     @property
     def name(self) -> str:
-        """The folder's own name, unique among runs."""
+        """The folder's name, unique among runs."""
         return self.path.name
 
     @property
     def last(self) -> Path:
-        """The checkpoint of the last step that was saved: all that is needed to go on."""
+        """The checkpoint to resume from, of the last step saved."""
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
     def best(self) -> Path:
-        """The checkpoint of the epoch that was best on validation."""
+        """The checkpoint of the best epoch on the validation split."""
         return self.path / "checkpoints" / "best.ckpt"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What run.json says."""
+        """The content of run.json."""
         return self._json("run.json")
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Final metrics; empty for a run that did not come to its end."""
+        """Final metrics; empty for a run that is not finished."""
         return self._json("metrics.json") if self.facts.get("status") == "finished" else {}
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration as it was resolved, as plain values."""
+        """The resolved configuration, as nested plain values."""
         try:
             values = yaml.load((self.path / "config.yaml").read_text(encoding="utf-8"), LOADER)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -137,27 +137,28 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """As in run.json, but that a run is ``interrupted``, too, whose process was killed."""
+        """The status in run.json, but ``interrupted`` for a ``running`` run whose process is gone."""
         return status_of(self.facts)
 
     def has_ended(self, *, force: bool = False) -> bool:
-        """Whether nobody writes the run any more.
+        """Whether no process writes to the run any more.
 
-        One that reads as running on another machine, which may be gone, is taken for running; by ``force`` it is not.
+        A run with status ``running`` on another machine counts as running, unless ``force`` is given: that machine may
+        be gone.
         """
         elsewhere = self.facts.get("host") != socket.gethostname()
         return self.status != "running" or (force and elsewhere)
 
     def history(self) -> list[dict[str, float]]:
-        """metrics.csv, a dict per row with the columns that the row has a value for. Incomplete rows are left out.
+        """Return metrics.csv as a dict per row, without the columns that are empty there. Incomplete rows are skipped.
 
         Raises:
-            RunError: it is damaged, or can't be read.
+            RunError: the file is damaged, or cannot be read.
         """
         path = self.path / "metrics.csv"
         try:
             text = path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]  # a last line without its end may lack digits, too
+            whole = text[: text.rfind("\n") + 1]  # an incomplete last line may lack digits, too
             rows = csv.reader(whole.splitlines())
             header = next(rows, list(FIRST_COLUMNS))
             if missing := [name for name in FIRST_COLUMNS if name not in header]:
@@ -178,22 +179,22 @@ class RunRecord:
         self.write("run.json", json.dumps(known | facts, indent=2) + "\n")
 
     def start(self) -> None:
-        """Mark the run as running, in this process, and clear away what a killed one had half written."""
+        """Mark the run as running in this process, and delete temporary files that a killed process left."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         process = {"host": socket.gethostname(), "pid": os.getpid(), "process": _process_start()}
         self.update(status="running", error=None, reason=None, **process)
 
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
-        """Mark the run as ``finished``, ``failed`` or ``pruned`` (by ``error``), ``interrupted`` (for ``reason``)."""
-        self.update(status=status, error=error and hide(error), reason=reason, ended=now())
+        """Set the final status: ``finished``, ``failed`` or ``pruned`` (``error``), ``interrupted`` (``reason``)."""
+        self.update(status=status, error=error and redact(error), reason=reason, ended=now())
 
-    def end_by(self, error: BaseException | None) -> str:
-        """Mark the run as what ``error`` made of it, which may be none; gives the status."""
+    def end_with(self, error: BaseException | None) -> str:
+        """Set the final status that follows from ``error`` (``None``: finished), and return it."""
         if error is None:
             self.end("finished")
             return "finished"
-        if isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit)):  # Lightning makes a SystemExit of Ctrl-C
+        if isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit)):  # Lightning turns Ctrl-C into SystemExit
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
             self.end("interrupted", reason=kind.reason)
             return "interrupted"
@@ -204,7 +205,7 @@ class RunRecord:
         return "failed"
 
     def write_config(self, values: Mapping[str, Any]) -> None:
-        """Write config.yaml; ``values`` are plain."""
+        """Write config.yaml from nested plain values."""
         self.write("config.yaml", yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
@@ -212,10 +213,10 @@ class RunRecord:
         self.write("metrics.json", json.dumps(dict(metrics), indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the folder, whole or not at all.
+        """Write a file of the folder, atomically.
 
         Raises:
-            RunError: it can't be written, as on a full disk.
+            RunError: the file cannot be written, for example on a full disk.
         """
         try:
             write_text(self.path / name, text)
@@ -229,12 +230,12 @@ class RunRecord:
         except (OSError, ValueError) as error:
             raise RunError(f"cannot read {path}: {error}") from None
         if not isinstance(values, dict):
-            raise RunError(f"{path} does not hold a record")
+            raise RunError(f"{path} does not hold a JSON object")
         return values
 
 
 def status_of(facts: Mapping[str, Any]) -> str:
-    """What became of a run, from what its run.json says: a running one whose process is gone is ``interrupted``."""
+    """Return the status of a run from its run.json: ``interrupted`` for a ``running`` run whose process is gone."""
     status = str(facts.get("status"))
     if status == "running" and facts.get("host") == socket.gethostname() and not _alive(facts.get("pid"), facts):
         return "interrupted"
@@ -242,27 +243,27 @@ def status_of(facts: Mapping[str, Any]) -> str:
 
 
 def now() -> str:
-    """The time as an ISO 8601 string in UTC, to the second."""
+    """Return the current time in UTC as an ISO 8601 string, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def check_writable(folder: Path) -> None:
-    """Raise RunError where a run folder could not be made under ``folder``; tries it, and leaves nothing."""
+    """Raise RunError if a run folder cannot be made under ``folder``. Leaves nothing behind."""
     folder = folder.absolute()
     try:
         ancestor = next(path for path in (folder, *folder.parents) if path.exists())
     except PermissionError:
-        raise RunError(f"{folder} cannot be reached: a folder above it may not be entered") from None
+        raise RunError(f"cannot reach {folder}: no permission to enter a parent folder") from None
     if not ancestor.is_dir():
-        raise RunError(f"{ancestor} is a file, not a folder for runs")
+        raise RunError(f"{ancestor} is a file, not a folder")
     try:
         tempfile.TemporaryDirectory(dir=ancestor).cleanup()
     except OSError as error:
-        raise RunError(f"{ancestor} cannot be written to: {error.strerror}") from None
+        raise RunError(f"cannot write to {ancestor}: {error.strerror}") from None
 
 
 def _process_start() -> str:
-    """When this process started, in a form that tells it from a later one with the same number."""
+    """Start time of this process, which distinguishes it from a later process with the same id."""
     stat = _stat(os.getpid())
     return stat[19] if stat else ""
 
@@ -273,29 +274,29 @@ def _alive(pid: Any, facts: Mapping[str, Any]) -> bool:
     except (ProcessLookupError, TypeError, ValueError):
         return False
     except PermissionError:
-        pass  # there is such a process, of somebody else
+        pass  # the process exists, and belongs to another user
     stat = _stat(pid)
     if stat is None:
         return True
-    ended = stat[0] in "ZX"  # dead, but its parent has not asked how it ended
+    ended = stat[0] in "ZX"  # a zombie
     return not ended and facts.get("process") in ("", None, stat[19])
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What the system says of a process, from its state on (proc(5)); None where it says nothing."""
+    """Fields of ``/proc/PID/stat`` from the state on (proc(5)); ``None`` if there is no such file."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
 
 
-def _neighbour(path: Path) -> str:
-    """A hint at the nearest run folder: inside a folder of runs the newest, else the one with nearly this name."""
+def _nearest_run_hint(path: Path) -> str:
+    """A hint at a run folder: the newest one inside ``path``, or the one beside it with the most similar name."""
     try:
         if path.is_dir():
-            runs = sorted(one.parent for one in path.glob("**/run.json"))
+            runs = sorted(file.parent for file in path.glob("**/run.json"))
             return f"; the newest run in it is {runs[-1]}" if runs else ""
-        names = [one.name for one in path.absolute().parent.iterdir() if (one / "run.json").exists()]
+        names = [folder.name for folder in path.absolute().parent.iterdir() if (folder / "run.json").exists()]
     except OSError:
         return ""
     match = nearest(path.name, names)

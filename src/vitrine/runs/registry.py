@@ -1,4 +1,4 @@
-"""Lists of runs: found in folders, chosen by any column, the best of them, and deleted. Imports no torch."""
+"""Find runs in folders, filter them by any column, select the best, delete them. Does not import torch."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.errors import RunError
-from vitrine.runs.index import STORED, listed
+from vitrine.runs.index import STORED, index_runs
 from vitrine.runs.record import RunRecord, status_of
 from vitrine.text import did_you_mean, nearest
 
@@ -22,33 +22,33 @@ FACTS = ("path", "run", "status", *STORED, "commit")  # columns that run.json gi
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run, as far as lists need it.
+class RunEntry:
+    """A run in a list.
 
     Attributes:
         path: the run folder.
-        facts: what run.json says, without what is bulky.
-        metrics: final metrics; empty for a run that did not come to its end.
-        stored: gives the configuration, flat, as JSON: most lists need none.
+        facts: the content of run.json, without its large values.
+        metrics: final metrics; empty for a run that is not finished.
+        read_config: returns the flat configuration as JSON; called only where a list needs it.
     """
 
     path: Path
     facts: Mapping[str, Any]
     metrics: Mapping[str, float]
-    stored: Callable[[], str]
+    read_config: Callable[[], str]
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration, flat: ``{"model.depth": 6, ...}``."""
-        return json.loads(self.stored())
+        """The flat configuration: ``{"model.depth": 6, ...}``."""
+        return json.loads(self.read_config())
 
     @cached_property
     def status(self) -> str:
-        """As :attr:`RunRecord.status`."""
+        """The status, see :attr:`RunRecord.status`."""
         return status_of(self.facts)
 
     def value(self, column: str) -> Any:
-        """What the run has under the full name of a column; None where it has nothing."""
+        """Return the value of a column, given by its full name; ``None`` if the run has none."""
         match column:
             case "path" | "run":
                 return str(self.path) if column == "path" else self.path.name
@@ -62,130 +62,130 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A folder that should be a run and can't be read, and why."""
+class UnreadableRun:
+    """A run folder that cannot be read, and why."""
 
     path: Path
     problem: str
 
 
 @dataclass(frozen=True)
-class Found:
-    """The runs under some folders, the earliest first, and the folders that had to be skipped."""
+class RunList:
+    """Runs in the order they were started, and the run folders that cannot be read."""
 
-    entries: list[Entry]
-    broken: list[Broken]
+    entries: list[RunEntry]
+    unreadable: list[UnreadableRun]
 
     @cached_property
     def columns(self) -> list[str]:
-        """The full name of every column: facts, final metrics, configuration."""
+        """Full names of all columns: facts, final metrics, configuration keys."""
         config = dict.fromkeys(key for entry in self.entries for key in entry.config)
         return [*FACTS, *dict.fromkeys(name for entry in self.entries for name in entry.metrics), *config]
 
-    def column(self, word: str) -> str:
-        """The full name of a column from its name, its group's (``data``) or its last part (``lr``).
+    def column(self, name: str) -> str:
+        """Return the full name of a column from its full name, its config group (``data``) or its last part (``lr``).
 
         Raises:
-            RunError: there is no such column, or several end so.
+            RunError: there is no such column, or several match.
         """
-        if word in FACTS:
-            return word
+        if name in FACTS:
+            return name
         columns = self.columns
-        for name in (word, f"{word}.name"):
-            if name in columns:
-                return name
-        ending = [name for name in columns if name.rpartition(".")[2] == word]
-        if len(ending) == 1:
-            return ending[0]
-        if ending:
-            raise RunError(f"{word} may be {' or '.join(ending)}")
-        last = {name.rpartition(".")[2]: name for name in reversed(columns)}
-        match = last.get(nearest(word, last), "") or nearest(word, columns)
-        raise RunError(f"no run has a column {word}{did_you_mean(match)}")
+        for full_name in (name, f"{name}.name"):
+            if full_name in columns:
+                return full_name
+        matches = [column for column in columns if column.rpartition(".")[2] == name]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise RunError(f"{name} is ambiguous: {' or '.join(matches)}")
+        by_last_part = {column.rpartition(".")[2]: column for column in reversed(columns)}
+        match = by_last_part.get(nearest(name, by_last_part), "") or nearest(name, columns)
+        raise RunError(f"no run has a column {name}{did_you_mean(match)}")
 
-    def where(self, column: str, words: str) -> "Found":
-        """Only the runs that have one of ``words``, separated by commas, under ``column``."""
-        name, allowed = self.column(column), words.split(",")
-        return Found([one for one in self.entries if _is_one_of(one.value(name), allowed)], self.broken)
+    def where(self, column: str, values: str) -> "RunList":
+        """Return the runs whose value in ``column`` is among the comma-separated ``values``."""
+        name, allowed = self.column(column), values.split(",")
+        return RunList([run for run in self.entries if _matches(run.value(name), allowed)], self.unreadable)
 
-    def since(self, word: str) -> "Found":
-        """Only the runs that started since a date or time in UTC (2026-01-31), or so long ago: ``7d``, ``12h``, ``9m``.
+    def since(self, text: str) -> "RunList":
+        """Return the runs started since a time in UTC (``2026-01-31``), or within an age (``7d``, ``12h``, ``9m``).
 
         Raises:
-            RunError: ``word`` is neither.
+            RunError: ``text`` is neither.
         """
-        begin = _moment(word).astimezone(UTC).isoformat()  # as run.json has it, and so comparable as text
-        return Found([one for one in self.entries if str(one.facts.get("started") or "") >= begin], self.broken)
+        begin = _parse_time(text).astimezone(UTC).isoformat()  # the format of run.json, so comparable as text
+        return RunList([run for run in self.entries if str(run.facts.get("started") or "") >= begin], self.unreadable)
 
 
-def find(folders: Iterable[str | Path]) -> Found:
-    """All runs in ``folders``, at any depth.
+def find_runs(folders: Iterable[str | Path]) -> RunList:
+    """Find all runs in ``folders``, at any depth.
 
     Raises:
-        RunError: one of them is not a folder.
+        RunError: a path is not a folder.
     """
-    runs: dict[str, Entry | Broken] = {}
+    runs: dict[str, RunEntry | UnreadableRun] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise RunError(f"{folder} is no folder")
+            raise RunError(f"{folder} is not a folder")
         place = str(folder.resolve())
-        for name, row, config in listed(folder):
-            path = os.path.normpath(f"{place}/{name}")  # a run in two folders is listed once
-            if row.problem:
-                runs[path] = Broken(folder / name, row.problem)
+        for name, indexed, read_config in index_runs(folder):
+            path = os.path.normpath(f"{place}/{name}")  # a run found through two folders is listed once
+            if indexed.problem:
+                runs[path] = UnreadableRun(folder / name, indexed.problem)
             else:
-                facts, metrics = json.loads(row.brief)
-                runs[path] = Entry(folder / name, facts, metrics, config)
-    entries = [one for one in runs.values() if isinstance(one, Entry)]
-    broken = [one for one in runs.values() if isinstance(one, Broken)]
-    entries.sort(key=lambda one: (str(one.facts.get("started")), one.path.name))
-    return Found(entries, sorted(broken, key=lambda one: one.path))
+                facts, metrics = json.loads(indexed.brief)
+                runs[path] = RunEntry(folder / name, facts, metrics, read_config)
+    entries = [run for run in runs.values() if isinstance(run, RunEntry)]
+    unreadable = [run for run in runs.values() if isinstance(run, UnreadableRun)]
+    entries.sort(key=lambda run: (str(run.facts.get("started")), run.path.name))
+    return RunList(entries, sorted(unreadable, key=lambda run: run.path))
 
 
-def best(found: Found, metric: str, count: int = 1) -> list[Entry]:
-    """The ``count`` best finished runs by a validation metric: the highest, or the lowest where it is a loss.
+def best_runs(runs: RunList, metric: str, count: int = 1) -> list[RunEntry]:
+    """Return the ``count`` best finished runs by a validation metric: the highest values, or the lowest losses.
 
-    A run in which it is not finite is none: it diverged.
+    A run whose metric is not finite diverged, and is left out.
 
     Raises:
-        RunError: it is a test metric, which chooses nothing, or no finished run has it.
+        RunError: it is a test metric, or no finished run has a finite value.
     """
-    metric = found.column(metric)
+    metric = runs.column(metric)
     if metric.startswith("test/"):
-        raise RunError(f"{metric} chooses nothing: test images are for the run that validation has chosen")
-    values = {one.path: one.metrics.get(metric) for one in found.entries}
-    runs = [one for one in found.entries if _is_finite(values[one.path])]
-    if not runs:
+        raise RunError(f"cannot select by {metric}: select by a validation metric, such as val/acc")
+    values = {run.path: run.metrics.get(metric) for run in runs.entries}
+    finite = [run for run in runs.entries if _is_finite(values[run.path])]
+    if not finite:
         diverged = any(value is not None for value in values.values())
-        raise RunError(f"{metric} is finite in no finished run" if diverged else f"no finished run has {metric}")
+        raise RunError(f"{metric} is not finite in any finished run" if diverged else f"no finished run has {metric}")
     sign = 1 if metric.endswith(("loss", "seconds")) else -1
-    return sorted(runs, key=lambda one: sign * one.metrics[metric])[:count]
+    return sorted(finite, key=lambda run: sign * run.metrics[metric])[:count]
 
 
-def remove(runs: Iterable[str | Path], *, force: bool = False) -> None:
-    """Delete run folders, all or none of them: each first out of every list in one step, then from disk.
+def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
+    """Delete run folders, all or none. Each is renamed first, so that no list shows a half-deleted run.
 
     Args:
         runs: the folders.
-        force: also those that read as running on another machine.
+        force: also delete runs with status ``running`` on another machine.
 
     Raises:
-        RunError: one of them is no run, or still running, and nothing is deleted; or one can't be deleted.
+        RunError: a path is not a run, or the run is still running, and nothing is deleted; or deletion fails.
     """
     records = [RunRecord.open(run) for run in runs]
     for record in records:
         if not record.has_ended(force=force):
             facts = record.facts
-            away = "" if facts.get("host") == socket.gethostname() else ", or delete it with --force if it is gone"
-            where = f"as process {facts.get('pid')} on {facts.get('host')}"
-            raise RunError(f"{record.path} is still running, {where}; stop it first{away}; nothing deleted")
+            gone = "" if facts.get("host") == socket.gethostname() else ", or give --force if that machine is gone"
+            process = f"process {facts.get('pid')} on {facts.get('host')}"
+            raise RunError(f"{record.path} is still running ({process}): stop it first{gone}; nothing was deleted")
     for path in dict.fromkeys(record.path.resolve() for record in records):
         try:
-            for leftover in path.parent.glob(".*.removed"):  # of a deletion that was killed
+            for leftover in path.parent.glob(".*.removed"):  # from a deletion that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
             hidden = path.with_name(f".{path.name}.removed")
             path.rename(hidden)
-            with suppress(FileNotFoundError):  # another deletion found it left over
+            with suppress(FileNotFoundError):  # another process deletes leftovers, too
                 shutil.rmtree(hidden)
         except OSError as error:
             raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
@@ -195,25 +195,25 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _moment(word: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     units = {"d": "days", "h": "hours", "m": "minutes"}
     with suppress(ValueError, OverflowError):
-        if word[-1:] in units:
-            return datetime.now(UTC) - timedelta(**{units[word[-1]]: float(word[:-1])})
-        moment = datetime.fromisoformat(word)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    raise RunError(f"{word} is no time: a date such as 2026-01-31, or so long ago: 7d, 12h, 30m")
+        if text[-1:] in units:
+            return datetime.now(UTC) - timedelta(**{units[text[-1]]: float(text[:-1])})
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    raise RunError(f"{text} is not a time: give a date such as 2026-01-31, or an age such as 7d, 12h or 30m")
 
 
-def _is_one_of(value: Any, words: Sequence[str]) -> bool:
+def _matches(value: Any, allowed: Sequence[str]) -> bool:
     if isinstance(value, list):
-        return any(str(one) in words for one in value)
+        return any(str(item) in allowed for item in value)
     if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null") in words
+        return str(value).lower().replace("none", "null") in allowed
     if isinstance(value, int | float):
-        for word in words:
+        for text in allowed:
             with suppress(ValueError):
-                if float(word) == value:
+                if float(text) == value:
                     return True
         return False
-    return str(value) in words
+    return str(value) in allowed

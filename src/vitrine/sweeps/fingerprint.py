@@ -26,7 +26,7 @@ from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.flatten import flat
+from vitrine.runs.flatten import flatten
 
 VERSION = 2  # 1 hashed every key, defaults included, and was not written to run.json
 NAME_LENGTH = 100  # of a folder's name, without the hash
@@ -119,7 +119,7 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     """Fingerprint of a configuration as plain values; a missing key counts as its default."""
     source = values.get("data", {}).get("name", "")
     defaults, found = _defaults(), {}
-    for key, value in (flat(values) | _sections_on(values)).items():
+    for key, value in (flatten(values) | _sections_on(values)).items():
         if _affects_result(key, source) and (key not in defaults or defaults[key] != value):
             found[key] = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
     for key in ("data.root", "model.pretrained"):

@@ -94,7 +94,7 @@ def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Callable[
 
 def _one_after_the_other(queue: Source) -> None:
     """``hydra/launcher=basic``: in this process."""
-    time_from = provenance.command_began()
+    time_from = provenance.process_started_at()
     before: list[Trial] = []
     while not queue.done:
         if no_time_for_another(before, time_from):

@@ -17,7 +17,7 @@ from vitrine.config.schema import TensorBoardConfig, TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import first_line
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.runs.flatten import flat
+from vitrine.runs.flatten import flatten
 
 
 class Tracker(Protocol):
@@ -63,7 +63,7 @@ class TensorBoardTracker:
             self.writer.add_scalar(name, value, self.step)
         for name, path in pictures.items():
             self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), self.step, dataformats="HWC")
-        values = {name: _as_hparam(value) for name, value in flat(to_plain(self.config)).items()}
+        values = {name: _as_hparam(value) for name, value in flatten(to_plain(self.config)).items()}
         for summary in hparams(values, final):  # add_hparams would open a second folder for it
             self.writer._get_file_writer().add_summary(summary)
         self.writer.close()
@@ -99,7 +99,7 @@ class RunLogger(Logger):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         status = "failed"
         try:
-            status = self.record.end_by(error)  # guests may take long, and who waits for them may be killed
+            status = self.record.end_with(error)  # guests may take long, and who waits for them may be killed
         finally:
             for guest in list(self.guests):
                 try:

@@ -161,7 +161,7 @@ def recorded(record: RunRecord) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if record.facts.get("status") == "finished" or record.end_by(error) != "interrupted":
+        if record.facts.get("status") == "finished" or record.end_with(error) != "interrupted":
             raise
         kind = type(error) if isinstance(error, Interrupted) else Interrupted
         raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
@@ -344,7 +344,7 @@ def _train(
 
 def _write_origin(run: Run, data: ImageDataModule, like: str | None) -> None:
     """Write all that is known before training: configuration, command, code, versions, machine, data."""
-    code, difference = provenance.code()
+    code, difference = provenance.code_state()
     if difference:
         run.record.write("code.diff", difference)
     run.record.update(

@@ -55,7 +55,7 @@ def write_report(compared: Compared, path: Path, sources: Sequence[str]) -> None
         RunError: it cannot be written there.
     """
     if not path.absolute().parent.is_dir():
-        raise RunError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+        raise RunError(f"cannot write {path}: there is not a folder {path.absolute().parent}")
     try:
         write_text(path, render(compared, sources))
     except OSError as error:

@@ -21,7 +21,7 @@ from types import FrameType
 
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
-from vitrine.runs.provenance import command_began, cores
+from vitrine.runs.provenance import available_cores, process_started_at
 from vitrine.sweeps.queue import Source
 from vitrine.sweeps.trial import Busy, Trial, carry_out, died, no_time_for_another, outcome
 
@@ -56,7 +56,7 @@ def carry_out_all(queue: Source, free: list[Place]) -> None:
         Interrupted: Ctrl-C or SIGTERM; the processes have saved what they were at.
     """
     context = _context()
-    time_from = command_began()
+    time_from = process_started_at()
     late = False
     before: list[Trial] = []
     running: dict[ForkServerProcess, tuple[Trial, Place]] = {}
@@ -89,7 +89,7 @@ def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
     Raises:
         ConfigError: there is less than ``launcher`` asks for.
     """
-    available = cores()
+    available = available_cores()
     on_cpu = all(trial.config.trainer.accelerator == "cpu" for trial in trials)
     gpus = [] if on_cpu or not any(map(os.path.exists, GPU_DRIVERS)) else _gpus()
     if gpus:
