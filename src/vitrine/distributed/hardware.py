@@ -1,7 +1,7 @@
 """Where to compute and how: what ``auto`` means on this machine, for device, precision and attention kernel.
 
 The rule for attention stands in models/attention.py, that for compiling in training/compile.py. ``python
-benchmarks/rules.py`` measures what they go by.
+benchmarks/timing/rules.py`` measures what they go by.
 """
 
 import ctypes

@@ -24,7 +24,7 @@ from vitrine.errors import first_line
 from vitrine.training.lit_module import Classifier
 
 # What is compiled by auto, and how long training must take uncompiled, in seconds, for that to be earned back. On CPUs
-# steps get faster by some percent (benchmarks/rules.py measures it), and compiling takes 8 to 18 s.
+# steps get faster by some percent (benchmarks/timing/rules.py measures it), and compiling takes 8 to 18 s.
 WHAT = {"cpu": "blocks", "cuda": "model"}
 EARNED_BACK_AFTER = {"cpu": 600.0, "cuda": 180.0}
 

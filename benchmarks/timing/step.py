@@ -1,6 +1,6 @@
-"""A training step as `train.py` takes it, against timm's and vit-pytorch's equal models: python benchmarks/step.py.
+"""A training step of `train.py` against timm's and vit-pytorch's equal models: python benchmarks/timing/step.py.
 
-Theirs run in a plain PyTorch loop as it is usually written: float32, not compiled, a fused optimiser.
+Theirs run in the usual plain PyTorch loop: float32, not compiled, a fused optimizer.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
-from timing import in_turn, in_words, milliseconds, publish, ratio
+from measure import format_ratio, in_turn, milliseconds, publish, ratio
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,26 +28,26 @@ MODELS = ("vit_nano", "vit_tiny")
 
 
 def main() -> None:
-    """Measure both sizes on MNIST's images in patches of 4."""
+    """Time both model sizes on images of MNIST's size in patches of 4."""
     rows, claims = [], {}
     for name in MODELS:
         config = compose([f"model={name}", "data=mnist", "patch=4", "accelerator=cpu", f"data.batch_size={BATCH}"])
         images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
         theirs = {"timm": timm_model(config), "vit-pytorch": vit_pytorch_model(config)}
-        ways = {"ours": training_step(config, images, labels)}
-        ways |= {name: plain_step(model, images, labels) for name, model in theirs.items()}
-        times = in_turn(ways, rounds=ROUNDS, warm_up=2)
-        gains = [ratio(times[way], times["ours"]) for way in theirs]
+        steps = {"ours": training_step(config, images, labels)}
+        steps |= {library: plain_step(model, images, labels) for library, model in theirs.items()}
+        times = in_turn(steps, rounds=ROUNDS, warm_up=2)
+        gains = [ratio(times[library], times["ours"]) for library in theirs]
         precision = choose(config).precision
-        rows.append([f"`{name}`", precision, *(milliseconds(times[way]) for way in ways), *map(in_words, gains)])
-        claims[f"`{name}` training step, against timm's equal model in float32"] = in_words(gains[0])
+        rows.append([f"`{name}`", precision, *(milliseconds(times[name]) for name in steps), *map(format_ratio, gains)])
+        claims[f"`{name}` training step, against timm's equal model in float32"] = format_ratio(gains[0])
     publish(
         "step",
         title="The training step",
-        text=f"Milliseconds for a step on {BATCH} images of 28x28 in patches of 4: forward, loss, backward, optimiser, "
-        "and for ours clipping. Ours as `train.py` chooses precision and attention kernel here; timm's and "
-        "vit-pytorch's models of the same width, depth and heads in a plain loop in float32, which is given our "
-        "settings of the process (denormal numbers flushed to zero, freed memory kept) all the same.",
+        text=f"Milliseconds for a step on {BATCH} images of 28x28 in patches of 4: forward, loss, backward, optimizer; "
+        "ours also clips gradients. Ours uses the precision and attention kernel that `train.py` chooses here. timm's "
+        "and vit-pytorch's models of the same width, depth and heads run in a plain float32 loop, in the same process "
+        "settings as ours (denormals flushed to zero, allocator keeps freed memory).",
         columns=["model", "our precision", "ours", "timm", "vit-pytorch", "timm / ours", "vit-pytorch / ours"],
         rows=rows,
         claims=claims,
@@ -55,14 +55,14 @@ def main() -> None:
 
 
 def as_trained() -> AbstractContextManager[None]:
-    """The process as training on a CPU has it; to be entered before anything is computed."""
+    """Process settings of training on a CPU, as a context; enter it before any computation."""
     return choose(compose(["accelerator=cpu"])).set_up()
 
 
 def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled: str = "nothing") -> Callable[[], None]:
-    """A step of our training, without its trainer, on one batch of normalised images.
+    """A step of our training on one batch of normalised images, without the trainer.
 
-    To be taken within :func:`as_trained`, or on a GPU within the :meth:`Hardware.set_up` of its own.
+    Call it inside :func:`as_trained`, or on a GPU inside its own :meth:`Hardware.set_up`.
     """
     hardware = choose(config)
     model = VisionTransformer(replace(config.model, attention_kernel=hardware.attention_kernel))
@@ -82,7 +82,7 @@ def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled:
 
 
 def plain_step(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
-    """A step as tutorials write it."""
+    """A training step as tutorials write it: float32, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     return step_of(model.to(images.device).train(), optimizer, images, labels)
 
@@ -96,7 +96,7 @@ def step_of(
     clip: float | None = None,
     criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
 ) -> Callable[[], None]:
-    """Forward, loss, backward, optimiser; clipping between them if a norm is given."""
+    """Forward, loss, backward and optimizer; gradients are clipped if a norm is given."""
 
     def step() -> None:
         with torch.autocast(images.device.type, DTYPES[precision], enabled=precision.endswith("mixed")):
@@ -111,7 +111,7 @@ def step_of(
 
 
 def timm_model(config: TrainConfig) -> nn.Module:
-    """Timm's model of the same size, drawing the same stochastic depth."""
+    """Timm's model of the same size, with the same stochastic depth rate."""
     model = config.model
     return TimmViT(
         img_size=model.image_size,

@@ -1,6 +1,6 @@
 """Images per second of the input path, against torchvision's transforms in a DataLoader.
 
-python benchmarks/input_path.py. Images are random: their content costs nothing more or less.
+python benchmarks/timing/input_path.py. Images are random, because their content does not change the time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -8,9 +8,9 @@ from functools import partial
 from itertools import islice
 
 import torch
+from measure import format_ratio, in_turn, milliseconds, publish, ratio
 from PIL import Image
 from step import as_trained, training_step
-from timing import in_turn, in_words, milliseconds, publish, ratio
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import InterpolationMode, v2
@@ -39,8 +39,8 @@ PIPELINES: dict[str, tuple[list[str], list[v2.Transform]]] = {
 }
 
 
-class Pictures(Dataset):
-    """Images as torchvision's data sets give them: one at a time, by Pillow."""
+class PillowImages(Dataset):
+    """Images as torchvision's data sets return them: one at a time, as Pillow images."""
 
     def __init__(self, images: Tensor, labels: Tensor, transform: v2.Transform) -> None:
         self.images = images.permute(0, 2, 3, 1).squeeze(3).numpy()
@@ -55,43 +55,51 @@ class Pictures(Dataset):
 
 
 def main() -> None:
-    """Measure each pipeline, and the share of a step."""
+    """Time each pipeline, and the input path's share of a step."""
     rows, claims = [], {}
-    for name, (words, transforms) in PIPELINES.items():
-        config = compose([*words, f"data.batch_size={BATCH}"])
+    for name, (overrides, transforms) in PIPELINES.items():
+        config = compose([*overrides, f"data.batch_size={BATCH}"])
         split = random_images(config)
-        ways: dict[str, Callable[[], object]] = {"ours": partial(drain, ours(config, split))}
+        pipelines: dict[str, Callable[[], object]] = {"ours": partial(drain, ours(config, split))}
         for workers in (0, 2):
-            ways[f"{workers} workers"] = partial(drain, torchvision(config, split, transforms, workers))
-        times = in_turn(ways, rounds=ROUNDS)
-        pace = {way: BATCH * BATCHES / (milliseconds(seconds) / 1000) for way, seconds in times.items()}
-        gains = [ratio(times[way], times["ours"]) for way in ("0 workers", "2 workers")]
-        rows.append([name, *(f"{pace[way]:,.0f}" for way in times), *map(in_words, gains)])
-        claims[f"images/s, {name}, against torchvision v2 in a DataLoader with 2 workers"] = in_words(gains[1])
+            pipelines[f"{workers} workers"] = partial(drain, torchvision(config, split, transforms, workers))
+        times = in_turn(pipelines, rounds=ROUNDS)
+        speeds = {name: BATCH * BATCHES / (milliseconds(seconds) / 1000) for name, seconds in times.items()}
+        gains = [ratio(times[f"{workers} workers"], times["ours"]) for workers in (0, 2)]
+        rows.append([name, *(f"{speed:,.0f}" for speed in speeds.values()), *map(format_ratio, gains)])
+        claims[f"images/s, {name}, against torchvision v2 in a DataLoader with 2 workers"] = format_ratio(gains[1])
     share = share_of_step()
     claims["input path's share of a `vit_tiny` step on MNIST"] = f"{share:.1%}"
     publish(
         "input_path",
         title="The input path",
-        text="Images per second, augmented and normalised, in batches of 128: ours from a uint8 tensor, torchvision's "
-        "transforms (v2) one image at a time in a DataLoader, with worker processes or without. Worker processes are "
-        f"started in each pass over {BATCH * BATCHES:,} images, as they are in each epoch; ours draws the plan of a "
-        f"whole epoch. A batch of MNIST with random affine takes {share:.1%} of a `vit_tiny` step.",
-        columns=["what", "ours, images/s", "no workers", "2 workers", "ours against no workers", "against 2 workers"],
+        text="Images per second, augmented and normalised, in batches of 128. Ours augments whole batches of a uint8 "
+        "tensor; torchvision's transforms (v2) process one image at a time in a DataLoader, with or without worker "
+        f"processes. Each pass over {BATCH * BATCHES:,} images includes what an epoch starts with: the worker "
+        "processes, or our epoch plan. A batch of MNIST with random affine takes "
+        f"{share:.1%} of a `vit_tiny` step.",
+        columns=[
+            "pipeline",
+            "ours, images/s",
+            "no workers",
+            "2 workers",
+            "ours / no workers",
+            "ours / 2 workers",
+        ],
         rows=rows,
         claims=claims,
     )
 
 
 def random_images(config: TrainConfig) -> Split:
-    """As many random images as are drawn in a pass."""
+    """Random images, enough for a pass."""
     data = config.data
     shape = (BATCH * BATCHES, data.in_channels, data.image_size, data.image_size)
     return Split(torch.randint(0, 256, shape, dtype=torch.uint8), torch.randint(0, 10, shape[:1]))
 
 
 def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
-    """The loader that training uses, and its normalisation."""
+    """Normalised batches from the loader that training uses."""
     augment, data = config.augment, config.data
     mixing = MixUpCutMix(augment.mixup, augment.cutmix, data.num_classes) if augment.mixes else None
     augmentation = build_augmentation(augment, data)
@@ -99,7 +107,7 @@ def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
     loader = TrainLoader(
         split, batch_size=size, augmentation=augmentation, mixing=mixing, seed=0, position=lambda: (0, 0)
     )
-    mean, std = (torch.tensor(one, device=split.device).view(1, -1, 1, 1) for one in (data.mean, data.std))
+    mean, std = (torch.tensor(value, device=split.device).view(1, -1, 1, 1) for value in (data.mean, data.std))
 
     class Normalised:
         def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -110,23 +118,23 @@ def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
 
 
 def torchvision(config: TrainConfig, split: Split, transforms: list[v2.Transform], workers: int) -> DataLoader:
-    """What a tutorial writes."""
+    """The DataLoader that a tutorial would write."""
     data = config.data
     steps = [v2.ToImage(), *transforms, v2.ToDtype(torch.float32, scale=True), v2.Normalize(data.mean, data.std)]
     if config.augment.erasing:
         steps.append(v2.RandomErasing(config.augment.erasing))
-    pictures = Pictures(split.images, split.labels, v2.Compose(steps))
-    return DataLoader(pictures, batch_size=BATCH, shuffle=True, drop_last=True, num_workers=workers)
+    images = PillowImages(split.images, split.labels, v2.Compose(steps))
+    return DataLoader(images, batch_size=BATCH, shuffle=True, drop_last=True, num_workers=workers)
 
 
 def drain(batches: Iterable[object]) -> None:
-    """Take every batch."""
+    """Iterate over every batch."""
     for _ in batches:
         pass
 
 
 def share_of_step() -> float:
-    """What a batch of MNIST takes, as a share of itself and a step of vit_tiny."""
+    """Time to prepare a batch of MNIST, as a share of that time and a step of vit_tiny together."""
     config = compose(["model=vit_tiny", "data=mnist", "augment=digits", "accelerator=cpu", f"data.batch_size={BATCH}"])
     split = random_images(config)
     images, labels = next(iter(ours(config, split)))

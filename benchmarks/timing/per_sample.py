@@ -1,14 +1,14 @@
-"""The ViT of tutorial T2 as its guide loops over it, against ours in batches: python benchmarks/per_sample.py.
+"""The per-sample loops of tutorial T2 against our batched ViT: python benchmarks/timing/per_sample.py.
 
-The loops are written anew from the tutorial's description: patches cut one by one in Python, attention for one image
-and one head at a time, fresh positions for every batch. The measured steps are scaled to an epoch of 60,000 images.
+The loops are our own code, after the tutorial's description: patches cut one by one in Python, attention for one image
+and one head at a time, a new positional table for every batch. Steps are scaled to an epoch of 60,000 images.
 """
 
 from collections.abc import Callable
 
 import torch
+from measure import format_ratio, in_turn, publish, ratio
 from step import training_step
-from timing import in_turn, in_words, publish, ratio
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
@@ -21,7 +21,7 @@ TOKENS, WIDTH, HEADS, BLOCKS, PATCH = 49, 8, 2, 2, 4
 
 
 class LoopedAttention(nn.Module):
-    """One image after the other, one head after the other."""
+    """Attention computed for one image and one head at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class LoopedAttention(nn.Module):
 
 
 class LoopedBlock(nn.Module):
-    """Attention, then an MLP, each on a residual branch."""
+    """Pre-norm attention and MLP, each on a residual branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,12 +74,12 @@ class LoopedViT(nn.Module):
                     rows, columns = (slice(PATCH * place, PATCH * (place + 1)) for place in (row, column))
                     patches[number, 7 * row + column] = image[:, rows, columns].flatten()
         tokens = self.embed(patches)
-        tokens = torch.stack([torch.vstack([self.class_token, one]) for one in tokens])
+        tokens = torch.stack([torch.vstack([self.class_token, patch_tokens]) for patch_tokens in tokens])
         return self.head(self.blocks(tokens + positions())[:, 0])
 
 
 def positions() -> Tensor:
-    """Sines and cosines, number by number."""
+    """The sine/cosine table, computed entry by entry: (TOKENS + 1, WIDTH)."""
     table = torch.ones(TOKENS + 1, WIDTH)
     for place in range(TOKENS + 1):
         for column in range(WIDTH):
@@ -89,7 +89,7 @@ def positions() -> Tensor:
 
 
 def main() -> None:
-    """Steps of both, in turn."""
+    """Time the steps of both."""
     images, labels = torch.rand(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
     model = LoopedViT()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
@@ -104,30 +104,31 @@ def main() -> None:
     step, hardware = training_step(config, images, labels), choose(config)
 
     def ours() -> None:
-        with hardware.set_up():  # its own loops run as their guide's do
+        with hardware.set_up():  # the loops run without our process settings, as in their guide
             for _ in range(STEPS):
                 step()
 
     times = in_turn({"ours": ours, "looped": looped}, rounds=ROUNDS)
     times["ours"] = [seconds / STEPS for seconds in times["ours"]]
     gain = ratio(times["looped"], times["ours"])
-    epochs = [STEPS_OF_EPOCH * sorted(times[way])[ROUNDS // 2] for way in ("looped", "ours")]
+    epochs = [STEPS_OF_EPOCH * sorted(times[name])[ROUNDS // 2] for name in ("looped", "ours")]
+    claim = "`experiment=tutorials/pulfer_mnist/faithful`, epoch against its own per-sample loops"
     publish(
         "per_sample",
         title="A tutorial's loops",
-        text="Seconds for an epoch of the 1,642-parameter ViT of `experiment=tutorials/pulfer_mnist/faithful`, as its "
-        "guide writes it (Python loops over images, heads and patches) and as it is trained here; scaled from "
-        f"steps of {BATCH} images. The guide reports 76 to 81 s on its author's machine. Most of our step "
-        f"goes to {largest(step)}: with 4 channels a head it is not arithmetic that takes the time, but what "
-        "each kernel does once for every image and head.",
-        columns=["its own loops, s", "ours, s", "ratio"],
-        rows=[[*epochs, in_words(gain)]],
-        claims={"`experiment=tutorials/pulfer_mnist/faithful`, epoch against its own per-sample loops": in_words(gain)},
+        text="Seconds for an epoch of the 1,642-parameter ViT of `experiment=tutorials/pulfer_mnist/faithful`: as its "
+        "guide writes it (Python loops over images, heads and patches), and as it is trained here. Scaled from "
+        f"steps of {BATCH} images. The guide reports 76 to 81 s on its author's machine. The largest parts of our "
+        f"step are {largest(step)}: with 4 channels per head, the fixed cost of each kernel per image and head "
+        "outweighs its arithmetic.",
+        columns=["the guide's loops, s", "ours, s", "ratio"],
+        rows=[[*epochs, format_ratio(gain)]],
+        claims={claim: format_ratio(gain)},
     )
 
 
 def largest(step: Callable[[], None]) -> str:
-    """The five operations that take the largest shares of a step, in words."""
+    """The five operations with the largest share of a step's time, as text."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         for _ in range(ROUNDS):
             step()

@@ -1,7 +1,7 @@
-"""What the trainer adds to a plain loop of the same step: python benchmarks/trainer.py.
+"""Overhead of the trainer over a plain loop of the same step: python benchmarks/timing/trainer.py.
 
-The model is as small as models get, so that the loop around it shows. Lightning's trainer with nothing around it, as
-its documentation begins, is measured beside.
+The model is tiny, so that the loop around it dominates. Lightning's bare trainer, as in its documentation's first
+example, is timed as well.
 """
 
 import tempfile
@@ -11,8 +11,8 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from measure import publish
 from step import as_trained
-from timing import publish
 from torch import Tensor
 
 from vitrine import compose, fit
@@ -21,14 +21,14 @@ from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import Batch
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
-from vitrine.training import fit as fitting
+from vitrine.training import fit as fit_module
 from vitrine.training.console import quiet_libraries
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, build_schedule
 from vitrine.training.throughput import Speed
 
 ROUNDS, EPOCHS = 31, 2
-WORDS = [
+OVERRIDES = [
     "model=vit_nano",
     "model.dim=8",
     "depth=1",
@@ -41,36 +41,36 @@ WORDS = [
 ]
 
 
-class Watched(Speed):
-    """Leaves its step times where they are found after training."""
+class RecordedSpeed(Speed):
+    """A Speed callback that keeps its step times after training."""
 
     seconds: np.ndarray
 
     def on_train_end(self, trainer: object, module: object) -> None:
         """Keep the steps after the first epoch."""
-        Watched.seconds = np.concatenate(self.steps[1:])
+        RecordedSpeed.seconds = np.concatenate(self.steps[1:])
 
 
-class Clock(Callback):
-    """Notes when each step after the first epoch has ended."""
+class StepTimer(Callback):
+    """Seconds of each step after the first epoch."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Start anew."""
+        """Start the clock."""
         self.last = time.perf_counter()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
-        """Note it."""
+        """Record the step."""
         now = time.perf_counter()
         if trainer.current_epoch > 0:
             self.seconds.append(now - self.last)
         self.last = now
 
 
-class Bare(pl.LightningModule):
-    """The same model, loss, optimiser and schedule, left to Lightning."""
+class BareModule(pl.LightningModule):
+    """The same model, loss, optimizer and schedule as a minimal Lightning module."""
 
     def __init__(self, config: TrainConfig, steps: int) -> None:
         super().__init__()
@@ -90,40 +90,43 @@ class Bare(pl.LightningModule):
 
 
 def main() -> None:
-    """Train by ours, by Lightning alone, and in a loop, in turn."""
-    fitting.Speed = Watched
-    torch.set_num_threads(1)  # for so small a model, more only wait for each other
+    """Time our training, Lightning's bare trainer and a plain loop in each round."""
+    fit_module.Speed = RecordedSpeed
+    torch.set_num_threads(1)  # more threads slow down a model this small
     ours, bare, plain = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        config = compose([*WORDS, f"paths.output_dir={folder}"])
-        fit(config)  # the first in a process takes longer
+        config = compose([*OVERRIDES, f"paths.output_dir={folder}"])
+        fit(config)  # the first training of a process takes longer
         for _ in range(ROUNDS):
             fit(config)
-            ours.append(np.median(Watched.seconds))
+            ours.append(np.median(RecordedSpeed.seconds))
             bare.append(np.median(lightning_alone(config)))
             plain.append(np.median(plain_loop(config)))
-    rows = [[way, *added(whole, plain)] for way, whole in (("`train.py`", ours), ("Lightning's trainer alone", bare))]
+    rows = [
+        [name, *overhead(seconds, plain)]
+        for name, seconds in (("`train.py`", ours), ("Lightning's bare trainer", bare))
+    ]
     publish(
         "trainer",
         title="The trainer",
-        text="Milliseconds that training by `fit` (Lightning's loop, callbacks, log, progress, clean stops) adds to a "
-        "step of a plain loop with the same loader, model and optimiser; and what Lightning's trainer adds when it is "
-        "given the loss and the optimiser, and neither logs nor calls back. The plain step takes "
-        f"{1000 * np.min(plain):.2f} ms: a model of width 8 with one block, on 8 images, one thread. Of {ROUNDS} "
-        "rounds, in turn, the median step of each: the difference of the least ones, which other work on the machine "
-        "has disturbed least, and the median difference.",
+        text="Milliseconds that `fit` (Lightning's loop, callbacks, logging, progress bar, graceful stops) adds to a "
+        "step of a plain loop with the same loader, model and optimizer; and that Lightning's trainer adds with "
+        "only a loss and an optimizer, without logging or callbacks. The plain step takes "
+        f"{1000 * np.min(plain):.2f} ms: a model of width 8 with one block, 8 images, one thread. Each of {ROUNDS} "
+        "rounds gives the median step of each loop. The first column is the difference between the fastest rounds, "
+        "which other work on the machine disturbed least; the second is the median difference.",
         columns=["trained by", "added to a step, ms", "median over rounds"],
         rows=rows,
         claims={
             "added by the trainer to a plain loop of the same step": f"{rows[0][1]:.2f} ms a step "
-            f"(Lightning's trainer with nothing around it: {rows[1][1]:.2f})"
+            f"(Lightning's bare trainer: {rows[1][1]:.2f})"
         },
     )
 
 
-def added(whole: list[float], plain: list[float]) -> list[float]:
-    """Difference of the least, and the median difference, in milliseconds."""
-    differences = np.min(whole) - np.min(plain), np.median(np.subtract(whole, plain))
+def overhead(seconds: list[float], plain: list[float]) -> list[float]:
+    """Difference between the minima, and median difference, in milliseconds."""
+    differences = np.min(seconds) - np.min(plain), np.median(np.subtract(seconds, plain))
     return [round(1000 * float(value), 3) for value in differences]
 
 
@@ -139,25 +142,25 @@ def loader_of(config: TrainConfig, data: ImageDataModule, epoch: int) -> TrainLo
 
 
 def lightning_alone(config: TrainConfig) -> np.ndarray:
-    """Seconds of each step after the first epoch."""
-    data, clock = ImageDataModule(config), Clock()
+    """Seconds of each step after the first epoch, with Lightning's bare trainer."""
+    data, timer = ImageDataModule(config), StepTimer()
     with quiet_libraries():
         trainer = pl.Trainer(
             accelerator="cpu",
             max_epochs=EPOCHS,
             gradient_clip_val=1.0,
-            callbacks=[clock],
+            callbacks=[timer],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(Bare(config, data.steps), loader_of(config, data, 0))
-    return np.array(clock.seconds)
+        trainer.fit(BareModule(config, data.steps), loader_of(config, data, 0))
+    return np.array(timer.seconds)
 
 
 def plain_loop(config: TrainConfig) -> np.ndarray:
-    """Seconds of each step after the first epoch."""
+    """Seconds of each step after the first epoch, in a plain loop."""
     data = ImageDataModule(config)
     module = Classifier(config, data.steps, config.data.batch_size).train()
     optimizer = build_optimizer(config.optimizer, module.model)

@@ -1,8 +1,9 @@
-"""What only a GPU can tell, within ten minutes: python benchmarks/gpu.py. Prints tables, writes benchmarks/gpu.json.
+"""Measurements on a GPU, within ten minutes: python benchmarks/timing/gpu.py. Prints tables and writes gpu.json.
 
-Whether CPU and GPU agree; how long the CIFAR-10 recipes would take, alone and several seeds on one GPU; a step's time
-and share of the card's peak for each size, uncompiled, compiled, and as CUDA graphs; an epoch of CIFAR-10, and what
-augmentation takes of it. ``--quick`` goes through all of it in small, also on a CPU, and writes nothing.
+Agreement of CPU and GPU; projected time of the CIFAR-10 recipes, with one seed and with several seeds on one GPU; time
+and share of the peak FLOP/s of a step for each size, uncompiled, compiled, and as CUDA graphs; time of an epoch of
+CIFAR-10, and augmentation's share of it. ``--quick`` runs a small version of everything, also on a CPU, and writes
+nothing.
 """
 
 import argparse
@@ -18,9 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from input_path import ours
-from running import ROOT, take
+from measure import TIMING, in_turn, markdown_table, milliseconds, run_command, synchronize
 from step import training_step
-from timing import in_turn, milliseconds, table, wait
 from torch import Tensor
 
 from vitrine import compose
@@ -32,26 +32,26 @@ from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer
 from vitrine.training.throughput import datasheet_peak, flops_per_image, matmul_peak
 
-JSON = ROOT / "benchmarks" / "gpu.json"
-SECONDS = 540.0  # after that, what is left is left out, and said so
+JSON = TIMING / "gpu.json"
+SECONDS = 540.0  # parts that have not started by then are skipped
 COMPILED = ("nothing", "blocks", "model", "graphs")
-# Model, image, patch and images in a step.
+# Model, image size, patch size, batch size.
 SIZES = [("vit_nano", 32, 4, 1024), ("vit_tiny", 32, 4, 1024), ("vit_small", 32, 4, 512), ("vit_base", 224, 16, 128)]
 EPOCH = ("none", "standard", "strong")
 RECIPES = [("cifar10/fast", 1), ("cifar10/fast", 3), ("cifar10/best", 1), ("cifar10/stem", 1)]  # seeds at a time
 
 
 def main() -> None:
-    """Everything, the most wanted first."""
+    """Measure everything, the most important parts first."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="a small version, also on a CPU; writes nothing")
     quick = parser.parse_args().quick
     if not (torch.cuda.is_available() or quick):
-        raise SystemExit("there is no GPU here; --quick tries it on the CPU")
+        raise SystemExit("no GPU found; --quick runs a small version on the CPU")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     end = time.monotonic() + SECONDS
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "CPU"}
-    found["torch"] = torch.__version__
+    results: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "CPU"}
+    results["torch"] = torch.__version__
     parts: list[tuple[str, Callable[[], list[list[Any]]]]] = [("agreement", partial(agreement, device))]
     parts.append(("recipes", partial(recipes, device, end, quick)))
     for size in SIZES[:1] if quick else SIZES:
@@ -59,32 +59,32 @@ def main() -> None:
     parts.insert(4, ("epoch of CIFAR-10", partial(epochs, device, quick)))
     for name, measure in parts:
         if time.monotonic() > end:
-            print(f"no time left for: {name}", flush=True)
+            print(f"out of time, skipped: {name}", flush=True)
             continue
-        found[name] = measure()
-        print(f"{SECONDS - (end - time.monotonic()):.0f} s: {name} {found[name]}", flush=True)
+        results[name] = measure()
+        print(f"{SECONDS - (end - time.monotonic()):.0f} s: {name} {results[name]}", flush=True)
         if not quick:
-            JSON.write_text(json.dumps(found, indent=1) + "\n")
-    print("\n".join(report(found)))
+            JSON.write_text(json.dumps(results, indent=1) + "\n")
+    print("\n".join(report(results)))
 
 
 def agreement(device: str) -> list[list[Any]]:
-    """For each positional scheme: largest difference of logits, and of a gradient, from the CPU's, in float32."""
+    """For each positional scheme, the largest difference from the CPU of logits and of a gradient, in float32."""
     rows = []
     for position in POSITIONS:
         config = compose([f"position={position}", "model=vit_tiny", "depth=4", "trainer.precision=32-true"])
         torch.manual_seed(0)
         model = VisionTransformer(config.model).eval()
         images = torch.randn(8, config.model.in_channels, config.model.image_size, config.model.image_size)
-        with choose(config).set_up():  # nothing is rounded
-            found = {place: logits_and_gradient(model.to(place), images.to(place)) for place in ("cpu", device)}
-        differences = [float((a - b).abs().max()) for a, b in zip(found["cpu"], found[device], strict=True)]
-        rows.append([position, *(f"{one:.1e}" for one in differences)])
+        with choose(config).set_up():  # full float32 precision
+            outputs = {place: logits_and_gradient(model.to(place), images.to(place)) for place in ("cpu", device)}
+        differences = [float((a - b).abs().max()) for a, b in zip(outputs["cpu"], outputs[device], strict=True)]
+        rows.append([position, *(f"{difference:.1e}" for difference in differences)])
     return rows
 
 
 def logits_and_gradient(model: VisionTransformer, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits, and the gradient of their squares' sum by the first block's weights, on the CPU."""
+    """Logits, and the gradient of their sum of squares in the first block's MLP weights; both on the CPU."""
     model.zero_grad()
     logits = model(images)
     logits.square().sum().backward()
@@ -94,11 +94,10 @@ def logits_and_gradient(model: VisionTransformer, images: Tensor) -> tuple[Tenso
 
 
 def recipes(device: str, end: float, quick: bool) -> list[list[Any]]:
-    """For each recipe: ms a step, seconds of starting and of compiling, and minutes that all its steps would take.
+    """For each recipe: ms per step, seconds of start-up and of compiling, and minutes of all its training steps.
 
-    Without what an epoch ends with, validation and a checkpoint, and without the test.
-
-    Trained by the real command for two short epochs on random images, compiled as its whole training would be.
+    The minutes leave out validation, checkpoints and the test. The real command trains two short epochs on random
+    images, compiled as the whole training would be.
     """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -111,14 +110,18 @@ def recipes(device: str, end: float, quick: bool) -> list[list[Any]]:
             if time.monotonic() > end:
                 break
             place = Path(folder) / f"{recipe}-{seeds}"
-            words = [f"experiment={recipe}", "trainer.max_epochs=2", "hydra/launcher=process"]
-            words += [f"seed={','.join(map(str, range(seeds)))}", f"data.root={folder}", f"paths.output_dir={place}"]
+            overrides = [f"experiment={recipe}", "trainer.max_epochs=2", "hydra/launcher=process"]
+            overrides += [
+                f"seed={','.join(map(str, range(seeds)))}",
+                f"data.root={folder}",
+                f"paths.output_dir={place}",
+            ]
             if device == "cuda":
-                words += ["trainer.compile=model", "debug.limit_batches=300", f"launcher.per_gpu={seeds}"]
+                overrides += ["trainer.compile=model", "debug.limit_batches=300", f"launcher.per_gpu={seeds}"]
             else:
-                words += ["accelerator=cpu", "debug.limit_batches=2", "launcher.workers=1"]
-            if code := take("train.py", "-m", *words).code:
-                raise SystemExit(f"train.py -m {' '.join(words)} ended with code {code}")
+                overrides += ["accelerator=cpu", "debug.limit_batches=2", "launcher.workers=1"]
+            if code := run_command("train.py", "-m", *overrides).code:
+                raise SystemExit(f"train.py -m {' '.join(overrides)} ended with exit code {code}")
             runs = [json.loads(path.read_text()) for path in place.glob("**/run.json")]
             config = compose([f"experiment={recipe}", "accelerator=cpu"])
             took = statistics.mean(config.data.batch_size / run["speed"]["images_per_second"] for run in runs)
@@ -132,10 +135,10 @@ def recipes(device: str, end: float, quick: bool) -> list[list[Any]]:
 
 
 def steps(device: str, name: str, size: int, patch: int, batch: int, end: float, quick: bool) -> list[list[Any]]:
-    """For each way to compile: ms a step, images per second, shares of peaks, seconds of the first step."""
+    """For each compile mode: ms per step, images per second, shares of peak FLOP/s, seconds of the first step."""
     rows = []
     batch = 16 if quick else batch
-    config = images_of(name, size, patch, batch)
+    config = model_config(name, size, patch, batch)
     precision = choose(config).precision
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -150,7 +153,7 @@ def steps(device: str, name: str, size: int, patch: int, batch: int, end: float,
             begin = time.perf_counter()
             step = training_step(config, images, labels, compiled)
             step()
-            wait()
+            synchronize()
             first = time.perf_counter() - begin
             took = milliseconds(in_turn({"step": step}, rounds=3 if quick else 30, warm_up=3)["step"])
         rate = 3 * flops_per_image(config.model) * batch / took * 1000
@@ -159,14 +162,14 @@ def steps(device: str, name: str, size: int, patch: int, batch: int, end: float,
     return rows
 
 
-def images_of(name: str, size: int, patch: int, batch: int) -> TrainConfig:
-    """The model on images of three channels."""
-    words = [f"model={name}", "data=cifar10", f"data.image_size={size}", f"model.patch_size={patch}"]
-    return compose([*words, f"data.batch_size={batch}"])
+def model_config(name: str, size: int, patch: int, batch: int) -> TrainConfig:
+    """The configuration of a model for RGB images of a size."""
+    overrides = [f"model={name}", "data=cifar10", f"data.image_size={size}", f"model.patch_size={patch}"]
+    return compose([*overrides, f"data.batch_size={batch}"])
 
 
 def epochs(device: str, quick: bool) -> list[list[Any]]:
-    """For each augmentation: seconds of an epoch of vit_tiny on 50,000 random images, and the share of augmenting."""
+    """For each augmentation: seconds of an epoch of vit_tiny on 50,000 random images, and its own share of it."""
     rows = []
     count, batch = (256, 64) if quick else (50_000, 512)
     split = Split(
@@ -180,40 +183,50 @@ def epochs(device: str, quick: bool) -> list[list[Any]]:
         step()
 
         def epoch(step: Callable[[], None] | None, loader: Any = loader) -> float:
-            wait()
+            synchronize()
             begin = time.perf_counter()
             for _ in loader:
                 if step is not None:
                     step()
-            wait()
+            synchronize()
             return time.perf_counter() - begin
 
         with choose(config).set_up():
-            alone, whole = (statistics.median(epoch(what) for _ in range(2)) for what in (None, step))
+            alone, whole = (statistics.median(epoch(work) for _ in range(2)) for work in (None, step))
         rows.append([augment, whole, f"{alone / whole:.1%}"])
     return rows
 
 
-def report(found: dict[str, Any]) -> list[str]:
-    """What was found, as tables."""
-    lines = [f"{found['device']}, torch {found['torch']}"]
+def report(results: dict[str, Any]) -> list[str]:
+    """The results as Markdown tables."""
+    lines = [f"{results['device']}, torch {results['torch']}"]
     titles = {
         "agreement": ["position", "logits, GPU - CPU", "gradient"],
         "recipes": [
             "recipe",
             "seeds at a time",
             "ms a step",
-            "starting, s",
+            "start-up, s",
             "compiling, s",
             "min of all steps",
-            "each",
+            "min per seed",
         ],
         "epoch of CIFAR-10": ["augment", "s an epoch, vit_tiny", "augmentation alone"],
-        "step": ["model", "images", "compiled", "ms", "images/s", "TFLOP/s", "of product", "of datasheet", "first, s"],
+        "step": [
+            "model",
+            "images",
+            "compiled",
+            "ms",
+            "images/s",
+            "TFLOP/s",
+            "of matmul peak",
+            "of datasheet peak",
+            "first step, s",
+        ],
     }
-    for name, rows in found.items():
+    for name, rows in results.items():
         if isinstance(rows, list):
-            lines += ["", name, *table(titles.get(name, titles["step"]), rows)]
+            lines += ["", name, *markdown_table(titles.get(name, titles["step"]), rows)]
     return lines
 
 

@@ -1,23 +1,20 @@
-"""What benchmarks/time_to_accuracy.py makes of a run's record."""
+"""benchmarks/studies/time_to_accuracy.py and seeds.py: times, tables and limits from run folders."""
 
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.running import ROOT
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.delitem(sys.modules, "running")  # the tests' own has the name of one there
-    import time_to_accuracy
+def benchmark(study):
+    return study("time_to_accuracy")
 
-    yield time_to_accuracy
-    for name in ("time_to_accuracy", "running"):
-        del sys.modules[name]
+
+@pytest.fixture
+def seeds(study):
+    return study("seeds")
 
 
 HISTORY = [
@@ -28,15 +25,20 @@ HISTORY = [
 ]
 
 
-def test_time_counts_from_the_commands_start_in_every_session(benchmark):
+def test_time_counts_from_the_start_of_the_command_in_every_session(benchmark):
     starts = [{"step": 0, "seconds": 7.0, "compiling": 1.0}, {"step": 20, "seconds": 5.0, "compiling": 0.0}]
     points = benchmark.curve(starts, HISTORY)
     assert points == [(16.0, 0.85), (26.0, 0.92), (41.0, 0.91)]
-    assert [benchmark.reached(points, accuracy) for accuracy in (0.8, 0.9, 0.92, 0.93)] == [16.0, 26.0, 26.0, None]
+    assert [benchmark.first_reached(points, accuracy) for accuracy in (0.8, 0.9, 0.92, 0.93)] == [
+        16.0,
+        26.0,
+        26.0,
+        None,
+    ]
 
 
-def test_a_row_says_how_many_seeds_got_there(benchmark):
-    one = {
+def test_a_row_shows_how_many_seeds_reached_a_threshold(benchmark):
+    result = {
         "curves": [[(10.0, 0.85), (20.0, 0.91)], [(12.0, 0.81), (24.0, 0.89)]],
         "seconds": [30.0, 32.0],
         "start_up": [[7.0], [5.0, 4.0]],
@@ -47,7 +49,7 @@ def test_a_row_says_how_many_seeds_got_there(benchmark):
         "precision": "bf16-mixed",
         "torch": "2",
     }
-    cells = benchmark.row("cifar10/cpu", one, 11).strip("| ").split(" | ")
+    cells = benchmark.table_row("cifar10/cpu", result, 11).strip("| ").split(" | ")
     assert cells[1:4] == ["11.0 ± 12.7 s", "20.0 s (1 of 2)", "not reached"]
     assert cells[6:] == [
         "31.0 ± 12.7 s",
@@ -58,8 +60,8 @@ def test_a_row_says_how_many_seeds_got_there(benchmark):
     ]
 
 
-def test_the_readme_says_what_was_measured_and_what_was_not(benchmark):
-    one = {
+def test_the_readme_lists_what_was_measured_and_what_was_not(benchmark):
+    result = {
         "command": "python train.py experiment=cifar10/cpu",
         "mean": 0.8,
         "half_interval": 0.01,
@@ -69,32 +71,30 @@ def test_the_readme_says_what_was_measured_and_what_was_not(benchmark):
         "device": "CPU, 2 threads",
         "torch": "2",
     }
-    *_, row, _, seeds, rest = benchmark.told({"cifar10/cpu": one})
+    *_, row, _, machine, missing = benchmark.readme_table({"cifar10/cpu": result})
     assert row == "| `python train.py experiment=cifar10/cpu` | 0.8000 ± 0.0100 | 30 to 32 s | 1.81 GB |"
-    assert seeds.endswith("on a, CPU, 2 threads, torch 2.")
-    assert rest == "Not yet measured: `cifar10/fast`, `cifar10/best`, `cifar10/stem`."
-    assert not any("Not yet" in line for line in benchmark.told(dict.fromkeys(benchmark.RECIPES, one)))
+    assert machine.endswith("on a, CPU, 2 threads, torch 2.")
+    assert missing == "Not yet measured: `cifar10/fast`, `cifar10/best`, `cifar10/stem`."
+    assert not any("Not yet" in line for line in benchmark.readme_table(dict.fromkeys(benchmark.RECIPES, result)))
 
 
-def test_a_time_limit_is_for_all_seeds_together(benchmark, monkeypatch, capsys):
-    running = sys.modules["running"]
-    words = ["experiment=cifar10/cpu", "trainer.max_time=10m"]
-    monkeypatch.setattr(running, "BEGAN", time.time() - 200)
-    assert running.in_what_is_left(words) == ["experiment=cifar10/cpu", "trainer.max_time=400s"]
-    assert running.in_what_is_left(words[:1]) == words[:1]
-    monkeypatch.setattr(running, "BEGAN", time.time() - 550)
+def test_a_time_limit_holds_for_all_seeds_together(seeds, monkeypatch, capsys):
+    overrides = ["experiment=cifar10/cpu", "trainer.max_time=10m"]
+    monkeypatch.setattr(seeds, "STARTED", time.time() - 200)
+    assert seeds.with_remaining_time(overrides) == ["experiment=cifar10/cpu", "trainer.max_time=400s"]
+    assert seeds.with_remaining_time(overrides[:1]) == overrides[:1]
+    monkeypatch.setattr(seeds, "STARTED", time.time() - 550)
     with pytest.raises(SystemExit, match="75"):
-        running.in_what_is_left(words)
-    assert "the same command goes on" in capsys.readouterr().out
+        seeds.with_remaining_time(overrides)
+    assert "rerun the same command to continue" in capsys.readouterr().out
 
 
-def test_seeds_that_were_trained_in_different_ways_are_not_averaged(benchmark, monkeypatch):
-    running = sys.modules["running"]
-    monkeypatch.setattr(running, "ROOT", Path("/"))
+def test_seeds_trained_in_different_ways_are_not_averaged(seeds, monkeypatch):
+    monkeypatch.setattr(seeds, "ROOT", Path("/"))
     config = {"optimizer": {"lr": 1e-3}, "trainer": {"max_epochs": 3, "max_time": None}, "paths": {}}
     configs = {Path(f"/runs/{seed}"): {**config, "seed": seed} for seed in range(3)}
-    monkeypatch.setattr(running, "RunRecord", lambda folder: SimpleNamespace(config=configs[folder]))
-    one = {
+    monkeypatch.setattr(seeds, "RunRecord", lambda folder: SimpleNamespace(config=configs[folder]))
+    result = {
         "test/acc": 0.9,
         "seconds": 10.0,
         "memory": 1,
@@ -104,11 +104,11 @@ def test_seeds_that_were_trained_in_different_ways_are_not_averaged(benchmark, m
         "machine": {"processor": "a", "cores": 2},
         "versions": {"torch": "2"},
     }
-    runs = [{**one, "folder": folder} for folder in configs]
+    runs = [{**result, "folder": folder} for folder in configs]
     configs[Path("/runs/1")]["trainer"] = {"max_epochs": 3, "max_time": "10m"}
-    assert running.summary("model=vit_tiny", runs)["mean"] == 0.9
+    assert seeds.summarize("model=vit_tiny", runs)["mean"] == 0.9
     configs[Path("/runs/2")]["trainer"] = {"max_epochs": 4, "max_time": None}
     with pytest.raises(SystemExit, match=r"different ways: runs/1, runs/2; remove"):
-        running.summary("model=vit_tiny", runs)
+        seeds.summarize("model=vit_tiny", runs)
     with pytest.raises(SystemExit, match=r"different ways: runs/0, runs/1"):
-        running.summary("model=vit_tiny", [runs[0], {**runs[1], "device": "CPU, 1 thread"}])
+        seeds.summarize("model=vit_tiny", [runs[0], {**runs[1], "device": "CPU, 1 thread"}])

@@ -1,19 +1,20 @@
-"""The comparison that README.md shows: four positional schemes on digits, five seeds each, by the users' commands.
+"""README's example comparison: four positional schemes on digits, five seeds each, made by the users' own commands.
 
-python benchmarks/report.py              # carries out what is left of the sweep (some ten minutes), then writes
-python benchmarks/report.py --picture    # only writes: docs/images/report.png, and what compare.py says in README.md
+python benchmarks/studies/report.py             # runs what is left of the sweep (about ten minutes), then writes
+python benchmarks/studies/report.py --picture   # only writes docs/images/report.png and README's findings
 """
 
 import argparse
 import re
 import subprocess
 import sys
+from pathlib import Path
 
-from running import ROOT, write_between
+from seeds import ROOT, write_between
 
 OUT = ROOT / "outputs" / "report"
 SWEEP = "model=vit_nano position=learned,none,sincos2d,rope seed=0,1,2,3,4"
-APART = "hydra/launcher=process launcher.workers=2 launcher.threads=1"
+LAUNCHER = "hydra/launcher=process launcher.workers=2 launcher.threads=1"
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -24,18 +25,18 @@ def main() -> None:
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     options = parser.parse_args()
     if not options.picture:
-        words = [*SWEEP.split(), *APART.split(), f"paths.output_dir={OUT.relative_to(ROOT)}"]
-        subprocess.run([sys.executable, "train.py", "-m", *words], cwd=ROOT, check=True)
+        arguments = [*SWEEP.split(), *LAUNCHER.split(), f"paths.output_dir={OUT.relative_to(ROOT)}"]
+        subprocess.run([sys.executable, "train.py", "-m", *arguments], cwd=ROOT, check=True)
     (sweep,) = OUT.glob("sweeps/*")
     page = OUT / "report.html"
     command = [sys.executable, "scripts/compare.py", str(sweep.relative_to(ROOT)), "--html", str(page)]
-    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    print(told)
-    _draw(page, options.chromium)
-    _write(told)
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    print(printed)
+    _screenshot(page, options.chromium)
+    _write_readme(printed)
 
 
-def _draw(page: "object", chromium: str) -> None:
+def _screenshot(page: Path, chromium: str) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -47,15 +48,16 @@ def _draw(page: "object", chromium: str) -> None:
         browser.close()
 
 
-def _write(told: str) -> None:
-    """Put the commands and what came out between two marks in README.md."""
-    said = [line.strip() for line in told.splitlines() if re.search(r" (better|worse|no difference|mean) ", line)]
+def _write_readme(printed: str) -> None:
+    """Write the commands and the findings between two markers in README.md."""
+    finding = re.compile(r" (better|worse|no difference|mean) ")
+    findings = [line.strip() for line in printed.splitlines() if finding.search(line)]
     lines = [
         "```sh",
-        f"python train.py -m {SWEEP} {APART}",
+        f"python train.py -m {SWEEP} {LAUNCHER}",
         "python scripts/compare.py outputs/sweeps/NAME --html report.html",
     ]
-    lines += ["```", "", *(f"> {line}" for line in said)]
+    lines += ["```", "", *(f"> {line}" for line in findings)]
     lines += ["", "![The report of this sweep: findings, table, every run](docs/images/report.png)", ""]
     write_between(ROOT / "README.md", "report", lines)
 

@@ -1,13 +1,12 @@
-"""Peak memory of whole commands, data set included: python benchmarks/memory.py [--data DIR].
+"""Peak memory of whole commands, data set included: python benchmarks/timing/memory.py [--data DIR].
 
-DIR holds cifar10/ as pictures in class folders or as published; without it, the commands that need it are left out.
+DIR holds CIFAR-10 as ``data.root=DIR`` expects it; without it, the commands that need CIFAR-10 are skipped.
 """
 
 import argparse
 import shutil
 
-from running import ROOT, take
-from timing import publish
+from measure import ROOT, publish, run_command
 
 OUT = ROOT / "outputs" / "benchmarks" / "memory"
 SHORT = ["trainer.max_epochs=1", "debug.limit_batches=20", f"paths.output_dir={OUT.relative_to(ROOT)}"]
@@ -21,7 +20,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Run each for twenty steps."""
+    """Run each command for twenty steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of CIFAR-10")
     data = parser.parse_args().data
@@ -29,18 +28,18 @@ def main() -> None:
     for command, needs in COMMANDS.items():
         if needs and data is None:
             continue
-        took = take("train.py", *command.split(), *SHORT, *([f"data.root={data}"] if needs else []))
-        if took.code:
-            raise SystemExit(f"train.py {command} ended with code {took.code}")
-        rows.append([f"`{command}`", f"{took.memory / 1e9:.2f} GB"])
+        cost = run_command("train.py", *command.split(), *SHORT, *([f"data.root={data}"] if needs else []))
+        if cost.code:
+            raise SystemExit(f"train.py {command} ended with exit code {cost.code}")
+        rows.append([f"`{command}`", f"{cost.memory / 1e9:.2f} GB"])
         if needs == CIFAR and not claims:
             claims["peak memory, CIFAR-10, `vit_tiny`, batch 128"] = rows[-1][1]
     shutil.rmtree(OUT, ignore_errors=True)
     publish(
         "memory",
         title="Memory",
-        text="The most memory that `python train.py ...` has held at once: Python, PyTorch, all images, and twenty "
-        "steps of training. `trainer.accumulate_grad_batches` computes a batch in parts.",
+        text="Peak resident memory of `python train.py ...`: Python, PyTorch, all images, and twenty training steps. "
+        "`trainer.accumulate_grad_batches` computes a batch in parts.",
         columns=["command", "peak"],
         rows=rows,
         claims=claims,

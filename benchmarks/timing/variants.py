@@ -1,9 +1,9 @@
-"""What each choice of the model costs: training steps against timm's equal model, and against the plain one.
+"""Cost of each model variant: training steps against timm's equal model, and against the plain ViT.
 
-python benchmarks/variants.py                # measures on all there is; writes docs/variants.md and variants.json
-python benchmarks/variants.py --device cuda  # measures there only; what is known of other devices stays
-python benchmarks/variants.py --table        # only writes the page
-python benchmarks/variants.py --quick        # one round of small batches, to see that it works; writes nothing
+python benchmarks/timing/variants.py                # every device here; writes docs/variants.md and variants.json
+python benchmarks/timing/variants.py --device cuda  # only this device; stored results of others stay
+python benchmarks/timing/variants.py --table        # only writes the page
+python benchmarks/timing/variants.py --quick        # a check: one round of small batches; writes nothing
 """
 
 import argparse
@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from running import ROOT
-from timing import ratio
+from measure import ROOT, TIMING, ratio
 from timm.layers import RmsNorm, SwiGLUPacked
 from timm.models.beit import Beit
 from timm.models.eva import Eva
@@ -33,34 +32,35 @@ from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer
 from vitrine.runs.provenance import machine
 
-JSON = ROOT / "benchmarks" / "variants.json"
+JSON = TIMING / "variants.json"
 PAGE = ROOT / "docs" / "variants.md"
 WIDTH, HEADS, DEPTH, CLASSES = 192, 3, 3, 10
 SIZES = {32: 4, 224: 16}  # image and patch
 BATCH = {"cpu": {32: 16, 224: 6}, "cuda": {32: 2048, 224: 512}}
 SECONDS = {"cpu": 100, "cuda": 40}  # for each size and precision
-LEAST_ROUNDS = 6  # fewer give no 95 % interval
+MIN_ROUNDS = 6  # fewer give no 95 % interval
 PLAIN = "position=learned"
-HEAD = f"""# What each choice costs
+HEAD = f"""# The cost of each model variant
 
-Seconds of a training step (forward, loss, backward, fused AdamW), as a ratio: below 1 is faster. Models are {WIDTH}
-wide with {HEADS} heads and {DEPTH} blocks, on images of 32 pixels in patches of 4 (64 tokens and the class token) and
-of 224 pixels in patches of 16 (196 and the class token), in float32 or in mixed precision with bfloat16. They take
-steps in turn, in an order drawn anew each round; a ratio is the median over rounds of the ratio within a round, with
-its 95 % interval from order statistics. `pool=mean` and `pool=map` have no class token; `mlp=swiglu` has a ratio of
-8/3, which makes as many weights as the others' 4.
+Time of a training step (forward, loss, backward, fused AdamW) as a ratio; below 1 is faster. Models have width {WIDTH},
+{HEADS} heads and {DEPTH} blocks. Images are 32 pixels wide in patches of 4 (64 tokens and the class token), or 224
+pixels wide in patches of 16 (196 tokens and the class token); precision is float32 or mixed bfloat16. All models take a
+step in each round, in random order; a ratio is the median over rounds of the ratio within a round, with its 95 %
+interval from order statistics. `pool=mean` and `pool=map` have no class token. `mlp=swiglu` uses an MLP ratio of 8/3,
+which gives as many weights as a ratio of 4 in the others.
 """
 TIMM = """
 ## Against timm's equal model
 
-The same formula with the same weights (tests/models/test_against_timm.py), but that BEiT, timm's `position=relative`,
-has no bias for keys. Slowest first, by the geometric mean of a row; the largest ratio of all is {slowest:.2f}.
+Both compute the same function of the same weights (tests/models/test_against_timm.py), except that BEiT, timm's
+counterpart of `position=relative`, has no bias for keys. Slowest first, by the geometric mean of a row. The largest
+ratio is {slowest:.2f}.
 
 """
 OURS = f"""
 ## Against `{PLAIN}`
 
-Vitrine's own models, all but one choice the same. Slowest first within each group, likewise.
+vitrine's own models, with one choice changed. Slowest first within each group, by the geometric mean of a row.
 
 """
 
@@ -68,7 +68,7 @@ eva = partial(Eva, attn_type="rope", global_pool="token", use_abs_pos_emb=False,
 beit = partial(Beit, global_pool="token", use_abs_pos_emb=False, use_rel_pos_bias=True)
 swiglu = partial(Vit, mlp_layer=SwiGLUPacked, act_layer="silu", mlp_ratio=16 / 3)  # of which half are gates
 MEAN = {"class_token": False, "pool": "mean"}
-ONE_WORD = {  # the first of the others is what the plain model has
+SINGLE_CHOICES = {  # where [1:], the first choice is the plain model's
     "position": POSITIONS,
     "attention": ATTENTIONS[1:],
     "norm": NORMS[1:],
@@ -76,9 +76,9 @@ ONE_WORD = {  # the first of the others is what the plain model has
     "mlp": MLPS[1:],
     "patch_embed": PATCH_EMBEDS[1:],
 }
-# What is changed in our configuration, and timm's equal model where there is one.
+# Changes to our configuration, and timm's equal model if there is one.
 VARIANTS: dict[str, tuple[dict[str, Any], Callable[..., nn.Module] | None]] = {
-    **{f"{group}={word}": ({group: word}, None) for group, words in ONE_WORD.items() for word in words},
+    **{f"{group}={choice}": ({group: choice}, None) for group, choices in SINGLE_CHOICES.items() for choice in choices},
     PLAIN: ({}, Vit),
     "position=rope": ({"position": "rope"}, partial(eva, rope_type="cat", rope_temperature=100.0)),
     "position=rope_mixed": ({"position": "rope_mixed"}, partial(eva, rope_type="mixed", rope_temperature=10.0)),
@@ -94,11 +94,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], Callable[..., nn.Module] | None]] = {
 
 
 def main() -> None:
-    """Measure, keep, write."""
+    """Measure, store, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=BATCH, help="all there are, if none is named")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    parser.add_argument("--quick", action="store_true", help="write nothing")
+    parser.add_argument("--device", choices=BATCH, help="default: all that are available")
+    parser.add_argument("--table", action="store_true", help="measure nothing, only write the page")
+    parser.add_argument("--quick", action="store_true", help="one round of small batches; write nothing")
     options = parser.parse_args()
     torch.set_flush_denormal(True)  # as training does
     results = json.loads(JSON.read_text()) if JSON.exists() and not options.quick else {}
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, Any]:
-    """Every variant and its counterpart, step by step in turn, the order drawn anew in each round."""
+    """Time a step of every variant and its counterpart in each round, in random order."""
     batch = 2 if quick else BATCH[device][size]
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(CLASSES, (batch,), device=device)
@@ -126,7 +126,7 @@ def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, An
         step(images, labels)
     times: dict[str, list[list[float]]] = {name: [] for name in VARIANTS}
     end, shuffled = time.perf_counter() + SECONDS[device] * (not quick), random.Random(0)
-    while len(times[PLAIN]) < (1 if quick else LEAST_ROUNDS) or time.perf_counter() < end:
+    while len(times[PLAIN]) < (1 if quick else MIN_ROUNDS) or time.perf_counter() < end:
         for name in shuffled.sample(list(VARIANTS), len(VARIANTS)):
             pair = steps[name][:: shuffled.choice([1, -1])]
             took = {step: step(images, labels) for step in pair}
@@ -138,14 +138,14 @@ def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, An
         "torch": torch.__version__,
         "batch": batch,
         "rounds": len(plain),
-        "seconds": {name: [round(one, 6) for one in np.median(each, axis=0)] for name, each in times.items()},
+        "seconds": {name: np.median(each, axis=0).round(6).tolist() for name, each in times.items()},
         "against timm": {name: ratio(*zip(*each, strict=True)) for name, each in times.items() if len(each[0]) == 2},
         "against plain": {name: ratio([ours for ours, *_ in each], plain) for name, each in times.items()},
     }
 
 
 def models(name: str, size: int) -> list[nn.Module]:
-    """Our model, and timm's where there is one."""
+    """Our model, and timm's if there is one."""
     changes, theirs = VARIANTS[name]
     sizes = {"image_size": size, "patch_size": SIZES[size], "in_channels": 3, "num_classes": CLASSES}
     ours = VisionTransformer(ViTConfig(**(sizes | {"dim": WIDTH, "depth": DEPTH, "heads": HEADS} | changes)))
@@ -156,14 +156,14 @@ def models(name: str, size: int) -> list[nn.Module]:
 
 
 class Step:
-    """A training step: called, it takes one and says how many seconds that took."""
+    """A training step of a model; calling it returns its seconds."""
 
     def __init__(self, model: nn.Module, precision: str) -> None:
         self.model, self.mixed = model.train(), precision == "bf16-mixed"
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """Seconds for forward pass, loss, backward pass and optimiser."""
+        """Take a step on (B, 3, H, W) images; returns the seconds of forward, loss, backward and optimizer."""
         wait = torch.cuda.synchronize if images.is_cuda else lambda: None
         wait()
         start = time.perf_counter()
@@ -177,28 +177,31 @@ class Step:
 
 
 def page(results: dict[str, Any]) -> str:
-    """docs/variants.md."""
-    timm = {name: [one["against timm"][name] for one in results.values()] for name in VARIANTS if VARIANTS[name][1]}
-    ours = {name: [one["against plain"][name] for one in results.values()] for name in VARIANTS if name != PLAIN}
+    """Text of docs/variants.md."""
+    timm = {
+        name: [result["against timm"][name] for result in results.values()] for name in VARIANTS if VARIANTS[name][1]
+    }
+    ours = {name: [result["against plain"][name] for result in results.values()] for name in VARIANTS if name != PLAIN}
     group = list(dict.fromkeys(name.split("=")[0] for name in VARIANTS)).index
     by_group = sorted(ours, key=lambda name: (group(name.split("=")[0]), -mean(ours[name])))
     slowest = max(median for ratios in timm.values() for median, *_ in ratios)
     parts = [HEAD, TIMM.format(slowest=slowest), table(results, timm, sorted(timm, key=lambda name: -mean(timm[name])))]
-    parts += [OURS, table(results, ours, by_group), "\n## Where\n\n"]
-    for name, one in results.items():
-        parts.append(f"- {name}: {one['device']}, {one['cores']} cores, torch {one['torch']}; ")
-        parts.append(f"{one['rounds']} rounds of batches of {one['batch']}\n")
-    return "".join([*parts, "\nWritten by `python benchmarks/variants.py`; medians in benchmarks/variants.json.\n"])
+    parts += [OURS, table(results, ours, by_group), "\n## Machines\n\n"]
+    for name, result in results.items():
+        parts.append(f"- {name}: {result['device']}, {result['cores']} cores, torch {result['torch']}; ")
+        parts.append(f"{result['rounds']} rounds with a batch size of {result['batch']}\n")
+    parts.append("\nWritten by `python benchmarks/timing/variants.py`; medians in benchmarks/timing/variants.json.\n")
+    return "".join(parts)
 
 
 def mean(ratios: list[list[float]]) -> float:
-    """Geometric mean of the medians of some ratios."""
+    """Geometric mean of the medians of ratios."""
     return statistics.geometric_mean(median for median, *_ in ratios)
 
 
 def table(results: dict[str, Any], ratios: dict[str, list[list[float]]], order: list[str]) -> str:
-    """A row for each choice, a column for each setting."""
-    lines = [f"| choice | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
+    """A Markdown table with a row for each variant and a column for each setting."""
+    lines = [f"| variant | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
     for name in order:
         cells = [f"{median:.2f} [{low:.2f}, {high:.2f}]" for median, low, high in ratios[name]]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")

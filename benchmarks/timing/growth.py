@@ -1,8 +1,8 @@
-"""How a step grows with images, depth, tokens and width: python benchmarks/growth.py."""
+"""Growth of a training step with batch size, depth, tokens and width: python benchmarks/timing/growth.py."""
 
 import torch
+from measure import in_turn, milliseconds, publish
 from step import as_trained, training_step
-from timing import in_turn, milliseconds, publish
 
 from vitrine import compose
 from vitrine.training.throughput import flops_per_image
@@ -24,18 +24,18 @@ NAMES = {
 
 
 def main() -> None:
-    """Each alone, the others as in the base."""
+    """Vary each size alone, with the others at their base value."""
     rows = []
     for key, values in GROWN.items():
         configs = {}
         for value in values:
-            words = [f"{name}={one}" for name, one in (BASE | {key: value}).items()]
-            configs[value] = compose(["model=vit_nano", "data=mnist", "model.heads=4", "accelerator=cpu", *words])
-        ways = {}
+            sizes = [f"{name}={size}" for name, size in (BASE | {key: value}).items()]
+            configs[value] = compose(["model=vit_nano", "data=mnist", "model.heads=4", "accelerator=cpu", *sizes])
+        steps = {}
         for value, config in configs.items():
             images = torch.randn(config.data.batch_size, 1, 28, 28)
-            ways[str(value)] = training_step(config, images, torch.zeros(len(images), dtype=torch.int64))
-        times = in_turn(ways, rounds=ROUNDS, warm_up=2)
+            steps[str(value)] = training_step(config, images, torch.zeros(len(images), dtype=torch.int64))
+        times = in_turn(steps, rounds=ROUNDS, warm_up=2)
         first: tuple[float, float] | None = None
         for value, config in configs.items():
             took = milliseconds(times[str(value)])
@@ -47,10 +47,10 @@ def main() -> None:
     publish(
         "growth",
         title="Growth",
-        text="A training step of a ViT 128 wide with 4 blocks on 64 images of 28x28 in patches of 4 (49 tokens), and "
-        "with one of these changed. FLOPs are those of the matrix products, forward and backward. Time grows more "
-        "slowly than they do where small products leave the machine idle, and faster where it waits for memory.",
-        columns=["what grows", "to", "ms a step", "s for 60,000 images", "time, times", "FLOPs, times", "GFLOP/s"],
+        text="A training step of a ViT of width 128 with 4 blocks on 64 images of 28x28 in patches of 4 (49 tokens), "
+        "with one of these sizes varied. FLOPs count the matrix products, forward and backward. Time grows more slowly "
+        "than FLOPs where small products leave the machine idle, and faster where memory bandwidth limits it.",
+        columns=["size", "value", "ms a step", "s for 60,000 images", "relative time", "relative FLOPs", "GFLOP/s"],
         rows=rows,
         claims={},
     )

@@ -1,0 +1,90 @@
+"""Accuracy, time and memory of README's first commands, over seeds.
+
+python benchmarks/studies/first_runs.py              # trains what is missing under outputs/first_runs, then writes
+python benchmarks/studies/first_runs.py mnist_fast   # only this command; the stored results of the others stay
+python benchmarks/studies/first_runs.py --table      # only writes: the table in README.md, the heads of recipes
+                                                     # in conf/, the plots of the first run in docs/images
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from seeds import (
+    ROOT,
+    SEEDS,
+    STUDIES,
+    cost_table,
+    finished_runs,
+    run_command,
+    summarize,
+    train_seeds,
+    write_between,
+    write_recipe_heads,
+)
+
+OUT = ROOT / "outputs" / "first_runs"
+COMMANDS = {
+    "vit_tiny": "model=vit_tiny",
+    "mnist": "experiment=mnist/quick",
+    "mnist_fast": "experiment=mnist/fast",
+    "mnist_best": "experiment=mnist/best",
+    "cifar10": "model=vit_nano data=cifar10 trainer.max_epochs=2",
+}
+START_UP = {"`--help`": ["--help"], "`--cfg job`": ["--cfg", "job"], "a mistake": ["modle=vit_tiny"]}
+JSON = STUDIES / "first_runs.json"
+
+
+def main() -> None:
+    """Train what is missing, then write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", action="store_true", help="train nothing, only write")
+    parser.add_argument("--data-root", default="data", help="folder of MNIST and CIFAR-10; downloaded if missing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}; default: all")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.names) - set(COMMANDS)):
+        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(COMMANDS)}")
+    results = json.loads(JSON.read_text())
+    names = [] if options.table else options.names or list(COMMANDS)
+    for name in names:
+        root = [] if name == "vit_tiny" else [f"data.root={options.data_root}"]
+        train_seeds(OUT / name, [*COMMANDS[name].split(), *root])
+        results["runs"][name] = summarize(COMMANDS[name], finished_runs(OUT / name))
+    if not options.names and not options.table:
+        results["start_up"] = start_up()
+    results["runs"] = {name: results["runs"][name] for name in COMMANDS if name in results["runs"]}
+    JSON.write_text(json.dumps(results, indent=2) + "\n")
+    write_table(results)
+    write_recipe_heads(results["runs"].values())
+    if runs := finished_runs(OUT / "vit_tiny"):
+        for plot in ("curves.png", "confusion.png", "attention.png"):
+            shutil.copy(runs[0]["folder"] / plot, ROOT / "docs" / "images" / plot)
+
+
+def start_up() -> dict[str, float]:
+    """Seconds of commands that train nothing: the best of five, because machines are shared."""
+    return {
+        name: round(min(run_command("train.py", *arguments).seconds for _ in range(5)), 2)
+        for name, arguments in START_UP.items()
+    }
+
+
+def write_table(results: Mapping[str, Any]) -> None:
+    """Write the table between its markers in README.md."""
+    lines = cost_table(results["runs"].values())
+    first = results["runs"]["vit_tiny"]
+    times = ", ".join(f"{name} {seconds} s" for name, seconds in results["start_up"].items())
+    lines += [
+        "",
+        f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
+        f"torch {first['torch']}. Times are those of whole commands, of which importing libraries takes about 8 s.",
+        f"Commands that train nothing: {times}. Measured by",
+        "`python benchmarks/studies/first_runs.py`.",
+    ]
+    write_between(ROOT / "README.md", "first_runs", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Ablations for the CIFAR-10 recipes: each question with the expectation and the result, in docs/recipes.md.
+
+python benchmarks/studies/recipes.py cpu/augment    # runs the sweep of a question, then writes the page
+python benchmarks/studies/recipes.py fast/muon hydra/launcher=process launcher.per_gpu=3 trainer.max_time=10m
+python benchmarks/studies/recipes.py --table        # only writes the page
+python benchmarks/studies/recipes.py --list         # prints the command of each question
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seeds import (
+    NEUTRAL_IN_SWEEPS,
+    ROOT,
+    STUDIES,
+    device_name,
+    markdown_table,
+    split_arguments,
+    with_remaining_time,
+)
+
+from vitrine.compare.statistics import Interval
+from vitrine.runs import RunRecord
+
+OUT = ROOT / "outputs" / "recipes"
+JSON = STUDIES / "recipes.json"
+PAGE = ROOT / "docs" / "recipes.md"
+# A question is studied on a recipe trained for a fraction of its epochs. On a CPU there is time for a single seed,
+# which reveals differences of several points only.
+SCALES = {
+    "cpu": "experiment=cifar10/cpu trainer.max_epochs=3 seed=0",
+    "fast": "experiment=cifar10/fast trainer.max_epochs=30 seed=0,1,2",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """An ablation.
+
+    Attributes:
+        title: the question.
+        expected: the expectation before any run, and its reason.
+        sweep: overrides with comma-separated values; every combination is trained with each seed.
+    """
+
+    title: str
+    expected: str
+    sweep: str
+
+
+QUESTIONS = {
+    "augment": Question(
+        "Which augmentation of single images?",
+        "Random crop for short trainings of small models, which do not overfit. TrivialAugment as well for long ones, "
+        "where automatic augmentation brought the largest published gain.",
+        "augment.crop=0,4 augment.trivial=false,true",
+    ),
+    "mix": Question(
+        "MixUp, CutMix, both, or none?",
+        "CutMix helps in long trainings and MixUp adds nothing to it, as published. Both cost accuracy in short ones.",
+        "augment.mixup=0.0,0.8 augment.cutmix=0.0,1.0",
+    ),
+    "smoothing": Question(
+        "Label smoothing?",
+        "A small gain without mixing; little with CutMix, which smooths labels too.",
+        "loss.label_smoothing=0.0,0.1",
+    ),
+    "depth": Question(
+        "Stochastic depth?",
+        "Costs accuracy with a small model and a short training, helps with a long one.",
+        "model.drop_path=0.0,0.1,0.2",
+    ),
+    "ema": Question(
+        "An exponential moving average of the weights?",
+        "No gain at the end of a cosine schedule, which averages in its own way, but fewer epochs to an accuracy.",
+        "callbacks=[default],[default,ema]",
+    ),
+    "rate": Question(
+        "AdamW's learning rate?",
+        "The default, 0.2 / width, is close to the best.",
+        "optimizer=adamw optimizer.lr=1e-3,2e-3,4e-3",
+    ),
+    "muon": Question(
+        "Muon instead of AdamW, and at which learning rate?",
+        "Muon learns faster in the first epochs. Its best rate is AdamW's or twice that, because its updates are as "
+        "large as AdamW's.",
+        "optimizer=muon optimizer.lr=1e-3,2e-3,4e-3",
+    ),
+    "schedule": Question(
+        "Which schedule, and how long a warm-up?",
+        "Cosine is far better than constant; the length of the warm-up matters little from 5 % of the steps on.",
+        "schedule=cosine,constant schedule.warmup=0.05,0.1,0.2",
+    ),
+    "positions": Question(
+        "Which positional scheme?",
+        "conv, which adds locality, beats rope_mixed, which acts on pairs of tokens, which beats tables; more so in "
+        "shorter trainings. learned is slightly better than fixed tables in long trainings, as published. "
+        "All schemes, with more seeds and a smaller model: [positions.md](positions.md).",
+        "position=sincos2d,learned,rope_mixed,conv",
+    ),
+    "pool": Question(
+        "Class token, mean pooling, or attention pooling before the head?",
+        "No difference that three seeds can detect.",
+        "pool=cls,mean,map",
+    ),
+    "shape": Question(
+        "Width or depth at equal cost?",
+        "Wide and shallow is better in short trainings; depth pays off in long ones.",
+        "model.heads=4 model.dim=96,128,192 model.depth=4,6,9",
+    ),
+    "batch": Question(
+        "Which batch size?",
+        "Small batches are better, as published: they give more steps per epoch. Large ones are faster on a GPU.",
+        "data.batch_size=64,128,256",
+    ),
+}
+
+HEAD = """# Ablations for the CIFAR-10 recipes
+
+The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`. Their files and
+[time_to_accuracy.md](time_to_accuracy.md) give their cost and accuracy. `fast`, `best` and `stem` start from published
+ablations of plain ViTs on CIFAR-10: automatic augmentation, CutMix and small batches matter most, MixUp and the
+positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model.
+
+Each section asks one question about a recipe, trained for a fraction of its epochs and judged on validation images. The
+expectation was written down beforehand; the recipe is the one at the commit named. Rows are means over seeds with a
+95 % interval (Student's t), best first; differences from the best row are paired by seed. Expect one interval in twenty
+to miss the true value, and the best of many rows to look slightly better than it is. With a single seed, only
+differences above one point were acted on. Times were measured with several runs side by side; for costs see
+[variants.md](variants.md). `python benchmarks/studies/recipes.py NAME` runs the sweep of a question and writes this
+page.
+"""
+
+
+def main() -> None:
+    """Run the sweeps, collect the results, and write the page."""
+    names = [f"{scale}/{question}" for scale in SCALES for question in QUESTIONS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="train nothing, only write the page")
+    parser.add_argument("--list", action="store_true", help="print the commands, and do nothing else")
+    parser.add_argument("--data-root", default="data", help="folder of CIFAR-10; downloaded if missing")
+    parser.add_argument("arguments", nargs="*", metavar="NAME|KEY=VALUE", help="SCALE/QUESTION as in --list; overrides")
+    options = parser.parse_args()
+    asked, overrides = split_arguments(parser, options.arguments, names, NEUTRAL_IN_SWEEPS)
+    if options.list:
+        print("\n".join(f"{name:<16} python train.py {' '.join(command(name))}" for name in names))
+        return
+    if bool(asked) == options.table:
+        parser.error("name a question, or pass --table or --list")
+    results = json.loads(JSON.read_text()) if JSON.exists() else {}
+    for name in asked:
+        places = [f"data.root={options.data_root}", f"paths.output_dir={(OUT / name).relative_to(ROOT)}"]
+        arguments = [*command(name), *places, *with_remaining_time(overrides)]
+        done = subprocess.run([sys.executable, "train.py", *arguments], cwd=ROOT)
+        if done.returncode:  # nothing is concluded from an unfinished sweep
+            raise SystemExit(done.returncode)
+        results[name] = collect(OUT / name) | {"command": " ".join(command(name))}
+        JSON.write_text(json.dumps({known: results[known] for known in names if known in results}, indent=1) + "\n")
+    PAGE.write_text(page(results))
+
+
+def command(name: str) -> list[str]:
+    """Arguments of ``python train.py`` for a question at a scale."""
+    scale, _, question = name.partition("/")
+    return ["-m", *SCALES[scale].split(), *QUESTIONS[question].sweep.split()]
+
+
+def collect(folder: Path) -> dict[str, Any]:
+    """Validation accuracy and training time of the sweep's runs under ``folder``, by choice and seed."""
+    records = [RunRecord(path.parent) for path in sorted(folder.glob("sweeps/**/metrics.json"))]
+    first = records[0].facts
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    for record in records:
+        seed = str(record.config["seed"])
+        choice = ",".join(part for part in record.facts["varies"].split(",") if part != f"seed={seed}")
+        result = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
+        rows.setdefault(choice, {})[seed] = result
+    return {"on": device_name(first), "commit": first["code"].get("commit"), "rows": rows}
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Text of docs/recipes.md."""
+    parts = [HEAD]
+    for name, question in QUESTIONS.items():
+        parts.append(f"\n## {question.title}\n\nExpected: {question.expected}\n")
+        measured = [f"{scale}/{name}" for scale in SCALES if f"{scale}/{name}" in results]
+        missing = [f"`{scale}/{name}`" for scale in SCALES if f"{scale}/{name}" not in results]
+        parts += [section(results[key]) for key in measured]
+        if missing:
+            parts.append(f"\nNot yet measured: {', '.join(missing)}.\n")
+    return "".join(parts)
+
+
+def section(result: Mapping[str, Any]) -> str:
+    """The table of a question at a scale."""
+    rows = result["rows"]
+    means = {choice: Interval.of([run["val/acc"] for run in seeds.values()]) for choice, seeds in rows.items()}
+    order = sorted(rows, key=lambda choice: -means[choice].mean)
+    lines = []
+    for choice in order:
+        seconds = Interval.of([run["seconds"] for run in rows[choice].values()]).mean
+        accuracy = f"{means[choice]} ({means[choice].count})"
+        lines.append([f"`{choice}`", accuracy, gap(rows[order[0]], rows[choice]), seconds])
+    columns = ("choice", "validation accuracy (seeds)", "behind the best", "seconds of training")
+    head = f"\n`python train.py {result['command']}`, on {result['on']}, at commit {result['commit'][:7]}:\n\n"
+    return head + "\n".join(markdown_table(columns, lines)) + "\n"
+
+
+def gap(best: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str, float]]) -> str:
+    """Mean difference from the best over the seeds that both have; empty for the best itself."""
+    shared = sorted(best.keys() & other.keys())
+    if best is other or not shared:
+        return ""
+    return str(Interval.of([best[seed]["val/acc"] - other[seed]["val/acc"] for seed in shared]))
+
+
+if __name__ == "__main__":
+    main()

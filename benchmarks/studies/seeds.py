@@ -1,0 +1,192 @@
+"""Train a command over seeds, measure it, and summarise the run folders it leaves."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vitrine.compare.statistics import Interval
+from vitrine.durations import duration_seconds
+from vitrine.errors import OutOfTime
+from vitrine.runs import RunRecord
+
+sys.path.append(str(Path(__file__).parents[1]))  # commands.py and pages.py serve the timings as well
+
+from commands import ROOT, CommandCost, run_command
+from pages import markdown_table, write_between
+
+__all__ = [
+    "NEUTRAL",
+    "NEUTRAL_IN_SWEEPS",
+    "ROOT",
+    "SEEDS",
+    "STUDIES",
+    "cost_table",
+    "device_name",
+    "finished_runs",
+    "format_result",
+    "markdown_table",
+    "run_command",
+    "split_arguments",
+    "summarize",
+    "train_seeds",
+    "with_remaining_time",
+    "write_between",
+    "write_recipe_heads",
+]
+
+STUDIES = ROOT / "benchmarks" / "studies"
+SEEDS = (0, 1, 2)
+STARTED = time.time()
+MIN_SECONDS = 60  # of trainer.max_time that must be left to start another training
+# Keys of overrides that change how a run is executed and never its result; a trailing dot stands for a whole section.
+NEUTRAL = ("trainer.max_time", "trainer.compile", "accelerator")
+NEUTRAL_IN_SWEEPS = ("hydra/launcher", "launcher.", *NEUTRAL)
+
+
+def split_arguments(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], names: Collection[str], neutral: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Split arguments into names and overrides; exits with an error if a name is unknown or an override not neutral."""
+    asked = [argument for argument in arguments if "=" not in argument]
+    overrides = [argument for argument in arguments if "=" in argument]
+    if unknown := sorted(set(asked) - set(names)):
+        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(names)}")
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key not in neutral and not key.startswith(tuple(prefix for prefix in neutral if prefix[-1] == ".")):
+            parser.error(f"{override} would change the result; overrides allowed here: {', '.join(neutral)}")
+    return asked, overrides
+
+
+def train_seeds(folder: Path, overrides: Sequence[str]) -> None:
+    """Run ``python train.py OVERRIDES`` for each seed, under ``folder``.
+
+    Finished seeds are skipped, an interrupted one is resumed. ``trainer.max_time`` limits all seeds together: when it
+    is used up, this process exits with the same code as the training, and running it again continues.
+    """
+    for seed in SEEDS:
+        place = folder / f"seed-{seed}"
+        if finished_runs(place):
+            continue
+        limited = with_remaining_time(overrides)
+        arguments = [*limited, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
+        if started := sorted(place.glob("runs/*/run.json")):
+            arguments = [f"resume={started[-1].parent.relative_to(ROOT)}"]
+            arguments += [override for override in limited if override.startswith("trainer.max_time=")]
+        print(f"{time.strftime('%H:%M:%S')} {' '.join(arguments)}", flush=True)
+        cost = run_command("train.py", *arguments)
+        note = place / "took.json"
+        before = CommandCost(**json.loads(note.read_text())) if note.exists() else CommandCost(0.0, 0, 0)
+        if place.exists():  # a refused command writes no folder
+            total = CommandCost(before.seconds + cost.seconds, max(before.memory, cost.memory), cost.code)
+            note.write_text(json.dumps(asdict(total)))
+        if cost.code == OutOfTime.exit_code:
+            print("out of time; rerun the same command to continue")
+            raise SystemExit(cost.code)
+        if cost.code:
+            raise SystemExit(f"exit code {cost.code}; run `python train.py {' '.join(arguments)}` to see why")
+
+
+def with_remaining_time(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with ``trainer.max_time`` reduced by the time this process has used.
+
+    Raises:
+        SystemExit: less than a minute is left.
+    """
+    limited = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key == "trainer.max_time":
+            seconds = duration_seconds(value) - int(time.time() - STARTED)
+            if seconds < MIN_SECONDS:
+                print("out of time; rerun the same command to continue")
+                raise SystemExit(OutOfTime.exit_code)
+            override = f"{key}={seconds}s"
+        limited.append(override)
+    return limited
+
+
+def finished_runs(folder: Path) -> list[dict[str, Any]]:
+    """run.json, metrics.json and the command's cost of each finished run under ``folder``, sorted by seed."""
+    runs = []
+    for path in sorted(folder.glob("**/took.json")):
+        cost = json.loads(path.read_text())
+        if cost["code"] == 0:
+            (record,) = path.parent.glob("runs/*/run.json")
+            facts, metrics = json.loads(record.read_text()), json.loads((record.parent / "metrics.json").read_text())
+            runs.append({**cost, **facts, **metrics, "folder": record.parent})
+    return runs
+
+
+def summarize(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Test accuracy, time and memory of a command over its seeds, and the machine that they were measured on.
+
+    Raises:
+        SystemExit: the runs differ in more than the seed, for instance because the recipe has changed in between.
+    """
+    setups = {json.dumps(_setup(run)): run["folder"].relative_to(ROOT) for run in runs}
+    if len(setups) > 1:
+        raise SystemExit(f"trained in different ways: {', '.join(map(str, setups.values()))}; remove the outdated ones")
+    accuracy = Interval.of([run["test/acc"] for run in runs])
+    return {
+        "command": f"python train.py {command}",
+        "test/acc": [run["test/acc"] for run in runs],
+        "mean": accuracy.mean,
+        "half_interval": accuracy.half,
+        "seconds": [round(run["seconds"], 1) for run in runs],
+        "memory": max(run["memory"] for run in runs),
+        "precision": runs[0]["precision"],
+        "device": runs[0]["device"],
+        "commit": runs[0]["code"].get("commit"),
+        "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
+        "torch": runs[0]["versions"]["torch"],
+    }
+
+
+def _setup(run: Mapping[str, Any]) -> list[Any]:
+    """What the seeds of a command must share: configuration, device and processor."""
+    config = {name: value for name, value in RunRecord(run["folder"]).config.items() if name not in ("seed", "paths")}
+    config["trainer"] = {name: value for name, value in config["trainer"].items() if name != "max_time"}
+    return [config, run["device"], run["machine"]["processor"]]
+
+
+def device_name(facts: Mapping[str, Any]) -> str:
+    """Device and torch version of a run, from its run.json: ``AMD EPYC, 2 cores, torch 2.15.0``."""
+    machine = facts["machine"]
+    device = facts["device"]
+    name = f"{machine['processor']}, {machine['cores']} cores" if device.startswith("CPU") else device
+    return f"{name}, torch {facts['versions']['torch']}"
+
+
+def format_result(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Test accuracy with its interval, and the range of times, of a summary."""
+    seconds = f"{min(summary['seconds']):.0f} to {max(summary['seconds']):.0f} s"
+    return f"{summary['mean']:.4f} ± {summary['half_interval']:.4f}", seconds
+
+
+def cost_table(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A Markdown table of commands: test accuracy, time and memory."""
+    lines = ["| command | test accuracy | time, start to end | peak memory |", "|---|---|---|---|"]
+    for summary in summaries:
+        accuracy, seconds = format_result(summary)
+        lines.append(f"| `{summary['command']}` | {accuracy} | {seconds} | {summary['memory'] / 1e9:.2f} GB |")
+    return lines
+
+
+def write_recipe_heads(summaries: Iterable[Mapping[str, Any]]) -> None:
+    """Write cost and result of each recipe to the line of its file that begins with "# Measured:"."""
+    for summary in summaries:
+        _, _, recipe = summary["command"].partition("experiment=")
+        path = ROOT / "conf" / "experiment" / f"{recipe}.yaml"
+        if not recipe or "# Measured:" not in path.read_text():
+            continue
+        accuracy, seconds = format_result(summary)
+        cost = f"{seconds} start to end, {summary['memory'] / 1e9:.1f} GB; {summary['machine']}, {summary['device']}"
+        head = f"# Measured: test accuracy {accuracy} ({len(summary['test/acc'])} seeds), {cost}."
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(head if line.startswith("# Measured:") else line for line in lines) + "\n")

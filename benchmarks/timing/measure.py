@@ -1,0 +1,145 @@
+"""Time alternatives against each other, and keep the results: benchmarks/timing/speed.json and docs/speed.md.
+
+Machines are shared and noisy. So alternatives are timed within one process, each once per round in random order, and
+only ratios within a round are claimed.
+"""
+
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from vitrine.runs.provenance import code_state, machine
+
+sys.path.append(str(Path(__file__).parents[1]))  # commands.py and pages.py serve the studies as well
+
+from commands import ROOT, run_command
+from pages import markdown_table, write_between
+
+__all__ = [
+    "ROOT",
+    "TIMING",
+    "format_ratio",
+    "in_turn",
+    "markdown_table",
+    "milliseconds",
+    "publish",
+    "ratio",
+    "run_command",
+    "synchronize",
+    "write_between",
+]
+
+TIMING = ROOT / "benchmarks" / "timing"
+JSON = TIMING / "speed.json"
+PAGE = ROOT / "docs" / "speed.md"
+HEAD = """# How fast it is, and how that was measured
+
+Each section comes from one benchmark. Alternatives are timed in one process, each once per round in random order, with
+the same number of threads on the machine named below the table. A ratio is the median over rounds of the ratio within a
+round, with a 95 % interval from order statistics. `python benchmarks/timing/gpu.py` measures what needs a GPU.
+"""
+
+
+def in_turn(
+    alternatives: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds that each alternative takes, once per round; the order is shuffled in each round."""
+    order = list(alternatives)
+    for _ in range(warm_up):
+        for name in order:
+            alternatives[name]()
+    times: dict[str, list[float]] = {name: [] for name in alternatives}
+    shuffle = random.Random(0)
+    for _ in range(rounds):
+        shuffle.shuffle(order)
+        for name in order:
+            synchronize()
+            begin = time.perf_counter()
+            alternatives[name]()
+            synchronize()
+            times[name].append(time.perf_counter() - begin)
+    return times
+
+
+def ratio(times: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Median over at least six rounds of the ratio within a round, and its 95 % interval from order statistics."""
+    assert len(times) >= 6, "fewer than six rounds give no 95 % interval"
+    ratios = np.sort(np.divide(times, others))
+    low = max(0, int(stats.binom.ppf(0.025, len(ratios), 0.5)) - 1)
+    return [round(float(value), 4) for value in (np.median(ratios), ratios[low], ratios[-1 - low])]
+
+
+def format_ratio(ratios: Sequence[float]) -> str:
+    """``3.1x [2.9, 3.4]``."""
+    median, low, high = ratios
+    return f"{median:.3g}x [{low:.3g}, {high:.3g}]"
+
+
+def publish(
+    name: str,
+    *,
+    title: str,
+    text: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    claims: Mapping[str, str],
+) -> None:
+    """Store the result of a benchmark, and write the pages that show it.
+
+    Args:
+        name: of the benchmark's file.
+        title: heading of its section.
+        text: what was compared, and how.
+        columns: of its table.
+        rows: of its table.
+        claims: README's rows: what was measured, and the number.
+    """
+    results = json.loads(JSON.read_text()) if JSON.exists() else {}
+    about = machine()
+    where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
+    results[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, "machine": where}
+    results[name]["commit"] = code_state()[0].get("commit")
+    JSON.write_text(json.dumps(results, indent=1) + "\n")
+    write_pages()
+    lines = [*markdown_table(columns, rows), *(f"{claim}: {number}" for claim, number in claims.items())]
+    print("\n".join(["", title, *lines]))
+
+
+def write_pages() -> None:
+    """Write docs/speed.md and README's table from the stored results."""
+    results = json.loads(JSON.read_text())
+    parts = [HEAD]
+    for name, result in results.items():
+        parts += [f"\n## {result['title']}\n\n{result['text']}\n\n"]
+        parts += ["\n".join(markdown_table(result["columns"], result["rows"])), "\n\n"]
+        commit = f", at commit {result['commit'][:7]}" if result.get("commit") else ""
+        parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{commit}.\n")
+    PAGE.write_text("".join(parts))
+    claims = [claim for result in results.values() for claim in result["claims"].items()]
+    where = next(iter(results.values()))["machine"]
+    source = f"Measured on {where}; method and tables: [docs/speed.md](docs/speed.md)."
+    write_between(ROOT / "README.md", "speed", [*markdown_table(("what", "measured"), claims), "", source])
+
+
+def milliseconds(times: Sequence[float]) -> float:
+    """The median, in milliseconds."""
+    return 1000 * statistics.median(times)
+
+
+def synchronize() -> None:
+    """Wait until the GPU has finished, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    write_pages()

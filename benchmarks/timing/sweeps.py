@@ -1,0 +1,171 @@
+"""Overhead of sweeps beyond training itself, and a check that killing them loses nothing.
+
+python benchmarks/timing/sweeps.py        # every part, about ten minutes on two cores; writes docs/sweeps.md
+python benchmarks/timing/sweeps.py kills  # one part; the stored results of the others stay
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from measure import ROOT, TIMING, write_between
+
+OUT = ROOT / "outputs" / "sweeps_benchmark"
+JSON = TIMING / "sweeps.json"
+PAGE = ROOT / "docs" / "sweeps.md"
+TINY = ["model=vit_nano", "depth=1", "data.batch_size=256", "accelerator=cpu"]
+START_UP = 9.0  # seconds to import everything once
+TWO_WORKERS = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
+
+
+def train(*overrides: str, folder: Path) -> float:
+    """Run ``python train.py OVERRIDES``; returns its seconds."""
+    begin = time.perf_counter()
+    command = [sys.executable, "train.py", *overrides, f"paths.output_dir={folder}"]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def check() -> dict[str, object]:
+    """Check a grid of 1,000 trials; an invalid value makes sure that nothing starts."""
+    grid = ["patch=2,4", "depth=1,2,3,4", "position=none,learned,sincos2d,rope,relative", "seed=range(25)"]
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "train.py", "-m", "model=vit_nano", *grid, "optimizer.weight_decay=-1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    return {
+        "what": "checking a grid of 1,000 trials",
+        "value": time.perf_counter() - begin,
+        "unit": "s",
+    }
+
+
+def rerun() -> dict[str, object]:
+    """Rerun a sweep of 100 finished trials."""
+    overrides = [*TINY, "trainer.max_epochs=1", "debug.limit_batches=1", "position=learned,none", "seed=range(50)"]
+    train("-m", *overrides, *TWO_WORKERS, folder=OUT / "hundred")
+    seconds = min(train("-m", *overrides, folder=OUT / "hundred") for _ in range(3))
+    return {"what": "rerunning a finished sweep of 100 trials", "value": seconds, "unit": "s"}
+
+
+def overhead() -> dict[str, object]:
+    """Trials in processes, one at a time, against the same trainings as separate commands."""
+    overrides = [*TINY, "trainer.max_epochs=10"]
+    shutil.rmtree(OUT / "overhead", ignore_errors=True)
+    one = ["hydra/launcher=process", "launcher.workers=1", f"launcher.threads={os.cpu_count()}"]
+    apart = train("-m", *overrides, "seed=range(6)", *one, folder=OUT / "overhead")
+    by_hand = sum(train(*overrides, f"seed={seed}", folder=OUT / "overhead" / "by_hand") for seed in range(6))
+    return {
+        "what": "extra time of a trial in its own process, compared with a separate command",
+        "value": (apart - by_hand) / 6,
+        "unit": "s a trial",
+    }
+
+
+def two_workers() -> dict[str, object]:
+    """Sixteen trials of vit_nano on digits: two at a time against sequentially in one process."""
+    overrides = ["model=vit_nano", "accelerator=cpu", "seed=range(16)"]
+    shutil.rmtree(OUT / "sixteen", ignore_errors=True)
+    together = train("-m", *overrides, *TWO_WORKERS, folder=OUT / "sixteen" / "two")
+    alone = train("-m", *overrides, folder=OUT / "sixteen" / "one")
+    return describe_workers(together / alone)
+
+
+def describe_workers(ratio: float) -> dict[str, object]:
+    """The ratio, and what it would be without overhead: two trials on a thread each, against one on both threads."""
+    thread, threads = (
+        median(json.loads(path.read_text())["train_seconds"] for path in (OUT / "sixteen" / name).rglob("metrics.json"))
+        for name in ("two", "one")
+    )
+    return {
+        "what": "16 trials of `vit_nano` on digits, 2 workers against hydra/launcher=basic",
+        "value": ratio,
+        "unit": f"of the time; a trial trains {thread:.1f} s on one thread and {threads:.1f} s on both, so without "
+        f"overhead it would be {thread / 2 / threads:.2f}",
+    }
+
+
+def kills() -> dict[str, object]:
+    """A sweep killed at ten random moments and rerun each time, against an undisturbed one."""
+    overrides = ["-m", *TINY, "trainer.max_epochs=40", "trainer.deterministic=true", "seed=range(8)", *TWO_WORKERS]
+    for name in ("whole", "killed"):
+        shutil.rmtree(OUT / name, ignore_errors=True)
+    whole = train(*overrides, folder=OUT / "whole")
+    draw = random.Random(0)
+    killed = 0
+    while killed < 10:
+        command = [sys.executable, "train.py", *overrides, f"paths.output_dir={OUT / 'killed'}"]
+        running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            running.wait(
+                draw.uniform(1, START_UP + (whole - START_UP) / 12)
+            )  # short enough that ten of them do not finish it
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+            killed += 1
+        else:
+            raise AssertionError(f"the sweep finished after {killed} kills")
+    train(*overrides, folder=OUT / "killed")
+    same, different = 0, []
+    for path in sorted((OUT / "whole").glob("sweeps/*/*/metrics.json")):
+        other = OUT / "killed" / path.relative_to(OUT / "whole")
+        left, right = (json.loads(metrics.read_text()) for metrics in (path, other))
+        if all(left[name] == right[name] for name in left if name != "train_seconds"):
+            same += 1
+        else:
+            different.append(path.parent.name)
+    logs = [path.read_text() for path in (OUT / "killed").glob("sweeps/*/logs/*.txt")]
+    trainings = sum(log.count("chosen checkpoint") for log in logs)
+    assert not different, different
+    assert trainings == same, f"{trainings} trainings finished, for {same} trials"
+    return {
+        "what": f"trials equal to those of an undisturbed sweep, after {killed} times kill -9",
+        "value": same,
+        "unit": "of 8",
+    }
+
+
+PARTS = {"check": check, "again": rerun, "overhead": overhead, "two_workers": two_workers, "kills": kills}
+
+
+def main() -> None:
+    """Measure the parts, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.parts) - set(PARTS)):
+        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
+    results = json.loads(JSON.read_text()) if JSON.exists() else {}
+    for name in options.parts or PARTS:
+        results[name] = PARTS[name]()
+        print(name, results[name]["value"], flush=True)
+        JSON.write_text(json.dumps(results, indent=1) + "\n")
+    write_table(results)
+
+
+def write_table(results: Mapping[str, dict[str, Any]]) -> None:
+    """Write the table between its markers in docs/sweeps.md."""
+    lines = ["| what | measured |", "|---|---|"]
+    for name in PARTS:
+        if result := results.get(name):
+            lines.append(f"| {result['what']} | {result['value']:.3g} {result['unit']} |")
+    write_between(PAGE, "sweeps", lines)
+
+
+if __name__ == "__main__":
+    main()
