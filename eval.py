@@ -1,6 +1,6 @@
 """Test a run's checkpoint again: python eval.py run=outputs/runs/RUN."""
 
-from vitrine.cli import evaluate
+from vitrine.cli.evaluate import main
 
 if __name__ == "__main__":
-    evaluate()
+    main()

@@ -1,6 +1,6 @@
-"""Train a Vision Transformer: python train.py model=vit_tiny. What can be set: python train.py --help."""
+"""Train a Vision Transformer: python train.py model=vit_tiny. All groups and keys: python train.py --help."""
 
-from vitrine.cli import train
+from vitrine.cli.train import main
 
 if __name__ == "__main__":
-    train()
+    main()

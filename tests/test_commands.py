@@ -225,9 +225,9 @@ def test_what_needs_no_training_imports_no_torch(tmp_path, words):
     code = f"""
 import sys
 sys.argv = ["train.py", *{words!r}]
-from vitrine.cli import train
+from vitrine.cli.train import main
 try:
-    train()
+    main()
 except SystemExit:
     pass
 finally:
@@ -269,8 +269,9 @@ def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
     built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)
     assert built.returncode == 0, built.stderr
     (archive,) = wheel.glob("*.whl")
-    code = "import vitrine.cli; print(vitrine.cli.__file__); print(vitrine.compose(['model=vit_nano']).model.dim)"
+    words = "train model=vit_nano --cfg=job --package=model.dim"
+    code = f"from vitrine.cli import main; print(main.__file__); main.main({words.split()})"
     python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
     path = [str(tmp_path / "site"), *sys.path]
     done = python("-S", "-c", f"import sys; sys.path[:0] = {path!r}; {code}", cwd=tmp_path)
-    assert done.stdout.split() == [str(tmp_path / "site" / "vitrine" / "app.py"), "64"], done.stderr
+    assert done.stdout.split() == [str(tmp_path / "site" / "vitrine" / "cli" / "main.py"), "64"], done.stderr

@@ -186,9 +186,8 @@ def test_a_private_run_sends_no_machine_and_no_path(outputs, runs):
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import runs
+def script():
+    from vitrine.cli import runs
 
     return runs
 
@@ -231,8 +230,7 @@ def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line, tmp_path
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb_workspaces")
 def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
     pytest.importorskip("wandb_workspaces")
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    from wandb_workspace import layout
+    from vitrine.cli.wandb_workspace import layout
 
     asked = json.loads(
         layout("me/mine", ["model.position", "seed"], "my 'sweep'")._to_model().model_dump_json(by_alias=True)

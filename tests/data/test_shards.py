@@ -158,9 +158,9 @@ def test_the_command_packs_real_mnist_and_training_reads_it(shared_data, tmp_pat
     again = python(script, *words, "20M", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         1,
-        "pack: packed/mnist-packed already holds a sharded data set; delete the folder to write it again\n",
+        "vitrine: packed/mnist-packed already holds a sharded data set; delete the folder to write it again\n",
     )
-    assert "20X is no size: 500k, 60M, 2G" in python(script, *words, "20X", cwd=tmp_path).stderr
+    assert "20X is not a size such as 500k, 60M or 2G" in python(script, *words, "20X", cwd=tmp_path).stderr
 
     short = ["data=mnist", "data.root=packed", "debug.limit_batches=1", "trainer.max_epochs=1"]
     trained = python(str(ROOT / "train.py"), *SMALL, *short, cwd=tmp_path)

@@ -192,9 +192,8 @@ def test_the_key_is_in_nothing_that_is_sent_or_kept(server, tmp_path):
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import wandb_sync
+def script():
+    from vitrine.cli import wandb_sync
 
     return wandb_sync
 

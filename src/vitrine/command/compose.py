@@ -5,7 +5,6 @@ All faults of all trials are told at once, before torch is imported and before a
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -25,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.inherit import like
 from vitrine.command.overrides import check_overrides, quote
+from vitrine.command.sources import composing, conf, primary_config
 from vitrine.command.space import first_that_works, space_of, with_commas
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.fields import fault_of, faults
@@ -49,12 +49,16 @@ class Point:
         words: all overrides it was composed from.
         varies: those in which it differs from the others of a multirun: key or group, and value as it was typed.
         space: where a search looks; it begins at this point, which stands for all of the search. Empty if it is none.
+        folder: where ``hydra.run.dir`` or ``hydra.sweep.dir`` puts the run or the sweep; ``None`` leaves it to vitrine.
+        subfolder: the name that ``hydra.sweep.subdir`` gives to the run's folder in that of the sweep, likewise.
     """
 
     config: Any
     words: list[str]
     varies: dict[str, str] = field(default_factory=dict)
     space: Space = field(default_factory=dict)
+    folder: Path | None = None
+    subfolder: str | None = None
 
 
 def compose(overrides: Sequence[str] = ()) -> TrainConfig:
@@ -67,7 +71,7 @@ def compose(overrides: Sequence[str] = ()) -> TrainConfig:
     return point.config.run
 
 
-def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
+def points(name: str, arguments: list[str], *, multirun: bool, check_devices: bool = True) -> list[Point]:
     """The runs that ``arguments`` of the command ``name`` (a key of ``SCHEMAS``) ask for, all checked.
 
     Raises:
@@ -81,7 +85,7 @@ def points(name: str, arguments: list[str], *, multirun: bool) -> list[Point]:
         made = (_of_multirun if multirun else _alone)(_Composer(name, loader), overrides, found)
     trained = [point.config for point in made if isinstance(point.config, TrainConfig)]
     on_gpus = [config for config in trained if config.trainer.accelerator == "gpu"]
-    if on_gpus and not (multirun and launcher(arguments) == "slurm"):  # whose machines have others
+    if check_devices and on_gpus and not (multirun and launcher(arguments) == "slurm"):  # whose machines have others
         found += _devices_that_are_missing(on_gpus)
     if found:
         raise ConfigError(found)
@@ -96,12 +100,7 @@ def launcher(arguments: list[str]) -> str:
     """
     with composing() as loader:
         overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
-        # Sections that may be off, or on in like=RUN, are left out.
-        words = [word for word in _fixed(overrides) if not _section(SCHEMAS["train"], word)]
-        try:
-            composed = hydra.compose("train", words, return_hydra_config=True)
-        except HydraException as error:
-            raise ConfigError([_composition_fault(error)]) from None
+        composed = hydra_settings("train", _fixed(overrides))
     for group, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
         chosen = str(composed.hydra.runtime.choices[f"hydra/{group}"])
         if chosen not in allowed:
@@ -112,12 +111,54 @@ def launcher(arguments: list[str]) -> str:
     return str(composed.hydra.runtime.choices["hydra/launcher"])
 
 
-def check_words(name: str, arguments: list[str]) -> None:
-    """Raise ConfigError where a word by itself cannot be right; the whole is not looked at."""
+def hydra_settings(name: str, overrides: Sequence[str]) -> DictConfig:
+    """The composed configuration with its node ``hydra``; sections that may be off, or on in like=RUN, are left out.
+
+    Raises:
+        ConfigError: Hydra cannot compose it.
+    """
+    words = [override for override in overrides if not _section(SCHEMAS[name], override)]
+    with composing():
+        try:
+            return hydra.compose(primary_config(name), words, return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError([_composition_fault(error)]) from None
+
+
+def checked_words(name: str, arguments: list[str]) -> list[str]:
+    """The overrides as Hydra can read them.
+
+    Raises:
+        ConfigError: one of them is wrong by itself; the whole is not checked.
+    """
     with composing() as loader:
-        _, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
+        sound, found = check_overrides(quote(arguments, loader), SCHEMAS[name], loader)
     if found:
         raise ConfigError(found)
+    return sound
+
+
+def as_composed(name: str, arguments: list[str]) -> DictConfig:
+    """The configuration that a run of the command ``name`` would be made with, not checked for limits.
+
+    Raises:
+        ConfigError: it cannot be composed.
+    """
+    words = checked_words(name, arguments)
+    with composing() as loader:
+        composer = _Composer(name, loader)
+        try:
+            composed = composer.composed(words)
+            sections = {word: section for word in words if (section := _section(SCHEMAS[name], word))}
+            if off := composer._that_are_off(composed, words, sections):
+                raise ConfigError([_section_is_off(word, sections[word]) for word in off])
+            if name == "train" and composed.like is not None:
+                composed = _like(composed, words)
+            if name == "train" and composed.resume is None:
+                _fill_in(composed.data)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError([_composition_fault(error)]) from None
+        return composed
 
 
 def finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
@@ -159,19 +200,6 @@ def _like(composed: DictConfig, words: Sequence[str]) -> DictConfig:
     return like("train", values, words, GlobalHydra.instance().config_loader())
 
 
-@contextmanager
-def composing() -> Iterator[ConfigLoader]:
-    """Hydra ready to compose from ``conf/``; what it was ready for before comes back after."""
-    with hydra.initialize_config_dir(str(conf()), version_base="1.3"):
-        yield GlobalHydra.instance().config_loader()
-
-
-def conf() -> Path:
-    """The folder ``conf/``: at the top of a checkout, inside the package where it was installed from a wheel."""
-    packaged = Path(__file__).parents[1] / "conf"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "conf"
-
-
 class _Composer:
     """Composes many configurations that differ in few words.
 
@@ -196,7 +224,7 @@ class _Composer:
             (inside if self._section(word) else choices if self._chooses(override) else values).append(override)
         key = tuple(one.input_line or "" for one in choices)
         if key not in self.bases:
-            self.bases[key] = hydra.compose(self.name, list(key))
+            self.bases[key] = hydra.compose(primary_config(self.name), list(key))
         config = deepcopy(self.bases[key])
         self.loader._apply_overrides_to_config(values, config)  # type: ignore[attr-defined]
         on = [one for one in inside if OmegaConf.select(config, self._section(one.input_line or "")) is not None]

@@ -14,13 +14,30 @@ from vitrine.redact import redact
 
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
 
+CHECKOUT = Path(__file__).parents[3]  # the top folder, unless vitrine was installed from a wheel
 COMMAND = "VITRINE_COMMAND"  # environment variable: the user's command, in processes that a sweep started
 
 
 def command() -> str:
     """Return the shell command that started this process, or the sweep it belongs to, with secrets redacted."""
     # Redact before quoting, which would change a secret that contains a quote.
-    return os.environ.get(COMMAND) or shlex.join(["python", *map(redact, sys.orig_argv[1:])])
+    return os.environ.get(COMMAND) or shlex.join(_typed([redact(argument) for argument in sys.orig_argv]))
+
+
+def program(name: str) -> str:
+    """Return how to start the command ``name``: ``vitrine NAME``, or its script, whichever the user runs."""
+    started = shlex.split(command())
+    for start in (["vitrine"], ["python", "-m", "vitrine"]):
+        if started[: len(start)] == start:
+            return shlex.join([*start, name])
+    script = f"{name}.py" if name in ("train", "eval") else f"scripts/{name.replace('-', '_')}.py"
+    return f"python {script}" if (CHECKOUT / script).is_file() else f"vitrine {name}"
+
+
+def _typed(arguments: list[str]) -> list[str]:
+    """Return a command line without the paths of Python and of the installed ``vitrine``."""
+    installed = len(arguments) > 1 and Path(arguments[1]).name == "vitrine"
+    return ["vitrine", *arguments[2:]] if installed else ["python", *arguments[1:]]
 
 
 def process_started_at() -> float:
@@ -63,7 +80,7 @@ def code_state() -> tuple[dict[str, Any], str]:
 
     Untracked files are listed by name only. Outside a git checkout, both are empty.
     """
-    source = Path(__file__).parents[3]
+    source = CHECKOUT
     if not (source / ".git").exists():
         return {}, ""
     commit = _git(source, "rev-parse", "HEAD")

@@ -1,0 +1,84 @@
+"""The commands that Hydra composes: parse flags, compose and check, then print or run.
+
+A configuration is composed and checked once, before torch is imported and before anything is written, so that a
+mistake costs a second and leaves nothing behind. In a multirun every trial is checked before the first one starts.
+"""
+
+import os
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from vitrine.cli.flags import parse_flags
+from vitrine.cli.show import show_config, show_help, show_info
+from vitrine.command.compose import Point, launcher, points
+from vitrine.command.sources import Sources, composing
+from vitrine.distributed.rendezvous import enter
+from vitrine.errors import ConfigError, Interrupted, VitrineError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command whose configuration Hydra composes.
+
+    Attributes:
+        name: ``train`` or ``eval``.
+        run_one: carries out a single run.
+        run_all: carries out the runs of ``-m`` with a launcher; returns how many failed.
+    """
+
+    name: str
+    run_one: Callable[[Point], None]
+    run_all: Callable[[list[Point], str], int]
+
+
+def run_command(command: Command, arguments: Sequence[str] | None = None) -> None:
+    """Carry out ``command``; exits with 2 for a configuration that cannot work and 1 for a run that fails."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    show_traceback = bool({"debug=traceback", "debug.traceback=true", "traceback=true"} & set(arguments))
+    try:
+        flags = parse_flags(command.name, arguments)
+        enter()
+        chosen = Sources.choose(flags.config_dir, flags.config_name)
+        with composing(chosen):
+            _carry_out(command, flags, chosen)
+    except ConfigError as error:
+        _exit_with(error, 2, show_traceback)
+    except VitrineError as error:
+        _exit_with(error, 1, show_traceback)
+    except Interrupted as error:
+        _exit_with(error, error.exit_code, show_traceback)
+    except KeyboardInterrupt:  # before or after training, where there is nothing to resume
+        _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
+
+
+def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
+    if flags.help or flags.hydra_help:
+        show_help(command.name, flags)
+    elif flags.shell_completion:
+        from vitrine.cli.completion import complete
+
+        complete(flags.overrides)
+    elif flags.info:
+        show_info(command.name, flags)
+    else:
+        if chosen.folder is not None and not chosen.typed and os.environ.get("RANK", "0") == "0":
+            print(f"vitrine: configuration files of {chosen.folder} are used too", file=sys.stderr)
+        if flags.cfg:
+            show_config(command.name, flags)
+            return
+        made = points(command.name, flags.overrides, multirun=flags.multirun)
+        if flags.multirun:
+            sys.exit(1 if command.run_all(made, launcher(flags.overrides)) else 0)
+        command.run_one(made[0])
+
+
+def _exit_with(error: BaseException, code: int, show_traceback: bool) -> NoReturn:
+    if show_traceback:
+        traceback.print_exception(error)
+    else:
+        print(f"vitrine: {error}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,93 @@
+"""Tab completion of commands, groups, choices, keys and paths, in Hydra's way.
+
+``eval "$(vitrine --shell-completion install=bash)"`` turns it on for ``vitrine``, and
+``eval "$(python train.py --shell-completion install=bash)"`` for ``python train.py``. The shell then asks
+``--shell-completion query=bash`` for suggestions, with what is typed so far in ``COMP_LINE``.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hydra._internal.core_plugins.bash_completion import BashCompletion
+from hydra._internal.core_plugins.fish_completion import FishCompletion
+from hydra._internal.core_plugins.zsh_completion import ZshCompletion
+from hydra.core.config_loader import ConfigLoader
+from hydra.plugins.completion_plugin import CompletionPlugin
+
+from vitrine.cli.flags import flag_names
+from vitrine.cli.main import COMMANDS
+from vitrine.command.overrides import PATH_KEYS, all_groups, group_options, quote
+from vitrine.command.sources import Sources, composing, primary_config
+from vitrine.errors import ConfigError, Fault
+
+SHELLS: dict[str, Callable[[ConfigLoader], CompletionPlugin]] = {
+    "bash": BashCompletion,
+    "zsh": ZshCompletion,
+    "fish": FishCompletion,
+}
+ACTIONS = ("install", "uninstall", "query")
+
+
+def complete(arguments: Sequence[str]) -> None:
+    """Print what ``--shell-completion`` asks for, such as ``install=bash``.
+
+    Raises:
+        ConfigError: it is none of the actions, or another shell.
+    """
+    action, _, shell = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
+    if action not in ACTIONS or shell not in SHELLS:
+        ways = " or ".join(f"{action}={'|'.join(SHELLS)}" for action in ACTIONS[:2])
+        raise ConfigError([Fault("--shell-completion", " ".join(arguments), f"takes {ways}", "install=bash")])
+    if action == "query":
+        print(("\n" if shell == "fish" else " ").join(suggestions(os.environ.get("COMP_LINE", ""))))
+        return
+    with composing() as loader:
+        getattr(SHELLS[shell](loader), action)()
+
+
+def suggestions(line: str) -> list[str]:
+    """What may come next in a command line; ``line`` ends where the cursor is."""
+    started, *typed = line.split() or [""]
+    last = "" if not typed or line.endswith(" ") else typed.pop()
+    if Path(started).name.startswith("python"):
+        name = Path(typed.pop(0)).stem if typed else ""
+    elif not typed:
+        return [name for name in COMMANDS if name.startswith(last)]
+    else:
+        name = typed.pop(0)
+    if name not in ("train", "eval"):
+        return []
+    if last.startswith("-"):
+        return [flag for flag in flag_names() if flag.startswith(last)]
+    with composing(Sources.choose(_value_of("--config-dir", typed) or _value_of("-cd", typed))) as loader:
+        overrides = quote([word for word in typed if "=" in word and not word.startswith("-")], loader)
+        return _Completion(loader).suggest(name, overrides, last)
+
+
+class _Completion(BashCompletion):
+    """Hydra's completion, with the choices in folders inside a group and the paths of keys that take one."""
+
+    def suggest(self, name: str, overrides: list[str], last: str) -> list[str]:
+        """Completions of the word ``last``."""
+        key, equals, value = last.partition("=")
+        if equals and key in PATH_KEYS:
+            return sorted(f"{key}={path}" for path in self.complete_files(value))
+        return self._query(primary_config(name), " ".join([*overrides, last]))
+
+    def _query_config_groups(self, word: str, config_name: str | None, words: list[str]) -> tuple[list[str], bool]:
+        group, equals, given = word.partition("=")
+        if equals and group.lstrip("+") in all_groups(self.config_loader):
+            found = group_options(self.config_loader, group.lstrip("+"))
+            return [f"{group}={option}" for option in found if option.startswith(given)], True
+        matched, exact = super()._query_config_groups(word, config_name=config_name, words=words)
+        return [f"{name.removesuffix('/').removesuffix('=')}=" if name != "hydra/" else name for name in matched], exact
+
+
+def _value_of(flag: str, words: Sequence[str]) -> str | None:
+    for index, word in enumerate(words):
+        if word == flag and index + 1 < len(words):
+            return words[index + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None

@@ -1,0 +1,32 @@
+"""``vitrine eval`` and ``python eval.py``: the test metrics of runs, from their checkpoints."""
+
+import sys
+from collections.abc import Sequence
+
+from vitrine.cli.command import Command, run_command
+from vitrine.command.compose import Point
+from vitrine.errors import VitrineError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Test the run that the command line names; exits non-zero if that fails."""
+    run_command(Command("eval", evaluate_one, evaluate_all), arguments)
+
+
+def evaluate_one(point: Point) -> None:
+    """Test one run."""
+    from vitrine.training.evaluate import evaluate_run
+
+    evaluate_run(point.config)
+
+
+def evaluate_all(points: list[Point], launcher: str) -> int:
+    """Test several runs sequentially; return how many could not be tested."""
+    failed = 0
+    for point in points:
+        try:
+            evaluate_one(point)
+        except VitrineError as error:
+            print(f"vitrine: {point.config.run}: {error}", file=sys.stderr)
+            failed += 1
+    return failed

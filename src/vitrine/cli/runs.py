@@ -1,0 +1,234 @@
+"""List runs, show one, compare two, find the best, export them, delete some.
+
+vitrine runs list                                    # all runs in outputs/, the newest last
+vitrine runs list outputs/sweeps/NAME status=finished position=rope,learned --columns seed,val/acc
+vitrine runs list --since 7d tags=night              # columns: facts, metrics, configuration keys
+vitrine runs show RUN
+vitrine runs diff RUN RUN                            # configuration, code, versions, machine, metrics
+vitrine runs best data=mnist --by val/acc            # selected on validation; shows its test accuracy, too
+vitrine runs export --to runs.csv                    # every column; also .json
+vitrine runs rm RUN RUN                              # asks first; deletes all of them or none
+"""
+
+import argparse
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrine.cli.arguments import make_parser
+from vitrine.errors import RunError, VitrineError
+from vitrine.files import replacing
+from vitrine.runs import RunRecord
+from vitrine.runs.diff import diff_runs
+from vitrine.runs.flatten import flatten
+from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
+from vitrine.text import clock, file_size, plural, print_table
+
+TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
+COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
+SHOWN_FACTS = ("parameters", "flops_per_image", "device", "precision", "images", "validation", "error", "like")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and run the command."""
+    parser = make_parser("runs", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|diff|best|export|rm")
+    selection = argparse.ArgumentParser(add_help=False)
+    selection.add_argument(
+        "filters",
+        nargs="*",
+        metavar="FOLDER or COLUMN=VALUE",
+        help="folders to search, by default outputs, and values that runs must have",
+    )
+    selection.add_argument("--since", metavar="TIME", help="started since a date, 2026-01-31, or within 7d, 12h, 30m")
+    parser_list = commands.add_parser("list", parents=[selection], help="list runs, one per line")
+    parser_list.add_argument("--columns", default=COLUMNS, metavar="A,B,..", help=f"default: {COLUMNS}")
+    parser_list.add_argument(
+        "--limit", type=positive, metavar="N", help=f"the newest N; default: {TERMINAL_ROWS} in a terminal, else all"
+    )
+    parser_list.set_defaults(run_command=list_runs)
+    parser_show = commands.add_parser("show", help="show everything about one run")
+    parser_show.add_argument("run")
+    parser_show.set_defaults(run_command=show)
+    parser_diff = commands.add_parser("diff", help="show what differs between two runs")
+    parser_diff.add_argument("runs", nargs=2, metavar="RUN")
+    parser_diff.set_defaults(run_command=diff)
+    parser_best = commands.add_parser("best", parents=[selection], help="the best finished run by a validation metric")
+    parser_best.add_argument("--by", default="val/acc", metavar="METRIC")
+    parser_best.set_defaults(run_command=show_best)
+    parser_export = commands.add_parser("export", parents=[selection], help="write every column of every run to a file")
+    parser_export.add_argument("--to", type=Path, required=True, metavar="FILE", help="a .csv or .json file")
+    parser_export.set_defaults(run_command=export)
+    parser_rm = commands.add_parser("rm", help="delete run folders; asks first")
+    parser_rm.add_argument("runs", nargs="+", metavar="RUN")
+    parser_rm.add_argument("--yes", action="store_true", help="do not ask")
+    parser_rm.add_argument("--force", action="store_true", help="also delete runs marked as running on other machines")
+    parser_rm.set_defaults(run_command=delete)
+    options, rest = parser.parse_known_args(arguments)  # filters may follow options
+    if any(argument.startswith("-") or "filters" not in options for argument in rest):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.filters += rest
+    try:
+        options.run_command(options)
+    except VitrineError as error:
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has closed the pipe: runs.py list | head
+
+
+def list_runs(options: argparse.Namespace) -> None:
+    """List runs, one per line."""
+    found = select(options)
+    if not found.entries:
+        print("no runs found")
+        return
+    names = options.columns.split(",")
+    columns = [name if options.columns == COLUMNS else found.column(name) for name in names]
+    limit = options.limit or (TERMINAL_ROWS if sys.stdout.isatty() else len(found.entries))
+    print_rows(columns, ([format_value(name, run.value(name)) for name in columns] for run in found.entries[-limit:]))
+    if limit < len(found.entries):
+        print(f"the newest {limit} of {plural(len(found.entries), 'run')}; --limit N for more")
+
+
+def show(options: argparse.Namespace) -> None:
+    """Show everything about one run."""
+    record = RunRecord.open(options.run)
+    facts = record.facts
+    head = {"run": record.path, "status": record.status}
+    head |= {name: facts.get(name) for name in ("started", "ended", "group", "varies", "tags", "command")}
+    head |= {name: facts.get(name) for name in SHOWN_FACTS}
+    sections = {"": head, "code": facts.get("code") or {}, "versions": facts.get("versions") or {}}
+    sections |= {"machine": facts.get("machine") or {}, "metrics": record.metrics, "config": flatten(record.config)}
+    for title, values in sections.items():
+        known = {name: value for name, value in values.items() if value not in (None, [], "")}
+        print_section(title, [[name, format_value(name, value)] for name, value in known.items()])
+
+
+def diff(options: argparse.Namespace) -> None:
+    """Show what differs between two runs."""
+    run, other = map(RunRecord.open, options.runs)
+    sections = diff_runs(run, other)
+    for title, values in sections.items():
+        if values:
+            rows = [[name, *(format_value(name, value) for value in pair)] for name, pair in values.items()]
+            print_section(title, rows, ["", run.name, other.name])
+    if same := [title for title, values in sections.items() if not values]:
+        print(f"the same: {', '.join(same)}")
+
+
+def show_best(options: argparse.Namespace) -> None:
+    """Show the best run and its metrics, test metrics included."""
+    found = select(options)
+    (run,) = best_runs(found, options.by)
+    metrics = [[name, format_value(name, value)] for name, value in run.metrics.items()]
+    print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
+    print(
+        f"selected by {found.column(options.by)} "
+        f"among {plural(sum(bool(run.metrics) for run in found.entries), 'finished run')}"
+    )
+
+
+def export(options: argparse.Namespace) -> None:
+    """Write every column of every run to a file."""
+    found = select(options)
+    rows = [{name: run.value(name) for name in found.columns} for run in found.entries]
+    if options.to.suffix not in (".csv", ".json"):
+        raise RunError(f"cannot write {options.to}: its name must end in .csv or .json")
+    try:
+        with replacing(options.to) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            if options.to.suffix == ".json":
+                json.dump(rows, file, indent=2)
+            else:
+                writer = csv.DictWriter(file, found.columns)
+                writer.writeheader()
+                writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+    except OSError as error:
+        raise RunError(f"cannot write {options.to}: {error.strerror}") from None
+    print(f"{plural(len(rows), 'run')} written to {options.to}")
+
+
+def delete(options: argparse.Namespace) -> None:
+    """Delete runs after a confirmation."""
+    options.runs = list(dict.fromkeys(options.runs))
+    records = [RunRecord.open(run) for run in options.runs]
+    for record in records:
+        size = sum(path.lstat().st_size for path in record.path.rglob("*") if not path.is_dir())
+        print(f"{record.path}  {record.status}, {file_size(size)}")
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise RunError("not interactive: pass --yes to delete; nothing was deleted")
+        if input(f"delete {plural(len(records), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing was deleted")
+            return
+    remove_runs(options.runs, force=options.force)
+    print(f"{plural(len(records), 'run')} deleted")
+
+
+def select(options: argparse.Namespace) -> RunList:
+    """Return the runs that match the folders and filters; report run folders that cannot be read."""
+    folders = [text for text in options.filters if "=" not in text or Path(text).is_dir()]
+    found = find_runs(folders or ["outputs"])
+    for run in found.unreadable:
+        print(f"vitrine: skipped {run.path}: {run.problem}", file=sys.stderr)
+    if found.unreadable:
+        print(f"vitrine: {plural(len(found.unreadable), 'run')} skipped", file=sys.stderr)
+    for text in options.filters:
+        if text not in folders and found.entries:
+            column, _, values = text.partition("=")
+            found = found.where(column, values)
+    return found.since(options.since) if options.since else found
+
+
+def positive(text: str) -> int:
+    """Parse a number of rows."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a value for a cell of a .csv file."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def format_value(name: str, value: Any) -> str:
+    """Return a value of a column as text."""
+    if value is None:
+        return "-"
+    if name == "train_seconds":
+        return clock(value)
+    if name == "started":
+        return str(value)[:16].replace("T", " ")
+    if isinstance(value, float):
+        return f"{value:.4f}" if name.endswith(("acc", "loss")) else f"{value:g}"
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    return re.sub(r"\s*[\t\r\n]\s*", " ", str(value))  # a row is one line, its cells separated by tabs
+
+
+def print_section(title: str, rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
+    """Print a table under a title, unless it is empty."""
+    if rows:
+        print(f"\n{title}" if title else "", end="\n" if title else "")
+        print_rows(columns, rows)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table: aligned in a terminal, tab-separated in files and pipes. Paths are never cut or broken."""
+    if not sys.stdout.isatty():
+        lines = ([columns] if columns else []) + list(rows)
+        print("\n".join("\t".join(line) for line in lines))
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*map(escape, columns), box=None, pad_edge=False, show_header=bool(columns))
+    for row in rows:
+        table.add_row(*map(escape, row))
+    print_table(table)

@@ -1,0 +1,31 @@
+"""``vitrine train`` and ``python train.py``: train one model, or with ``-m`` one for each point of a sweep."""
+
+from collections.abc import Sequence
+
+from vitrine.cli.command import Command, run_command
+from vitrine.command.compose import Point
+from vitrine.runs.provenance import process_started_at
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what the command line asks for; exits non-zero if it fails."""
+    run_command(Command("train", train_one, train_all), arguments)
+
+
+def train_one(point: Point) -> None:
+    """Train one run, or resume it."""
+    from vitrine.training.fit import fit
+    from vitrine.training.resume import resume
+
+    began = process_started_at()
+    if point.config.resume is not None:
+        resume(point.config.resume, point.config.run, point.words, began=began)
+    else:
+        fit(point.config.run, folder=point.folder, began=began)
+
+
+def train_all(points: list[Point], launcher: str) -> int:
+    """Carry out a sweep; return how many trials failed."""
+    from vitrine.sweeps.run import run
+
+    return run(points, launcher)

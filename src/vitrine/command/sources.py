@@ -1,0 +1,143 @@
+"""The folders that configuration files are read from: the package's ``conf/``, and a folder of the user's beside it.
+
+A user's folder has the same layout: ``experiment/mine.yaml`` is ``experiment=mine``, ``position/mine.yaml`` is
+``position=mine``. It is given by ``--config-dir``, or it is the ``conf/`` of the working directory.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hydra import version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+
+from vitrine.errors import ConfigError, Fault
+
+FOUND = "conf"  # the folder of the working directory that is used without being typed
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where configurations are composed from, beside the package's own files.
+
+    Attributes:
+        folder: the user's folder; ``None`` where there is none.
+        typed: whether the user named the folder. The files of a folder that was only found are not trusted to import
+            Python code.
+        primary: the user's primary configuration in that folder; ``None`` is the command's own.
+    """
+
+    folder: Path | None = None
+    typed: bool = False
+    primary: str | None = None
+
+    @classmethod
+    def choose(cls, config_dir: str | None = None, primary: str | None = None) -> "Sources":
+        """The folder ``config_dir``, else ``conf/`` in the working directory, else none.
+
+        Raises:
+            ConfigError: there is no such folder or primary configuration, or the package has a file of the same name.
+        """
+        if config_dir is not None and not Path(config_dir).is_dir():
+            raise ConfigError([Fault("--config-dir", config_dir, "is not a folder")])
+        folder: Path | None = Path(config_dir or FOUND).absolute()
+        if config_dir is None and folder is not None and (not folder.is_dir() or _is_vitrines(folder)):
+            folder = None
+        sources = cls(folder, config_dir is not None, primary)
+        if found := sources._faults():
+            raise ConfigError(found)
+        return sources
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The YAML files of the user's folder, relative to it, without the ending."""
+        return [] if self.folder is None else sorted(_names(self.folder))
+
+    def vouch_for(self, name: str) -> bool:
+        """Whether a file of a folder that the user typed contains ``name``, such as a dotted Python name."""
+        texts = (
+            ((self.folder / f"{file}.yaml").read_text(encoding="utf-8") for file in self.files) if self.folder else ()
+        )
+        return self.typed and any(name in text for text in texts)
+
+    def _faults(self) -> list[Fault]:
+        shown = "--config-dir" if self.typed else "the folder"
+        packaged = set(_names(conf()))
+        taken = [name for name in self.files if name in packaged]
+        problem = "vitrine has a file of this name, which would be used instead; rename yours"
+        found = [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in taken]
+        if self.primary is not None and self.primary not in self.files:
+            if self.folder is None:
+                problem = "is not vitrine's; give the folder of your own with --config-dir=DIR"
+            else:
+                top = ", ".join(name for name in self.files if "/" not in name) or "none"
+                problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"
+            found.append(Fault("--config-name", self.primary, problem))
+        return found
+
+
+_ACTIVE: ContextVar[tuple[Sources, ConfigLoader] | None] = ContextVar("sources", default=None)
+
+
+def sources() -> Sources:
+    """Those of the composition under way."""
+    active = _ACTIVE.get()
+    return Sources() if active is None else active[0]
+
+
+def primary_config(name: str) -> str:
+    """The primary configuration that the command ``name`` is composed from: its own, or the user's."""
+    return sources().primary or name
+
+
+@contextmanager
+def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
+    """Hydra ready to compose from ``chosen``, by default as around this call; what it was ready for is restored after.
+
+    Inside another call for the same sources its loader is used again: making one takes a tenth of a second.
+    """
+    active = _ACTIVE.get()
+    if active is not None and chosen in (None, active[0]):
+        yield active[1]
+        return
+    chosen = chosen or Sources()
+    path = create_config_search_path(str(conf()))
+    if chosen.folder is not None:
+        anchor = SearchPathQuery(provider="schema")
+        path.prepend(
+            provider="--config-dir" if chosen.typed else "working directory", path=str(chosen.folder), anchor=anchor
+        )
+    version.setbase("1.3")
+    around = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    loader = Hydra.create_main_hydra2("vitrine", path).config_loader
+    token = _ACTIVE.set((chosen, loader))
+    try:
+        yield loader
+    finally:
+        _ACTIVE.reset(token)
+        GlobalHydra.instance().hydra = around
+
+
+def conf() -> Path:
+    """The package's folder ``conf/``: at the top of a checkout, or inside a package installed from a wheel."""
+    packaged = Path(__file__).parents[1] / "conf"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "conf"
+
+
+def _names(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*.yaml"):
+        yield path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _is_vitrines(folder: Path) -> bool:
+    """Whether ``folder`` is the package's, or that of a checkout of vitrine."""
+    primary = folder / "train.yaml"
+    return primary.is_file() and "train_schema" in primary.read_text(encoding="utf-8")
