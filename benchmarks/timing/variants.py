@@ -67,6 +67,7 @@ vitrine's own models, with one choice changed. Slowest first within each group, 
 eva = partial(Eva, attn_type="rope", global_pool="token", use_abs_pos_emb=False, use_rot_pos_emb=True)
 beit = partial(Beit, global_pool="token", use_abs_pos_emb=False, use_rel_pos_bias=True)
 swiglu = partial(Vit, mlp_layer=SwiGLUPacked, act_layer="silu", mlp_ratio=16 / 3)  # of which half are gates
+PAPER = {"position": "learned", "class_token": True, "pool": "cls", "drop_path": 0.0}  # as timm's plain model
 MEAN = {"class_token": False, "pool": "mean"}
 SINGLE_CHOICES = {  # where [1:], the first choice is the plain model's
     "position": POSITIONS,
@@ -148,6 +149,7 @@ def models(name: str, size: int) -> list[nn.Module]:
     """Our model, and timm's if there is one."""
     changes, theirs = VARIANTS[name]
     sizes = {"image_size": size, "patch_size": SIZES[size], "in_channels": 3, "num_classes": CLASSES}
+    sizes |= PAPER
     ours = VisionTransformer(ViTConfig(**(sizes | {"dim": WIDTH, "depth": DEPTH, "heads": HEADS} | changes)))
     if theirs is None:
         return [ours]

@@ -3,6 +3,7 @@ import math
 from ast import literal_eval
 
 import pytest
+from helpers.published import PUBLISHED
 
 from vitrine.config import model as vit
 from vitrine.config.model import ViTConfig, vit_config_from, vit_faults
@@ -17,7 +18,7 @@ from vitrine.models import pos_embed as relation
 
 def config(**changes):
     sizes = {"image_size": 28, "patch_size": 4, "in_channels": 1, "num_classes": 10, "dim": 64, "depth": 4, "heads": 4}
-    return ViTConfig(**(sizes | changes))
+    return ViTConfig(**(sizes | PUBLISHED | changes))
 
 
 def test_every_default_is_accepted():

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from helpers.published import PUBLISHED
 
 from vitrine.config.model import ViTConfig
 
@@ -27,7 +28,7 @@ def small():
             "depth": 2,
             "heads": 3,
         }
-        return ViTConfig(**(sizes | changes))
+        return ViTConfig(**(sizes | PUBLISHED | changes))
 
     return make
 

@@ -1,6 +1,7 @@
 import pytest
 import timm
 import torch
+from helpers.published import PUBLISHED
 from timm.layers import RmsNorm, SwiGLUPacked, build_sincos2d_pos_embed, resample_patch_embed
 from timm.layers.pos_embed_rel import resize_rel_pos_bias_table_levit
 from timm.models import beit, eva, vision_transformer
@@ -304,7 +305,7 @@ def test_sincos2d_has_the_frequencies_of_timm_or_others_as_one_chooses(small, ra
 
 
 def imagenet(**choices):
-    return ViTConfig(image_size=224, patch_size=16, in_channels=3, num_classes=1000, **choices)
+    return ViTConfig(image_size=224, patch_size=16, in_channels=3, num_classes=1000, **(PUBLISHED | choices))
 
 
 @pytest.mark.parametrize(

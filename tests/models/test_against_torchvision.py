@@ -3,6 +3,7 @@ from functools import partial
 import pytest
 import torch
 import torchvision
+from helpers.published import PUBLISHED
 from helpers.renaming import renamed
 from torch import nn
 from torchvision.models.vision_transformer import ConvStemConfig
@@ -90,7 +91,8 @@ def test_logits_are_those_of_torchvision_in_float32(vits, images_for, training):
 
 
 def test_names_and_shapes_are_those_of_vit_b_16():
-    config = ViTConfig(image_size=224, patch_size=16, in_channels=3, num_classes=1000, dim=768, depth=12, heads=12)
+    sizes = {"image_size": 224, "patch_size": 16, "in_channels": 3, "num_classes": 1000}
+    config = ViTConfig(**sizes, dim=768, depth=12, heads=12, **PUBLISHED)
     with torch.device("meta"):
         ours = torchvision_names(VisionTransformer(config).state_dict())
         theirs = torchvision.models.vit_b_16().state_dict()

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from helpers.published import PUBLISHED
 
 from vitrine.config.model import ViTConfig
 from vitrine.models import VisionTransformer
@@ -62,5 +63,5 @@ T5 = {
 )
 def test_each_tutorial_has_a_configuration_with_as_many_parameters(choices, parameters):
     with torch.device("meta"):
-        model = VisionTransformer(ViTConfig(**choices))
+        model = VisionTransformer(ViTConfig(**(PUBLISHED | choices)))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.published import PUBLISHED
 
 from vitrine.config import ViTConfig
 from vitrine.errors import RunError
@@ -22,7 +23,7 @@ from vitrine.training.checkpoints import (
     read_checkpoint,
 )
 
-CONFIG = ViTConfig(image_size=8, patch_size=4, in_channels=1, num_classes=3, dim=8, depth=1, heads=2)
+CONFIG = ViTConfig(image_size=8, patch_size=4, in_channels=1, num_classes=3, dim=8, depth=1, heads=2, **PUBLISHED)
 
 
 class Touch:

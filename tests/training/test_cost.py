@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.published import PUBLISHED
 
 from vitrine import compose
 from vitrine.config import ViTConfig
 from vitrine.distributed.hardware import choose
 from vitrine.training.throughput import datasheet_peak, flops_per_image, matmul_peak, peak_memory
 
-SMALL = ViTConfig(image_size=8, patch_size=2, in_channels=3, num_classes=10, dim=16, depth=2, heads=4, mlp_ratio=2.0)
+SIZES = {"image_size": 8, "patch_size": 2, "in_channels": 3, "num_classes": 10, "dim": 16, "depth": 2, "heads": 4}
+SMALL = ViTConfig(**SIZES, mlp_ratio=2.0, **PUBLISHED)
 
 
 def test_the_count_of_a_small_model_is_that_made_by_hand():
@@ -27,7 +29,7 @@ def test_the_count_of_a_small_model_is_that_made_by_hand():
 
 def test_vit_base_is_what_is_written_of_it():
     """17.5 G multiply-adds (arXiv:2106.04560, table 2, gives 35.1 GFLOPs)."""
-    config = ViTConfig(224, 16, 3, 1000, dim=768, depth=12, heads=12)
+    config = ViTConfig(224, 16, 3, 1000, dim=768, depth=12, heads=12, **PUBLISHED)
     assert flops_per_image(config) / 1e9 == pytest.approx(35.1, abs=0.05)
 
 

@@ -179,7 +179,7 @@ def test_a_few_images_are_shown_in_two_rows(tmp_path, count, shown):
 
 
 def test_maps_too_large_for_memory_are_not_drawn():
-    sizes = {"in_channels": 3, "num_classes": 10, "dim": 768, "heads": 12, "depth": 12}
+    sizes = {"in_channels": 3, "num_classes": 10, "dim": 768, "heads": 12, "depth": 12, "class_token": True}
     assert can_be_drawn(ViTConfig(image_size=224, patch_size=16, **sizes))
     assert not can_be_drawn(ViTConfig(image_size=512, patch_size=8, **sizes))
 

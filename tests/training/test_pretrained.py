@@ -6,6 +6,7 @@ import json
 import pytest
 import timm
 import torch
+from helpers.published import PUBLISHED
 from helpers.running import SMALL, make_pictures, only_run
 from safetensors.torch import save_file
 from timm.models.eva import Eva
@@ -18,6 +19,7 @@ from vitrine.models import VisionTransformer
 from vitrine.training.pretrained import Pretrained
 
 SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, "dim": 24, "depth": 2, "heads": 3}
+SIZES |= PUBLISHED
 
 
 def published(**changes):

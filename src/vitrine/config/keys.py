@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
+import omegaconf
+
 from vitrine.config.fields import Facts
 
 
@@ -60,6 +62,21 @@ def facts(schema: type, key: str) -> Facts:
         if not dataclasses.is_dataclass(section):
             break
     return Facts(**found)
+
+
+def defaults(schema: type, prefix: str = "") -> dict[str, Any]:
+    """Return the default of each key that has one, those of sections that are off included."""
+    found: dict[str, Any] = {}
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        key, inner = f"{prefix}{field.name}", without_none(hints[field.name])
+        if dataclasses.is_dataclass(inner):
+            found |= defaults(typing.cast(type, inner), f"{key}.")
+        elif field.default_factory is not dataclasses.MISSING:
+            found[key] = field.default_factory()
+        elif field.default not in (dataclasses.MISSING, omegaconf.MISSING):
+            found[key] = field.default
+    return found
 
 
 def copy_values(keys: Iterable[str], source: Any, target: Any) -> None:

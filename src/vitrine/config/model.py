@@ -102,9 +102,9 @@ class ViTConfig:
     heads: int = number(3, ge=1, le=MOST_HEADS)
     patch_embed: str = choice(PATCH_EMBEDS, "conv")
     patch_stride: int | None = number(None, ge=1, le=4096)
-    class_token: bool = True
+    class_token: bool = False
     registers: int = number(0, ge=0, le=1024)
-    position: str = choice(POSITIONS, "learned")
+    position: str = choice(POSITIONS, "sincos2d")
     sincos_frequencies: str = choice(SINCOS_FREQUENCIES, "moco_v3")
     rope_theta: float | None = number(None, gt=1, le=1e9)
     embed_norm: bool = False
@@ -120,13 +120,13 @@ class ViTConfig:
     mlp: str = choice(MLPS, "gelu")
     mlp_ratio: float = number(4.0, gt=0, le=64)
     layer_scale: float | None = number(None, gt=0, le=10)
-    pool: str = choice(POOLS, "cls")
+    pool: str = choice(POOLS, "mean")
     embed_dropout: float = number(0.0, ge=0, lt=1)
     attention_dropout: float = number(0.0, ge=0, lt=1)
     projection_dropout: float = number(0.0, ge=0, lt=1)
     mlp_dropout: float = number(0.0, ge=0, lt=1)
     mlp_hidden_dropout: float | None = number(None, ge=0, lt=1)
-    drop_path: float = number(0.0, ge=0, lt=1)
+    drop_path: float = number(0.1, ge=0, lt=1)
     drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
     init: str = choice(INITS, "xavier")
     class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros")

@@ -58,7 +58,7 @@ class DataConfig:
     mean: list[float] = number(MISSING)
     std: list[float] = number(MISSING, gt=0)
     flip: bool = MISSING
-    batch_size: int = number(MISSING, ge=1, le=1_000_000)
+    batch_size: int = number(128, ge=1, le=1_000_000)
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
     hold_out: bool = True
@@ -141,8 +141,8 @@ class ScheduleConfig:
     ``warmup`` is the share of all steps that warm up.
     """
 
-    name: str = choice(SCHEDULES, MISSING)
-    warmup: float = number(0.0, ge=0, lt=1)
+    name: str = choice(SCHEDULES, "cosine")
+    warmup: float = number(0.1, ge=0, lt=1)
 
 
 @dataclass
@@ -255,9 +255,9 @@ class LoggerConfig:
 class PathsConfig:
     """Where things lie: runs, data sets without a ``data.root`` of their own, and decoded images."""
 
-    output_dir: str = setting(MISSING, path=True)
-    data_dir: str = setting(MISSING, path=True)
-    cache_dir: str = setting(MISSING, path=True, may_change_on_resume=True)
+    output_dir: str = setting("outputs", path=True)
+    data_dir: str = setting("data", path=True)
+    cache_dir: str = setting("data/cache", path=True, may_change_on_resume=True)
 
 
 @dataclass
@@ -292,15 +292,15 @@ class TrainConfig:
 
     model: ViTConfig = MISSING
     data: DataConfig = MISSING
-    augment: AugmentConfig = MISSING
-    loss: LossConfig = MISSING
+    augment: AugmentConfig = setting(AugmentConfig)
+    loss: LossConfig = setting(LossConfig)
     optimizer: OptimizerConfig = MISSING
-    schedule: ScheduleConfig = MISSING
+    schedule: ScheduleConfig = setting(ScheduleConfig)
     trainer: TrainerConfig = MISSING
-    callbacks: CallbacksConfig = MISSING
-    logger: LoggerConfig = setting(MISSING, affects_result=False, may_change_on_resume=True)
-    paths: PathsConfig = setting(MISSING, affects_result=False, shared_by_trials=True)
-    debug: DebugConfig = setting(MISSING, may_change_on_resume=True)
+    callbacks: CallbacksConfig = setting(CallbacksConfig)
+    logger: LoggerConfig = setting(LoggerConfig, affects_result=False, may_change_on_resume=True)
+    paths: PathsConfig = setting(PathsConfig, affects_result=False, shared_by_trials=True)
+    debug: DebugConfig = setting(DebugConfig, may_change_on_resume=True)
     seed: int = number(0, ge=0, le=2**32 - 1, in_comparisons=False)
     name: str | None = setting(None, affects_result=False)
     tags: list[str] = setting([], affects_result=False)
