@@ -9,18 +9,14 @@ Increase ``VERSION`` when a default in the schema changes or fingerprints are co
 defaults with those of the current version.
 """
 
-import dataclasses
 import hashlib
 import json
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import omegaconf
-
+from vitrine.config.keys import defaults
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import facts_of
@@ -118,9 +114,9 @@ class TrialFolders:
 def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     """Fingerprint of a configuration as plain values; a missing key counts as its default."""
     source = values.get("data", {}).get("name", "")
-    defaults, found = _defaults(), {}
+    standard, found = _defaults(), {}
     for key, value in (flatten(values) | _sections_on(values)).items():
-        if _affects_result(key, source) and (key not in defaults or defaults[key] != value):
+        if _affects_result(key, source) and (key not in standard or standard[key] != value):
             found[key] = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
     for key in ("data.root", "model.pretrained"):
         if found.get(key) and Path(str(found[key])).exists():  # the same folder, from whichever directory it was typed
@@ -142,21 +138,7 @@ def _sections_on(values: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _defaults() -> dict[str, Any]:
     """Default value of each key of the schema; keys that the user must give are left out."""
-    return dict(_walk(TrainConfig, ""))
-
-
-def _walk(schema: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    hints = typing.get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        key = f"{prefix}{field.name}"
-        sections = [kind for kind in (hints[field.name], *typing.get_args(hints[field.name])) if is_dataclass(kind)]
-        if sections:
-            yield from _walk(sections[0], f"{key}.")
-        if field.default_factory is not dataclasses.MISSING:
-            if not sections:
-                yield key, field.default_factory()
-        elif field.default not in (dataclasses.MISSING, omegaconf.MISSING):
-            yield key, field.default
+    return defaults(TrainConfig)
 
 
 @cache
