@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from vitrine.config.parts import Interface, is_dotted
 from vitrine.errors import Fault
 from vitrine.text import nearest
 
@@ -69,6 +70,36 @@ def choice(options: Sequence[str], default: Any = dataclasses.MISSING, **facts: 
     return _field(default, facts, {"options": tuple(options)})
 
 
+def part(
+    options: Sequence[str],
+    default: Any = dataclasses.MISSING,
+    *,
+    interface: Interface,
+    rare: bool = False,
+    **facts: Any,
+) -> Any:
+    """Return a field for one of ``options``, or for the dotted name of a user's part (config/parts.py).
+
+    Args:
+        options: names of the built-in parts.
+        default: one of them.
+        interface: how the part is called.
+        rare: whether run folders leave the field out where it has its default.
+    """
+    limits = {"options": tuple(options), "part": interface}
+    return _field(default, {}, {**limits, "stored_unless": default} if rare else limits)
+
+
+def part_list(interface: Interface) -> Any:
+    """Return a field for a list of dotted names of a user's parts, which run folders leave out where it is empty."""
+    return _field([], {}, {"part": interface, "stored_unless": []})
+
+
+def part_options() -> Any:
+    """Return a field for a part's options, or for those of a list of parts by class name; left out where empty."""
+    return _field({}, {}, {"stored_unless": {}})
+
+
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
     return list(_faults(config, prefix))
@@ -103,6 +134,8 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
     if (bounds := field.metadata.get("bounds")) is not None:
         yield from _out_of_bounds(key, value, *bounds)
     if (options := field.metadata.get("options")) is not None and value not in options:
+        if "part" in field.metadata and is_dotted(value):
+            return  # checked by part_faults
         yield Fault(key, str(value), f"is not one of {', '.join(options)}", nearest(str(value), options))
 
 

@@ -2,15 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from vitrine.config import fields as limits
-from vitrine.config.fields import choice, number, setting
+from vitrine.config.fields import choice, number, part, part_options, setting
+from vitrine.config.parts import Interface, check_trust, is_dotted, part_faults
 from vitrine.errors import Fault
 
+MODELS = ("vit",)
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
 POSITIONS = (
     "none",
@@ -24,6 +27,7 @@ POSITIONS = (
     "alibi2d",
     "conv",
 )
+POSITIONS_IN_ATTENTION = ("relative", "rope", "rope_mixed", "alibi2d")
 ROTARY_THETA = {"rope": 100.0, "rope_mixed": 10.0}  # arXiv:2403.13298, section 3
 SINCOS_FREQUENCIES = ("moco_v3", "big_vision")
 POOLS = ("cls", "mean", "map")
@@ -39,6 +43,7 @@ CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
 POSITION_INITS = ("small", "normal", "uniform")
 
 MOST_HEADS = 1024
+OF_ANY_MODEL = ("image_size", "patch_size", "in_channels", "num_classes", "name", "options")  # of a user's model, too
 
 
 @dataclass
@@ -52,6 +57,10 @@ class ViTConfig:
             ``patch_size``. Patches must cover the image to its last pixel.
         in_channels: 1 for grey images, 3 for colour.
         num_classes: number of logits.
+        name: ``vit``; or the dotted name of a whole model of the user's (docs/own_parts.md), to which none of the keys
+            below belongs.
+        options: keyword arguments of that model. Likewise ``position_options`` and so on are those of a part of the
+            user's that ``position`` and so on name.
         dim: width of a token (D in the paper's table 1).
         depth: number of encoder blocks (L).
         heads: number of attention heads; divides ``dim``.
@@ -97,30 +106,43 @@ class ViTConfig:
     patch_size: int = number(ge=1, le=4096)
     in_channels: int = number(ge=1, le=1024)
     num_classes: int = number(ge=2, le=1_000_000)
+    name: str = part(
+        ("vit",),
+        "vit",
+        interface=Interface(keywords=("num_classes",), optional=("image_size", "in_channels")),
+        rare=True,
+    )
+    options: dict[str, Any] = part_options()
     dim: int = number(192, ge=1, le=65_536)
     depth: int = number(12, ge=1, le=1000)
     heads: int = number(3, ge=1, le=MOST_HEADS)
-    patch_embed: str = choice(PATCH_EMBEDS, "conv")
+    patch_embed: str = part(PATCH_EMBEDS, "conv", interface=Interface(("config",)))
+    patch_embed_options: dict[str, Any] = part_options()
     patch_stride: int | None = number(None, ge=1, le=4096)
     class_token: bool = False
     registers: int = number(0, ge=0, le=1024)
-    position: str = choice(POSITIONS, "sincos2d")
+    position: str = part(POSITIONS, "sincos2d", interface=Interface(("config",)))
+    position_options: dict[str, Any] = part_options()
     sincos_frequencies: str = choice(SINCOS_FREQUENCIES, "moco_v3")
     rope_theta: float | None = number(None, gt=1, le=1e9)
     embed_norm: bool = False
-    norm: str = choice(NORMS, "layernorm")
+    norm: str = part(NORMS, "layernorm", interface=Interface(("dim",), keywords=("eps",)))
+    norm_options: dict[str, Any] = part_options()
     norm_eps: float = number(1e-6, ge=1e-12, le=1)
     norm_placement: str = choice(NORM_PLACEMENTS, "pre")
     final_norm: bool = True
-    attention: str = choice(ATTENTIONS, "joint")
+    attention: str = part(ATTENTIONS, "joint", interface=Interface(("dim", "heads")))
+    attention_options: dict[str, Any] = part_options()
     attention_kernel: str = choice(ATTENTION_KERNELS, "auto")
     qkv_bias: bool = True
     qk_norm: bool = False
     out_projection: bool = True
-    mlp: str = choice(MLPS, "gelu")
+    mlp: str = part(MLPS, "gelu", interface=Interface(("dim", "hidden")))
+    mlp_options: dict[str, Any] = part_options()
     mlp_ratio: float = number(4.0, gt=0, le=64)
     layer_scale: float | None = number(None, gt=0, le=10)
-    pool: str = choice(POOLS, "mean")
+    pool: str = part(POOLS, "mean", interface=Interface(("config",)))
+    pool_options: dict[str, Any] = part_options()
     embed_dropout: float = number(0.0, ge=0, lt=1)
     attention_dropout: float = number(0.0, ge=0, lt=1)
     projection_dropout: float = number(0.0, ge=0, lt=1)
@@ -128,7 +150,8 @@ class ViTConfig:
     mlp_hidden_dropout: float | None = number(None, ge=0, lt=1)
     drop_path: float = number(0.1, ge=0, lt=1)
     drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
-    init: str = choice(INITS, "xavier")
+    init: str = part(INITS, "xavier", interface=Interface(("model",), function=True))
+    init_options: dict[str, Any] = part_options()
     class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros")
     position_init: str = choice(POSITION_INITS, "small")
     zero_head: bool = False
@@ -172,7 +195,9 @@ class ViTConfig:
 
 def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
     """What keeps ``config`` from being built: values out of range, and values that don't go together."""
-    found = limits.faults(config, prefix)
+    found = limits.faults(config, prefix) + part_faults(config, prefix)
+    if is_dotted(config.name):
+        return found
     broken = {fault.key.removeprefix(prefix) for fault in found}
 
     def fault(name: str, problem: str, nearest: str = "") -> None:
@@ -266,6 +291,18 @@ def _mlp_has_whole_units(config: ViTConfig, fault: Tell, prefix: str) -> None:
         fault("mlp_ratio", problem, f"mlp_ratio={units / config.dim:.16g}")
 
 
+def _own_parts_are_given_what_is_set(config: ViTConfig, fault: Tell, prefix: str) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for key, names in _NOT_PASSED.items():
+        for name in names if is_dotted(own := getattr(config, key)) else ():
+            if getattr(config, name) != defaults[name]:
+                problem = f"is not passed to {prefix}{key}={own}; make it an option of that part"
+                fault(name, problem, f"{name}={str(defaults[name]).lower()}")
+    if is_dotted(config.attention) and config.position in POSITIONS_IN_ATTENTION:
+        problem = f"acts inside attention, which {prefix}attention={config.attention} replaces"
+        fault("position", problem, "position=sincos2d")
+
+
 _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, Tell, str], None]], ...] = (
     (("image_size", "patch_size", "patch_stride"), _patches_cover_the_image),
     (("image_size", "patch_size", "patch_stride", "patch_embed", "dim"), _patch_embed_fits_the_patch),
@@ -274,7 +311,14 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, Tell, str], Non
     (("pool", "position", "depth"), _head_has_something_to_read),
     (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_someone_to_look_at),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
+    (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
 )
+
+# Keys that the built-in parts of a key take, and a part of the user's does not.
+_NOT_PASSED = {
+    "attention": ("attention_dropout", "projection_dropout", "qkv_bias", "qk_norm", "out_projection"),
+    "mlp": ("mlp_dropout", "mlp_hidden_dropout"),
+}
 
 
 def missing_weights(source: str) -> str:
@@ -284,12 +328,21 @@ def missing_weights(source: str) -> str:
     return "" if find_spec("timm") else "weights by name take timm: pip install -e '.[pretrained]'"
 
 
-def vit_config_from(values: dict[str, object]) -> ViTConfig:
-    """A ``ViTConfig`` from the plain dict that a checkpoint stores. Unknown names raise ``TypeError``."""
+def vit_config_from(
+    values: dict[str, object], *, trust: Collection[str] = (), source: object = "the checkpoint"
+) -> ViTConfig:
+    """Return the ``ViTConfig`` of the plain dict that a checkpoint stores.
+
+    Raises:
+        TypeError: a name is unknown.
+        RunError: it names parts of a user's outside ``trust``, as :func:`vitrine.config.parts.check_trust` says.
+    """
     names = {field.name for field in dataclasses.fields(ViTConfig)}
     if unknown := sorted(set(values) - names):
         raise TypeError(f"no such field in ViTConfig: {', '.join(unknown)}")
-    return ViTConfig(**values)  # type: ignore[arg-type]
+    config = ViTConfig(**values)  # type: ignore[arg-type]
+    check_trust(config, trust, source)
+    return config
 
 
 def _divisors(number: int) -> list[int]:

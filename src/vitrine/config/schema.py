@@ -4,11 +4,13 @@ A key that is not here cannot be typed on the command line, and a value of anoth
 """
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from omegaconf import MISSING
 
-from vitrine.config.fields import choice, faults, number, setting
+from vitrine.config.fields import choice, faults, number, part, part_list, part_options, setting
 from vitrine.config.model import ViTConfig, vit_faults
+from vitrine.config.parts import Interface, is_dotted, part_faults
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
@@ -48,7 +50,8 @@ class DataConfig:
         workers: processes that decode streamed pictures, for each process that trains; null goes by the cores.
     """
 
-    name: str = choice(SOURCES, MISSING)
+    name: str = part(SOURCES, MISSING, interface=Interface(optional=("root",), function=True))
+    options: dict[str, Any] = part_options()
     root: str = setting(MISSING, affects_result=("imagefolder",), may_change_on_resume=True, path=True)
     image_size: int = number(MISSING, ge=1, le=4096)
     in_channels: int = number(MISSING, ge=1, le=4)
@@ -97,6 +100,8 @@ class AugmentConfig:
     cutout: int = number(0, ge=0, le=4096)
     mixup: float = number(0.0, ge=0, le=100)
     cutmix: float = number(0.0, ge=0, le=100)
+    parts: list[str] = part_list(Interface())
+    parts_options: dict[str, Any] = part_options()
 
     @property
     def mixes(self) -> bool:
@@ -112,7 +117,8 @@ class LossConfig:
     ten classes such a loss can't fall below 1.461.
     """
 
-    name: str = choice(LOSSES, "cross_entropy")
+    name: str = part(LOSSES, "cross_entropy", interface=Interface(("logits", "targets"), function=True))
+    options: dict[str, Any] = part_options()
     label_smoothing: float = number(0.0, ge=0, lt=1)
 
 
@@ -125,7 +131,8 @@ class OptimizerConfig:
     act on the blocks' matrices, its ``betas`` and ``adamw_lr`` on everything else, which AdamW trains.
     """
 
-    name: str = choice(OPTIMIZERS, MISSING)
+    name: str = part(OPTIMIZERS, MISSING, interface=Interface(("param_groups",), keywords=("lr",)))
+    options: dict[str, Any] = part_options()
     lr: float = number(MISSING, gt=0, le=100)
     weight_decay: float = number(MISSING, ge=0, le=10)
     decay_all: bool = False
@@ -141,7 +148,8 @@ class ScheduleConfig:
     ``warmup`` is the share of all steps that warm up.
     """
 
-    name: str = choice(SCHEDULES, "cosine")
+    name: str = part(SCHEDULES, "cosine", interface=Interface(("step", "total"), function=True))
+    options: dict[str, Any] = part_options()
     warmup: float = number(0.1, ge=0, lt=1)
 
 
@@ -206,6 +214,8 @@ class CallbacksConfig:
     test_curve: bool = setting(False, in_comparisons=False)
     early_stopping: EarlyStoppingConfig | None = None
     ema: EmaConfig | None = None
+    parts: list[str] = part_list(Interface())
+    parts_options: dict[str, Any] = part_options()
 
 
 @dataclass
@@ -249,6 +259,8 @@ class LoggerConfig:
 
     wandb: WandbConfig | None = None
     tensorboard: TensorBoardConfig | None = None
+    parts: list[str] = part_list(Interface())
+    parts_options: dict[str, Any] = part_options()
 
 
 @dataclass
@@ -332,7 +344,7 @@ class EvalConfig:
 def train_faults(config: TrainConfig) -> list[Fault]:
     """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
     found = vit_faults(config.model, "model.")
-    found += [fault for fault in faults(config) if not fault.key.startswith("model.")]
+    found += [fault for fault in (*faults(config), *part_faults(config)) if not fault.key.startswith("model.")]
     found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(asdict(config))]
     broken = {fault.key for fault in found}
     data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
@@ -363,6 +375,11 @@ def train_faults(config: TrainConfig) -> list[Fault]:
             found.append(Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}"))
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         found.append(Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]"))
+    for key, default in (("loss.label_smoothing", 0.0), ("schedule.warmup", 0.0)):
+        section, _, name = key.partition(".")
+        if is_dotted(own := getattr(config, section).name) and getattr(getattr(config, section), name) != default:
+            problem = f"is not passed to {section}={own}; make it an option of that part"
+            found.append(Fault(key, str(getattr(getattr(config, section), name)), problem, f"{key}={default}"))
     devices, parts = config.trainer.devices or 1, config.trainer.accumulate_grad_batches
     if not {"data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"} & broken:
         if problem := unequal_shares(config, devices):

@@ -12,6 +12,7 @@ from vitrine.config.model import ViTConfig
 from vitrine.models.intermediates import IGNORE, Notes
 from vitrine.models.layers import Dropout, HeadwiseLinear, PackedLinear, drop, norm
 from vitrine.models.pos_embed import Related
+from vitrine.models.user_parts import user_module
 
 
 class Attention(nn.Module):
@@ -105,6 +106,13 @@ class LocalAttention(Attention):
 MOST_WEIGHTS = 2**25
 
 ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}
+
+
+def attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
+    """The configured attention, (B, N, D) -> (B, N, D); a user's own takes no ``relation`` and no ``note``."""
+    shape = (2, config.tokens, config.dim)
+    own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape)
+    return ATTENTIONS[config.attention](config, relation) if own is None else own
 
 
 def attend(

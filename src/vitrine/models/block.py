@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig
-from vitrine.models.attention import ATTENTIONS
+from vitrine.models.attention import Attention, attention
 from vitrine.models.intermediates import IGNORE, Notes
 from vitrine.models.layers import norm
-from vitrine.models.mlp import MLPS
+from vitrine.models.mlp import mlp
 
 
 class Block(nn.Module):
@@ -25,11 +25,11 @@ class Block(nn.Module):
     def __init__(self, config: ViTConfig, drop_path: float, relation: nn.Module) -> None:
         super().__init__()
         self.norm1 = norm(config, config.dim)
-        self.attn = ATTENTIONS[config.attention](config, relation)
+        self.attn = attention(config, relation)
         self.ls1 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.norm2 = norm(config, config.dim)
         hidden = config.mlp_dropout if config.mlp_hidden_dropout is None else config.mlp_hidden_dropout
-        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, (hidden, config.mlp_dropout))
+        self.mlp = mlp(config, (hidden, config.mlp_dropout))
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.drop_path = DropPath(drop_path) if config.drop_path > 0 else nn.Identity()
 
@@ -40,7 +40,8 @@ class Block(nn.Module):
 
     def attention_branch(self, x: Tensor, note: Notes) -> Tensor:
         """What attention adds."""
-        return note("attn", self.ls1(self.attn(x, note.under("attn"))))
+        x = self.attn(x, note.under("attn")) if isinstance(self.attn, Attention) else self.attn(x)
+        return note("attn", self.ls1(x))
 
     def mlp_branch(self, x: Tensor, note: Notes) -> Tensor:
         """What the MLP adds."""

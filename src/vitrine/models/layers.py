@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
+from vitrine.models.user_parts import user_module
 
 CHANCES = 2**16  # what a quarter of a random number distinguishes
 
@@ -85,4 +86,7 @@ NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnor
 
 def norm(config: ViTConfig, width: int) -> nn.Module:
     """The configured normalisation over the last dimension, ``width`` wide."""
+    shape = (2, config.tokens, width)
+    if (own := user_module(config, "norm", width, takes=shape, gives=shape, eps=config.norm_eps)) is not None:
+        return own
     return NORMS[config.norm](width, eps=config.norm_eps)

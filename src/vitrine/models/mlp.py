@@ -9,7 +9,9 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrine.config import ViTConfig
 from vitrine.models.layers import Dropout, PackedLinear
+from vitrine.models.user_parts import user_module
 
 
 class Mlp(nn.Module):
@@ -58,3 +60,11 @@ MLPS: dict[str, Callable[[int, int, tuple[float, float]], nn.Module]] = {
     "relu": partial(Mlp, activation=nn.ReLU),
     "swiglu": SwiGlu,
 }
+
+
+def mlp(config: ViTConfig, dropout: tuple[float, float] = (0.0, 0.0)) -> nn.Module:
+    """The configured MLP, (B, N, D) -> (B, N, D), with rates of dropout after its first and its second layer."""
+    shape = (2, config.tokens, config.dim)
+    if (own := user_module(config, "mlp", config.dim, config.mlp_dim, takes=shape, gives=shape)) is not None:
+        return own
+    return MLPS[config.mlp](config.dim, config.mlp_dim, dropout)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
 from vitrine.models.layers import norm
+from vitrine.models.user_parts import user_module
 
 
 class ConvPatchEmbed(nn.Module):
@@ -103,3 +104,10 @@ PATCH_EMBEDS: dict[str, type[nn.Module]] = {
     "conv_stem": ConvStemPatchEmbed,
     "shifted": ShiftedPatchEmbed,
 }
+
+
+def patch_embed(config: ViTConfig) -> nn.Module:
+    """The configured patch embedding, (B, C, H, W) -> (B, P, D)."""
+    takes = (2, config.in_channels, config.image_size, config.image_size)
+    own = user_module(config, "patch_embed", config, takes=takes, gives=(2, config.grid**2, config.dim))
+    return PATCH_EMBEDS[config.patch_embed](config) if own is None else own

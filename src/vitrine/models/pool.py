@@ -7,7 +7,8 @@ from vitrine.config.model import ViTConfig
 from vitrine.models.attention import attend, attention_weights
 from vitrine.models.intermediates import IGNORE, Notes
 from vitrine.models.layers import PackedLinear, norm
-from vitrine.models.mlp import MLPS
+from vitrine.models.mlp import mlp
+from vitrine.models.user_parts import user_module
 
 
 class ClassTokenPool(nn.Module):
@@ -48,7 +49,7 @@ class AttentionPool(nn.Module):
         self.kv = PackedLinear(config.dim, config.dim, maps=2)
         self.proj = nn.Linear(config.dim, config.dim)
         self.norm = norm(config, config.dim)
-        self.mlp = MLPS[config.mlp](config.dim, config.mlp_dim, (0.0, 0.0))
+        self.mlp = mlp(config)
 
     def forward(self, tokens: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, N, D) -> (B, D)."""
@@ -61,3 +62,10 @@ class AttentionPool(nn.Module):
 
 
 POOLS: dict[str, type[nn.Module]] = {"cls": ClassTokenPool, "mean": MeanPool, "map": AttentionPool}
+
+
+def pool(config: ViTConfig) -> nn.Module:
+    """The configured pool, (B, N, D) -> (B, D)."""
+    takes, gives = (2, config.tokens, config.dim), (2, config.dim)
+    own = user_module(config, "pool", config, takes=takes, gives=gives)
+    return POOLS[config.pool](config) if own is None else own

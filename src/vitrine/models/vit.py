@@ -11,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig, vit_faults
+from vitrine.config.parts import function, part_at
 from vitrine.errors import ConfigError
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
 from vitrine.models.intermediates import IGNORE, Notes
 from vitrine.models.layers import Dropout, norm
-from vitrine.models.patch_embed import PATCH_EMBEDS
-from vitrine.models.pool import POOLS
+from vitrine.models.patch_embed import patch_embed
+from vitrine.models.pool import POOLS, pool
 from vitrine.models.pos_embed import TABLES, ConvPosition, none, relations, spread
 from vitrine.models.resize import resize_weights
+from vitrine.models.user_parts import user_module
 from vitrine.text import did_you_mean, nearest
 
 NO_MATRICES = (
@@ -45,6 +47,7 @@ class VisionTransformer(nn.Module):
     cls_token: nn.Parameter | None
     reg_token: nn.Parameter | None
     pos_embed: nn.Parameter | Tensor | None
+    pos_own: nn.Module | None
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -52,7 +55,7 @@ class VisionTransformer(nn.Module):
             raise ConfigError(found)
         self.config = config
 
-        self.patch_embed = PATCH_EMBEDS[config.patch_embed](config)
+        self.patch_embed = patch_embed(config)
         token = CLASS_TOKENS[config.class_token_init](1, 1, config.dim)
         self.cls_token = nn.Parameter(token) if config.class_token else None
         registers = torch.randn(1, config.registers, config.dim) * 0.02
@@ -62,6 +65,8 @@ class VisionTransformer(nn.Module):
             self.pos_embed = table
         else:
             self.register_buffer("pos_embed", table, persistent=False)  # fixed tables are made anew, never loaded
+        shape = (2, config.tokens, config.dim)
+        self.pos_own = user_module(config, "position", config, takes=shape, gives=shape)
         self.norm_pre = norm(config, config.dim) if config.embed_norm else nn.Identity()
         self.pos_drop = Dropout(config.embed_dropout)
 
@@ -69,9 +74,10 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.ModuleList(BLOCKS[config.norm_placement](config, rate, relation) for rate, relation in parts)
         self.pos_conv = ConvPosition(config) if config.position == "conv" else nn.Identity()
         self.norm = norm(config, config.dim) if config.final_norm else nn.Identity()
-        self.attn_pool = POOLS[config.pool](config)  # timm's name for the one of them that has weights
+        self.attn_pool = pool(config)  # timm's name for the one of them that has weights
         self.head = nn.Linear(config.dim, config.num_classes)
-        INITS[config.init](self)
+        own_init = part_at(config, "init")
+        (INITS[config.init] if own_init is None else function(own_init))(self)
         if config.zero_head:
             for parameter in self.head.parameters():
                 nn.init.zeros_(parameter)
@@ -79,7 +85,8 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Tensor, note: Notes = IGNORE) -> Tensor:
         """(B, C, H, W) normalised images -> (B, num_classes) logits."""
         x = self.forward_features(images, note)
-        x = note("pooled", self.attn_pool(x, note.under("pool")))
+        x = self.attn_pool(x, note.under("pool")) if self.config.pool in POOLS else self.attn_pool(x)
+        x = note("pooled", x)
         return note("logits", self.head(x))
 
     def forward_features(self, images: Tensor, note: Notes = IGNORE) -> Tensor:
@@ -103,6 +110,8 @@ class VisionTransformer(nn.Module):
         if self.pos_embed is not None:
             factorised = self.config.position == "learned2d"
             x = x + (spread(self.pos_embed, self.config.prefix) if factorised else self.pos_embed)
+        if self.pos_own is not None:
+            x = self.pos_own(x)
         return self.pos_drop(self.norm_pre(x))
 
     def intermediates(self, images: Tensor, *names: str) -> dict[str, Tensor]:

@@ -1,0 +1,308 @@
+"""Parts of a user's own: classes and functions outside vitrine, chosen by dotted name where a built-in part has a word.
+
+``position=my_lab.fourier.Fourier model.position_options.bands=8`` imports ``my_lab/fourier.py`` from the working
+directory, or an installed package. How each kind of part is called, and what it must return, stands on its field as an
+:class:`Interface`, and with shapes in docs/own_parts.md.
+
+A configuration that a user types, or makes in Python, is trusted. One that is read from a run folder is data: its
+names are imported only if the user allows their prefix (:func:`check_trust`). This module imports no torch; a part may.
+"""
+
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from vitrine.errors import Fault, RunError, VitrineError
+from vitrine.text import nearest
+
+ANY = ("",)  # trusts every name: for code that reads a configuration and builds nothing from it
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """How a part is called: ``part(*arguments, **keywords, **options)``.
+
+    Attributes:
+        arguments: names of what is passed by position.
+        keywords: names of what is passed by keyword.
+        optional: names of what is passed by keyword to parts whose signature names it.
+        function: whether the part is a function, called again and again. A class in its place is called once, with its
+            options, and its instance is the function.
+    """
+
+    arguments: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    function: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that a configuration names.
+
+    Attributes:
+        key: where it is named: ``model.position``.
+        name: its dotted name.
+        options_key: where its options are: ``model.position_options``.
+        options: keyword arguments that it is called with.
+        interface: how it is called.
+    """
+
+    key: str
+    name: str
+    options_key: str
+    options: Mapping[str, Any]
+    interface: Interface = field(default_factory=Interface)
+
+
+def is_dotted(name: Any) -> bool:
+    """Whether ``name`` is a dotted name, as ``my_lab.fourier.Fourier``."""
+    return isinstance(name, str) and DOTTED.fullmatch(name) is not None
+
+
+def options_field(name: str) -> str:
+    """Return the field that holds the options of the part in the field ``name``, beside it."""
+    return "options" if name == "name" else f"{name}_options"
+
+
+def parts_of(config: Any, prefix: str = "") -> Iterator[Part]:
+    """Yield the user's parts that a configuration names, or a section of one; ``prefix`` leads to the section.
+
+    Options of a list of parts are by class: ``callbacks.parts_options.GradientNorm.every=10``.
+    """
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        key = f"{prefix}{entry.name}"
+        if is_dataclass(value):
+            yield from parts_of(value, f"{key}.")
+        elif (interface := entry.metadata.get("part")) is not None:
+            options_key = f"{prefix}{options_field(entry.name)}"
+            options = getattr(config, options_field(entry.name))
+            if is_dotted(value):
+                yield Part(key, value, options_key, options, interface)
+            elif isinstance(value, list):
+                for name in filter(is_dotted, value):
+                    own = name.rpartition(".")[2]
+                    yield Part(key, name, f"{options_key}.{own}", options.get(own, {}), interface)
+
+
+class PartError(VitrineError):
+    """A part that cannot be used.
+
+    Args:
+        name: its dotted name.
+        problem: what is wrong with it.
+        near: the name that was probably meant; empty where nothing is near.
+    """
+
+    def __init__(self, name: str, problem: str, near: str = "") -> None:
+        super().__init__(f"{name} {problem}")
+        self.problem = problem
+        self.near = near
+
+
+def part_faults(config: Any, prefix: str = "") -> list[Fault]:
+    """Return what is wrong with the parts that a configuration names, and with their options. Imports the parts."""
+    found = [*_stray_options(config, prefix), *_list_faults(config, prefix)]
+    for part in parts_of(config, prefix):
+        try:
+            found += _call_faults(part)
+        except PartError as error:
+            found.append(Fault(part.key, part.name, error.problem, error.near and f"{part.key}={error.near}"))
+    return found
+
+
+@cache
+def load(name: str) -> Any:
+    """Import the part ``name``, a module's class or function.
+
+    Raises:
+        PartError: it cannot be imported, or is not callable.
+    """
+    search_working_directory()
+    path, *inner = name.split(".")
+    value: Any = _module(name, path)
+    for attribute in inner:
+        parent, path = path, f"{path}.{attribute}"
+        if hasattr(value, attribute):
+            value = getattr(value, attribute)
+        elif hasattr(value, "__path__") and find_spec(path) is not None:  # a module in a package
+            value = _module(name, path)
+        else:
+            near = nearest(attribute, [known for known in vars(value) if not known.startswith("_")])
+            raise PartError(name, f"cannot be imported: {parent} has no {attribute}", near and f"{parent}.{near}")
+    if not callable(value):
+        raise PartError(name, f"is not callable, but of type {type(value).__name__}")
+    return value
+
+
+def build(part: Part, *arguments: Any, **keywords: Any) -> Any:
+    """Call a part with ``arguments``, ``keywords`` and its options.
+
+    Optional keywords are passed only if its signature has them.
+    """
+    imported = load(part.name)
+    names = _parameters(imported) or {}
+    passed = {name: value for name, value in keywords.items() if name not in part.interface.optional or name in names}
+    return imported(*arguments, **passed, **part.options)
+
+
+def function(part: Part) -> Callable[..., Any]:
+    """Return the function of a part whose interface is that of a function, its options already given."""
+    imported = load(part.name)
+    return imported(**part.options) if isinstance(imported, type) else partial(imported, **part.options)
+
+
+def part_at(config: Any, name: str) -> Part | None:
+    """Return the user's part in the field ``name`` of a section; ``None`` where the field names a built-in one."""
+    return next((part for part in parts_of(config) if part.key == name), None)
+
+
+def check_trust(config: Any, trust: Collection[str], source: object) -> None:
+    """Refuse a configuration that was read from ``source`` and names parts outside ``trust``. Imports nothing.
+
+    Args:
+        config: a configuration or a section of one.
+        trust: dotted prefixes that the user allows: ``my_lab`` allows ``my_lab.fourier.Fourier``.
+        source: file or folder, for the message.
+
+    Raises:
+        RunError: with how to allow the parts.
+    """
+    refused = [part for part in parts_of(config) if not is_trusted(part.name, trust)]
+    if refused:
+        named = ", ".join(f"{part.key}={part.name}" for part in refused)
+        allowed = ",".join(dict.fromkeys(part.name.partition(".")[0] for part in refused))
+        ways = f"trust=[{allowed}] on the command line, --trust {allowed} for scripts, load_run(..., trust=...)"
+        problem = "names code outside vitrine, which is not imported unless you allow it"
+        raise RunError(f"{source} {problem}: {named} ({ways})")
+
+
+def is_trusted(name: str, trust: Collection[str]) -> bool:
+    """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``."""
+    return any(prefix in ("", name) or name.startswith(f"{prefix}.") for prefix in trust)
+
+
+def names_of(config: Any) -> tuple[str, ...]:
+    """Return the dotted names in a configuration, each once."""
+    return tuple(dict.fromkeys(part.name for part in parts_of(config)))
+
+
+def search_working_directory() -> None:
+    """Let modules be imported from the working directory."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # behind installed packages: a user's random.py replaces nothing
+
+
+def _module(part: str, name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except (Exception, SystemExit) as error:  # a module can fail in any way
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            where = "in the working directory or an installed package"
+            raise PartError(part, f"cannot be imported: there is no module {name} {where}") from None
+        raise PartError(part, f"cannot be imported: {reason(error)}") from None
+
+
+def reason(error: BaseException) -> str:
+    """Return an error of a user's code with its file and line, as one line."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    message = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {message[0] if message else ''} ({frame.filename}, line {frame.lineno})"
+
+
+def _parameters(imported: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Parameters by name; ``None`` where Python does not know them, as of some functions written in C."""
+    try:
+        return inspect.signature(imported).parameters
+    except (ValueError, TypeError):
+        return None
+
+
+def _call_faults(part: Part) -> Iterator[Fault]:
+    """Yield what keeps a part from being called with what vitrine passes and the options given."""
+    imported = load(part.name)
+    parameters = _parameters(imported)
+    if parameters is None:
+        return
+    interface = Interface() if part.interface.function and inspect.isclass(imported) else part.interface
+    passed = [*interface.keywords, *(name for name in interface.optional if name in parameters)]
+    by_position = [name for name, one in parameters.items() if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    taken = {*by_position[: len(interface.arguments)], *passed}
+    named = {name: one for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    known = [name for name in named if name not in taken]
+    needed = [name for name in known if named[name].default is inspect.Parameter.empty]
+    stand_ins = dict.fromkeys([*passed, *needed])
+    try:
+        inspect.signature(imported).bind(*interface.arguments, **stand_ins)
+    except TypeError as error:
+        call = ", ".join([*interface.arguments, *(f"{name}={name}" for name in passed), "**options"])
+        yield Fault(part.key, part.name, f"must be callable as {part.name.rpartition('.')[2]}({call}): {error}")
+        return
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        for name in part.options:
+            if name not in known:
+                problem = f"is not an option of {part.name}, which has {', '.join(known) or 'none'}"
+                near = nearest(name, known)
+                yield _option_fault(part, name, str(part.options[name]), problem, near and f"{part.options_key}.{near}")
+    for name in needed:
+        if name not in part.options:
+            yield _option_fault(part, name, "", f"is needed by {part.name}: {part.options_key}.{name}=VALUE")
+
+
+def _option_fault(part: Part, name: str, given: str, problem: str, near: str = "") -> Fault:
+    return Fault(f"{part.options_key}.{name}", given, problem, near)
+
+
+def _stray_options(config: Any, prefix: str) -> list[Fault]:
+    """Options of parts that are not there."""
+    used = {part.options_key for part in parts_of(config, prefix)}
+    found = []
+    for section, path in _sections(config, prefix):
+        for entry in fields(section):
+            if "part" not in entry.metadata:
+                continue
+            value, name = getattr(section, entry.name), options_field(entry.name)
+            options = getattr(section, name)
+            if isinstance(value, list):
+                stray = {key: given for key, given in options.items() if f"{path}{name}.{key}" not in used}
+                problem = f"{path}{entry.name} names no part {{}}"
+            else:
+                stray = {} if is_dotted(value) else options
+                problem = f"is an option of a part of your own; {path}{entry.name}={value} takes none"
+            found += [Fault(f"{path}{name}.{key}", str(given), problem.format(key)) for key, given in stray.items()]
+    return found
+
+
+def _list_faults(config: Any, prefix: str) -> Iterator[Fault]:
+    """Yield the entries of lists of parts that are no dotted names, or whose class names are not unique."""
+    for section, path in _sections(config, prefix):
+        for entry in fields(section):
+            names = getattr(section, entry.name)
+            if "part" not in entry.metadata or not isinstance(names, list):
+                continue
+            for name in names:
+                if not is_dotted(name):
+                    yield Fault(f"{path}{entry.name}", str(name), "is not a dotted name, such as my_lab.parts.MyPart")
+                elif [other.rpartition(".")[2] for other in names].count(name.rpartition(".")[2]) > 1:
+                    yield Fault(f"{path}{entry.name}", name, "another part of the list has this class name")
+
+
+def _sections(config: Any, prefix: str) -> Iterator[tuple[Any, str]]:
+    """A dataclass and those inside it, each with what leads to its keys."""
+    yield config, prefix
+    for entry in fields(config):
+        if is_dataclass(value := getattr(config, entry.name)):
+            yield from _sections(value, f"{prefix}{entry.name}.")

@@ -1,0 +1,47 @@
+"""Modules of a user's own in a model, built from dotted names (docs/own_parts.md), and what is asked of each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrine.config import ViTConfig
+from vitrine.config.parts import PartError, build, part_at, reason
+
+
+def user_module(
+    config: ViTConfig, key: str, *arguments: Any, takes: Sequence[int], gives: Sequence[int], **keywords: Any
+) -> nn.Module | None:
+    """Return the user's module that ``key`` names, tried on zeros; ``None`` where it names a built-in part.
+
+    Args:
+        config: the model's.
+        key: the field with the part's name: ``position``.
+        arguments: what the part is called with, before its options.
+        takes: shape of a tensor that the module must take.
+        gives: shape of what it must give for that.
+        **keywords: likewise by name.
+
+    Raises:
+        PartError: it gives no module, the module fails, or its output has another shape.
+    """
+    part = part_at(config, key)
+    if part is None:
+        return None
+    try:
+        module = build(part, *arguments, **keywords)
+    except Exception as error:
+        raise PartError(part.name, f"cannot be built: {reason(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise PartError(part.name, f"must give an nn.Module, not {type(module).__name__}")
+    module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = module(torch.zeros(*takes))
+    except Exception as error:
+        raise PartError(part.name, f"fails on a tensor {tuple(takes)}: {reason(error)}") from error
+    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    if shape != tuple(gives):
+        raise PartError(part.name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}, not {shape}")
+    return module.train()
