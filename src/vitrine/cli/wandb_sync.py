@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vitrine.cli.arguments import make_parser
 from vitrine.config import TrainConfig
+from vitrine.config.parts import ANY
 from vitrine.config.serialize import from_plain
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
@@ -112,7 +113,7 @@ def tell_again(record: RunRecord) -> str:
     from vitrine.tracking.wandb import push
 
     try:
-        push(record, from_plain(TrainConfig, record.config))
+        push(record, from_plain(TrainConfig, record.config, trust=ANY))
     except VitrineError as error:
         return " ".join(str(error).split())  # those of a configuration have several lines
     except Exception as error:  # what is wrong with one run keeps no other from being pushed

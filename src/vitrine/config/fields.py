@@ -71,22 +71,17 @@ def choice(options: Sequence[str], default: Any = dataclasses.MISSING, **facts: 
 
 
 def part(
-    options: Sequence[str],
-    default: Any = dataclasses.MISSING,
-    *,
-    interface: Interface,
-    rare: bool = False,
-    **facts: Any,
+    options: Sequence[str], default: Any = dataclasses.MISSING, *, interface: Interface, rare: bool = False
 ) -> Any:
     """Return a field for one of ``options``, or for the dotted name of a user's part (config/parts.py).
 
     Args:
         options: names of the built-in parts.
         default: one of them.
-        interface: how the part is called.
+        interface: how a user's part is called.
         rare: whether run folders leave the field out where it has its default.
     """
-    limits = {"options": tuple(options), "part": interface}
+    limits: dict[str, Any] = {"options": tuple(options), "part": interface}
     return _field(default, {}, {**limits, "stored_unless": default} if rare else limits)
 
 

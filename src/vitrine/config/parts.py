@@ -152,15 +152,16 @@ def build(part: Part, *arguments: Any, **keywords: Any) -> Any:
     Optional keywords are passed only if its signature has them.
     """
     imported = load(part.name)
-    names = _parameters(imported) or {}
-    passed = {name: value for name, value in keywords.items() if name not in part.interface.optional or name in names}
-    return imported(*arguments, **passed, **part.options)
+    return imported(*arguments, **_taken(imported, part.interface, keywords), **part.options)
 
 
 def function(part: Part) -> Callable[..., Any]:
     """Return the function of a part whose interface is that of a function, its options already given."""
     imported = load(part.name)
-    return imported(**part.options) if isinstance(imported, type) else partial(imported, **part.options)
+    made = imported(**part.options) if isinstance(imported, type) else partial(imported, **part.options)
+    if not part.interface.optional:
+        return made
+    return lambda *arguments, **keywords: made(*arguments, **_taken(made, part.interface, keywords))
 
 
 def part_at(config: Any, name: str) -> Part | None:
@@ -221,6 +222,12 @@ def reason(error: BaseException) -> str:
     *_, frame = traceback.extract_tb(error.__traceback__)
     message = str(error).strip().splitlines()
     return f"{type(error).__name__}: {message[0] if message else ''} ({frame.filename}, line {frame.lineno})"
+
+
+def _taken(called: Any, interface: Interface, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords without the optional ones that the signature of ``called`` lacks."""
+    names = _parameters(called) or {}
+    return {name: value for name, value in keywords.items() if name not in interface.optional or name in names}
 
 
 def _parameters(imported: Any) -> Mapping[str, inspect.Parameter] | None:

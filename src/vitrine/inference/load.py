@@ -1,13 +1,16 @@
 """A finished run, ready to be used from Python."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from torch import nn
+
 from vitrine.config import TrainConfig, vit_config_from
 from vitrine.config.serialize import from_plain
 from vitrine.errors import ConfigError, RunError
-from vitrine.models import VisionTransformer
+from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
 
@@ -18,14 +21,20 @@ class LoadedRun:
 
     Attributes:
         record: the folder: facts, history, paths.
+        trust: prefixes of the dotted names that may be imported.
     """
 
     record: RunRecord
+    trust: tuple[str, ...] = ()
 
     @cached_property
     def config(self) -> TrainConfig:
-        """What the run was made with."""
-        return from_plain(TrainConfig, self.record.config)
+        """What the run was made with.
+
+        Raises:
+            RunError: it cannot be read, or names code outside :attr:`trust`.
+        """
+        return from_plain(TrainConfig, self.record.config, trust=self.trust, source=self.record.path)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -33,15 +42,16 @@ class LoadedRun:
         return self.record.metrics
 
     @cached_property
-    def model(self) -> VisionTransformer:
+    def model(self) -> nn.Module:
         """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised float images.
 
         Raises:
-            RunError: the checkpoint is missing, damaged or refused.
+            RunError: the checkpoint is missing, damaged or refused, or names code outside :attr:`trust`.
         """
         checkpoint = read_checkpoint(self.record.best)
         try:
-            model = VisionTransformer(vit_config_from(checkpoint["config"]["model"]))
+            stored = checkpoint["config"]["model"]
+            model = build_model(vit_config_from(stored, trust=self.trust, source=self.record.path))
         except (KeyError, TypeError, ConfigError) as error:
             problem = f"{self.record.best} is of a model that this version of vitrine does not know"
             raise RunError(f"{problem}: {error}") from None
@@ -49,10 +59,14 @@ class LoadedRun:
         return model.eval()
 
 
-def load_run(folder: str | Path) -> LoadedRun:
+def load_run(folder: str | Path, *, trust: Collection[str] = ()) -> LoadedRun:
     """Open a run folder.
+
+    Args:
+        folder: the run folder.
+        trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
 
     Raises:
         RunError: there is no run at ``folder``.
     """
-    return LoadedRun(RunRecord.open(folder))
+    return LoadedRun(RunRecord.open(folder), tuple(trust))

@@ -1,6 +1,23 @@
 """The models: tensors and modules only. Knows no Lightning, no Hydra, no files."""
 
+from torch import nn
+
+from vitrine.config import ViTConfig
 from vitrine.models.attention_rollout import looked_at, rollout
+from vitrine.models.user_parts import user_model
 from vitrine.models.vit import VisionTransformer
 
-__all__ = ["VisionTransformer", "looked_at", "rollout"]
+__all__ = ["VisionTransformer", "build_model", "looked_at", "rollout"]
+
+
+def build_model(config: ViTConfig) -> nn.Module:
+    """Return the model that ``config`` describes: a Vision Transformer, or a whole model of the user's.
+
+    It maps normalised images (B, C, H, W) to logits (B, num_classes).
+
+    Raises:
+        ConfigError: no Vision Transformer can be built from ``config``.
+        PartError: a user's part or model cannot be used.
+    """
+    own = user_model(config)
+    return VisionTransformer(config) if own is None else own

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig, vit_faults
-from vitrine.config.parts import function, part_at
-from vitrine.errors import ConfigError
+from vitrine.config.parts import function, names_of, part_at
+from vitrine.errors import ConfigError, Fault
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
 from vitrine.models.intermediates import IGNORE, Notes
@@ -157,7 +157,12 @@ class VisionTransformer(nn.Module):
         )
         parameter = next(self.parameters())
         other = VisionTransformer(config).to(parameter.device, parameter.dtype)
-        other.load_state_dict(resize_weights(self.state_dict(), self.config, config))
+        try:
+            other.load_state_dict(resize_weights(self.state_dict(), self.config, config))
+        except RuntimeError:  # resize_weights fits the built-in parts
+            own = ", ".join(names_of(config))
+            problem = f"{own} has weights of another shape for it, which cannot be resized"
+            raise ConfigError([Fault("image_size", str(config.image_size), problem)]) from None
         return other.train(self.training)
 
     def no_weight_decay(self) -> set[str]:

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from vitrine.config import ViTConfig, vit_config_from
+from vitrine.config.parts import ANY
 from vitrine.errors import RunError, first_line
 from vitrine.files import link, replacing
 from vitrine.runs import RunRecord
@@ -137,7 +138,7 @@ def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
 
     One stored before a field existed is what that field's default says.
     """
-    was = vit_config_from(dict(stored))
+    was = vit_config_from(dict(stored), trust=ANY)  # compared, not built
     return [
         f"{field.name}={getattr(was, field.name)}, not {getattr(config, field.name)}"
         for field in fields(config)

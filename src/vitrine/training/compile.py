@@ -160,8 +160,8 @@ class Compilation(Callback):
 
 def compile_parts(model: nn.Module, what: str) -> list[nn.Module]:
     """Have the parts of ``model`` that ``what`` names compiled when they are called first; gives those parts."""
-    blocks = model.get_submodule("blocks")
-    parts = list(blocks.children()) if what == "blocks" else [model]
+    blocks = getattr(model, "blocks", None)  # which a model of the user's may lack
+    parts = list(blocks.children()) if what == "blocks" and isinstance(blocks, nn.Module) else [model]
     options: dict[str, Any] = {"fallback_random": True}
     if what == "graphs":
         options["triton.cudagraphs"] = True

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitrine.config import TrainConfig
+from vitrine.config.parts import is_dotted
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
 from vitrine.text import plural
@@ -36,11 +37,15 @@ def show_start(
     plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {plural(data.batch_size, 'image')}"
     tokens = f"{plural(model.tokens, 'token')} of {model.patch_size}x{model.patch_size} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
+    architecture = f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
+    architecture += f"position {model.position}, pool {model.pool}"
+    if is_dotted(model.name):
+        options = ", ".join(f"{name}={value}" for name, value in model.options.items())
+        architecture = f"{model.name}({options})"
     rows = {
         "data": f"{data.name}: {layout}; {split}",
         "images": storage,
-        "model": f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
-        f"position {model.position}, pool {model.pool}",
+        "model": architecture,
         "parameters": f"{facts['parameters']:,}",
         "FLOPs per image": f"{_short(facts['flops_per_image'])} (forward; a multiply-add is 2)",
         "training": f"{plan}, {config.optimizer.name} at {config.optimizer.lr:g}, seed {config.seed}",

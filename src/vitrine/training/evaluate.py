@@ -13,8 +13,9 @@ from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.serialize import from_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.hardware import Hardware, choose, gpus
-from vitrine.errors import ConfigError, RunError
+from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.files import replacing
+from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import differences, load_weights, model_weights, read_checkpoint
 from vitrine.training.console import quiet_libraries, show_result
@@ -50,6 +51,9 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     module = Classifier(replace(config, model=stored), steps=0, images_per_step=0)
     load_weights(module.model, model_weights(checkpoint), "the checkpoint")
     if stored != config.model:
+        if not isinstance(module.model, VisionTransformer):
+            size = str(config.model.image_size)
+            raise ConfigError([Fault("image_size", size, f"model={config.model.name} cannot be resized")])
         module.model = module.model.resized(image_size=config.model.image_size, patch_size=config.model.patch_size)
     return module
 

@@ -1,8 +1,8 @@
 """The training of an image classifier, as Lightning sees it: loss, metrics, optimiser, and what a checkpoint holds."""
 
-import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,15 +18,31 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
+from vitrine.config.parts import function, part_at
+from vitrine.config.schema import LossConfig
+from vitrine.config.serialize import to_plain
 from vitrine.data.datasets import Batch
 from vitrine.data.epoch_plan import derive_seed
-from vitrine.models import VisionTransformer
+from vitrine.models import build_model
 from vitrine.training.optim import build_optimizer, build_schedule
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def softmax_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Cross-entropy that takes the softmax's output for logits; labels or shares of classes, as F.cross_entropy."""
     return F.cross_entropy(logits.softmax(dim=1), targets, label_smoothing=label_smoothing)
+
+
+def build_loss(config: LossConfig) -> tuple[Loss, Loss]:
+    """Return the loss to train with and the one to evaluate with, which has no label smoothing.
+
+    Both map logits (B, num_classes) float32 and labels (B,) int64, or shares of classes (B, num_classes) float32, to
+    the mean over the images.
+    """
+    if (own := part_at(config, "name")) is not None:
+        return (loss := function(own)), loss
+    return partial(LOSSES[config.name], label_smoothing=config.label_smoothing), LOSSES[config.name]
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -82,8 +98,8 @@ class Classifier(pl.LightningModule):
         self.steps = steps
         self.images_per_step = images_per_step
         self.automatic_optimization = False
-        self.model = VisionTransformer(config.model)
-        self.criterion = LOSSES[config.loss.name]
+        self.model = build_model(config.model)
+        self.training_criterion, self.criterion = build_loss(config.loss)
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
@@ -154,7 +170,7 @@ class Classifier(pl.LightningModule):
 
         A mixed image counts as of the class that there is most of in it.
         """
-        loss = self.criterion(logits, targets, label_smoothing=self.config.loss.label_smoothing)
+        loss = self.training_criterion(logits, targets)
         labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
         right = (logits.detach().argmax(dim=1) == labels).float().mean()
         self.recent.append((loss.detach(), right))  # left on the device until it is logged
@@ -229,7 +245,7 @@ class Classifier(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the model is rebuilt from, and the training log so far over all processes: plain values only."""
-        checkpoint["config"] = dataclasses.asdict(self.config)
+        checkpoint["config"] = to_plain(self.config)
         checkpoint["recent"] = self.recent_steps().tolist() if self.recent else []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from vitrine.config.parts import Part, PartError, build, function, part_at
 from vitrine.config.schema import OptimizerConfig, ScheduleConfig
-from vitrine.models import VisionTransformer
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -19,19 +20,29 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(config: OptimizerConfig, model: VisionTransformer, *, fused: bool = True) -> Optimizer:
+def build_optimizer(config: OptimizerConfig, model: nn.Module, *, fused: bool = True) -> Optimizer:
     """The optimiser over all parameters of ``model``, as one kernel if ``fused``."""
+    if (part := part_at(config, "name")) is not None:
+        return user_optimizer(part, model, config)
     if config.name == "muon":
         return MuonAndAdamW(config, model, fused=fused)
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
     return OPTIMIZERS[config.name](parameter_groups(model, config), lr=config.lr, fused=fused, **own)
 
 
-def parameter_groups(model: VisionTransformer, config: OptimizerConfig) -> list[dict[str, Any]]:
+def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig) -> Optimizer:
+    """Return the user's optimiser over all parameters of ``model``."""
+    optimizer = build(part, parameter_groups(model, config), lr=config.lr)
+    if not isinstance(optimizer, Optimizer):
+        raise PartError(part.name, f"must give a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    return optimizer
+
+
+def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Parameters that decay, and those that don't: unless all do, biases, norms, and what the model names."""
     if config.decay_all:
         return [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
-    spared = model.no_weight_decay()
+    spared: set[str] = getattr(model, "no_weight_decay", set)()
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[parameter.ndim > 1 and name not in spared].append(parameter)
@@ -48,11 +59,11 @@ class MuonAndAdamW(Optimizer):
     one, so that schedules and checkpoints see a single optimiser. The first group is Muon's.
     """
 
-    def __init__(self, config: OptimizerConfig, model: VisionTransformer, *, fused: bool) -> None:
+    def __init__(self, config: OptimizerConfig, model: nn.Module, *, fused: bool) -> None:
         assert config.momentum is not None  # the configuration was checked
         assert config.betas is not None
         assert config.adamw_lr is not None
-        spared = model.no_weight_decay()
+        spared: set[str] = getattr(model, "no_weight_decay", set)()
         matrices = [
             parameter
             for name, parameter in model.named_parameters()
@@ -95,7 +106,14 @@ class MuonAndAdamW(Optimizer):
 
 def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:
     """The schedule over ``steps`` optimiser steps, to be advanced after each."""
+    if (own := part_at(config, "name")) is not None:
+        return LambdaLR(optimizer, partial(user_factor, schedule=function(own), steps=steps))
     return LambdaLR(optimizer, partial(learning_rate_factor, name=config.name, warmup=config.warmup, steps=steps))
+
+
+def user_factor(step: int, *, schedule: Callable[[int, int], float], steps: int) -> float:
+    """Factor of the learning rate at ``step`` (0-based) of ``steps`` by the user's schedule."""
+    return float(schedule(min(step, steps - 1), steps))
 
 
 def learning_rate_factor(step: int, *, name: str, warmup: float, steps: int) -> float:

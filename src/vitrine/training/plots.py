@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.config import ViTConfig
+from vitrine.config.parts import is_dotted
 from vitrine.data.datasets import Split
 from vitrine.files import replacing
-from vitrine.models import looked_at
+from vitrine.models import VisionTransformer, looked_at
 from vitrine.runs import RunRecord
 from vitrine.training.lit_module import Classifier
 
@@ -70,7 +71,9 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
 
 
 def can_be_drawn(config: ViTConfig) -> bool:
-    """Whether a model's attention maps fit into 256 MB of memory, one image at a time."""
+    """Whether a model has attention maps, and they fit into 256 MB of memory, one image at a time."""
+    if any(map(is_dotted, (config.name, config.attention, config.pool))):
+        return False
     return config.depth * config.heads * config.tokens**2 <= 2**26
 
 
@@ -90,6 +93,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
         image = split.images[torch.tensor([index])].cpu()
         with torch.no_grad():
             predicted = int(module(image).argmax())
+        assert isinstance(module.model, VisionTransformer)  # can_be_drawn
         patches = looked_at(module.model, module.normalised(image))[0].numpy()
         pixels = image[0].permute(1, 2, 0).numpy()
         extent = (0, pixels.shape[1], pixels.shape[0], 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
@@ -79,7 +79,7 @@ class Pretrained:
         check_weights(model, start.with_head_of(model), start.source)
         return start
 
-    def copy_to(self, model: VisionTransformer) -> None:
+    def copy_to(self, model: nn.Module) -> None:
         """Set the weights of ``model``, whose head stays as it is where there is none among these.
 
         Raises:
@@ -87,7 +87,7 @@ class Pretrained:
         """
         load_weights(model, self.with_head_of(model), self.source)
 
-    def with_head_of(self, model: VisionTransformer) -> dict[str, Tensor]:
+    def with_head_of(self, model: nn.Module) -> dict[str, Tensor]:
         """These weights, and those of the head of ``model`` where there are none among these."""
         head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
         return head | self.weights

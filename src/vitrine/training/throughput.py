@@ -16,8 +16,9 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import ViTConfig
+from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import DTYPES, Hardware
-from vitrine.models import VisionTransformer
+from vitrine.models import build_model
 from vitrine.training.lit_module import Classifier
 
 Mark = float | torch.cuda.Event
@@ -166,8 +167,9 @@ def forget_peak_memory(hardware: Hardware) -> None:
 
 def flops_per_image(config: ViTConfig) -> int:
     """Floating-point operations of a forward pass on one image: matrix products only, a multiply-add counting as 2."""
-    with torch.device("meta"), torch.no_grad():
-        model = VisionTransformer(config)
+    device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
+    with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        model = build_model(config).eval()
         images = torch.zeros(1, config.in_channels, config.image_size, config.image_size)
         with FlopCounterMode(display=False) as counter:
             model(images)
