@@ -1,4 +1,4 @@
-"""The README's own commands, run as they are written there; long ones are shortened, never changed otherwise."""
+"""The commands of README.md, run as they are written there; long ones are shortened and not changed otherwise."""
 
 import re
 import shlex
@@ -18,17 +18,17 @@ COMMANDS = [
 SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=24", "model.depth=1"]
 
 
-def shortened(words):
-    """A multirun of two trials: two values of the first key that has several, one of each other."""
-    swept = [word for word in words if "=" in word and "," in word and "[" not in word]
-    kept = {word: ",".join(word.split(",")[: 1 if number else 2]) for number, word in enumerate(swept)}
-    words = [kept.get(word, word) for word in words]
-    if any(word.startswith("sweep=optuna/") for word in words):
-        words += ["sweep.n_trials=2"]
-    return words
+def shortened(arguments):
+    """A multirun of two trials: two values of the first key that has several, one of every other."""
+    swept = [argument for argument in arguments if "=" in argument and "," in argument and "[" not in argument]
+    kept = {argument: ",".join(argument.split(",")[: 1 if index else 2]) for index, argument in enumerate(swept)}
+    arguments = [kept.get(argument, argument) for argument in arguments]
+    if any(argument.startswith("sweep=optuna/") for argument in arguments):
+        arguments += ["sweep.n_trials=2"]
+    return arguments
 
 
-def test_the_readme_shows_the_commands_of_a_first_hour():
+def test_the_readme_shows_the_first_commands_a_user_needs():
     for part in (
         "model=vit_tiny",
         "data=mnist",
@@ -43,34 +43,37 @@ def test_the_readme_shows_the_commands_of_a_first_hour():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_does_what_it_says(command, tmp_path, request):
-    words = shlex.split(command)[1:]
-    if any(word.startswith(("resume=", "run=", "like=")) for word in words):
+def test_a_command_of_the_readme_runs(command, tmp_path, request):
+    arguments = shlex.split(command)[1:]
+    if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
         assert python(str(ROOT / "train.py"), *SHORT, cwd=tmp_path).returncode == 0
-        words = [re.sub(r"^(resume|run|like)=.*", rf"\1={only_run(tmp_path)}", word) for word in words]
-        if any(word.startswith("like=") for word in words):
-            words += SHORT
-    elif "data=imagefolder" in words:
+        arguments = [re.sub(r"^(resume|run|like)=.*", rf"\1={only_run(tmp_path)}", argument) for argument in arguments]
+        if any(argument.startswith("like=") for argument in arguments):
+            arguments += SHORT
+    elif "data=imagefolder" in arguments:
         make_pictures(tmp_path / "DIR", "train", "test", size=(20, 16))
-        words += ["data.image_size=16", *SHORT]
-    elif any("mnist" in word or "cifar10" in word for word in words):
+        arguments += ["data.image_size=16", *SHORT]
+    elif any("mnist" in argument or "cifar10" in argument for argument in arguments):
         shared_data = request.getfixturevalue("shared_data")
-        words = [word for word in words if not word.startswith("data.root=")]
-        words += [f"data.root={shared_data}", *SHORT]
-        if any("cifar10" in word for word in words):
-            pytest.skip("decoding CIFAR-10's 60,000 pictures takes half a minute; tests/data covers the source")
-    elif "hydra/launcher=slurm" in words:
-        pytest.skip("needs a cluster; tests/sweeps/test_cluster.py runs one")
-    elif "--help" not in words and "--cfg" not in words:
-        words += SHORT
-    if "-m" in words:
-        words = shortened(words)
+        arguments = [argument for argument in arguments if not argument.startswith("data.root=")]
+        arguments += [f"data.root={shared_data}", *SHORT]
+        if any("cifar10" in argument for argument in arguments):
+            pytest.skip("decoding the 60,000 images of CIFAR-10 takes half a minute; tests/data covers this data set")
+    elif "hydra/launcher=slurm" in arguments:
+        pytest.skip("needs a cluster; tests/sweeps/launchers/test_slurm.py runs one")
+    elif "--help" not in arguments and "--cfg" not in arguments:
+        arguments += SHORT
+    if "-m" in arguments:
+        arguments = shortened(arguments)
 
-    done = python(str(ROOT / words[0]), *words[1:], cwd=tmp_path)
+    done = python(str(ROOT / arguments[0]), *arguments[1:], cwd=tmp_path)
 
-    if "accelerator=gpu" in words and "there is no GPU here" in done.stderr:
+    if "accelerator=gpu" in arguments and "there is no GPU here" in done.stderr:
         return
-    if any(word.startswith("model.pretrained=") for word in words) and "could not be downloaded" in done.stderr:
+    if (
+        any(argument.startswith("model.pretrained=") for argument in arguments)
+        and "could not be downloaded" in done.stderr
+    ):
         return
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
