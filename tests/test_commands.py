@@ -215,7 +215,7 @@ def test_a_gpu_that_is_not_there_is_refused(train, tmp_path):
 
     recipe = train("experiment=cifar10/best", "data.root=nowhere")
     assert recipe.returncode == 2
-    assert re.search(r"this CPU would take about \d+ (hours|days) \(\S+ operations, at 40%", recipe.stderr)
+    assert "there is no GPU here" in recipe.stderr
     assert "did you mean experiment=cifar10/cpu, or accelerator=cpu?" in recipe.stderr
     assert files(tmp_path) == []
 

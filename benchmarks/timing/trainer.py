@@ -25,7 +25,7 @@ from vitrine.training import fit as fit_module
 from vitrine.training.console import quiet_libraries
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, build_schedule
-from vitrine.training.throughput import Speed
+from vitrine.training.throughput import Throughput
 
 ROUNDS, EPOCHS = 31, 2
 OVERRIDES = [
@@ -41,14 +41,14 @@ OVERRIDES = [
 ]
 
 
-class RecordedSpeed(Speed):
-    """A Speed callback that keeps its step times after training."""
+class RecordedThroughput(Throughput):
+    """A Throughput callback that keeps its step times after training."""
 
     seconds: np.ndarray
 
     def on_train_end(self, trainer: object, module: object) -> None:
         """Keep the steps after the first epoch."""
-        RecordedSpeed.seconds = np.concatenate(self.steps[1:])
+        RecordedThroughput.seconds = np.concatenate(self.steps[1:])
 
 
 class StepTimer(Callback):
@@ -91,7 +91,7 @@ class BareModule(pl.LightningModule):
 
 def main() -> None:
     """Time our training, Lightning's bare trainer and a plain loop in each round."""
-    fit_module.Speed = RecordedSpeed
+    fit_module.Throughput = RecordedThroughput
     torch.set_num_threads(1)  # more threads slow down a model this small
     ours, bare, plain = [], [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def main() -> None:
         fit(config)  # the first training of a process takes longer
         for _ in range(ROUNDS):
             fit(config)
-            ours.append(np.median(RecordedSpeed.seconds))
+            ours.append(np.median(RecordedThroughput.seconds))
             bare.append(np.median(lightning_alone(config)))
             plain.append(np.median(plain_loop(config)))
     rows = [

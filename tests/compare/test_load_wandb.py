@@ -12,7 +12,7 @@ from vitrine.compare.load import gather
 from vitrine.config.schema import WandbConfig
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.tracking import wandb_keys as wandb_told
+from vitrine.tracking.wandb import run_facts, run_title
 
 
 def node(identity: str, position: str, seed: int, acc: float, state: str = "finished") -> dict:
@@ -111,9 +111,9 @@ def served(path, **settings) -> dict:
     record, told = RunRecord.open(path), WandbConfig(**settings)
     one = node(record.name, "", record.config["seed"], 0)
     last_epoch = {"epoch": 4, "images_per_second": 1.5}
-    summary = {**last_epoch, **wandb_told.facts(record, told), **record.metrics, "status": record.status}
+    summary = {**last_epoch, **run_facts(record, told), **record.metrics, "status": record.status}
     return one | {
-        "displayName": wandb_told.title(record, told, record.facts["varies"]),
+        "displayName": run_title(record, told, record.facts["varies"]),
         "createdAt": record.facts["started"],
         "config": json.dumps({key: {"value": value} for key, value in record.config.items()}),
         "summaryMetrics": json.dumps(summary),

@@ -177,7 +177,7 @@ def test_memory_that_a_step_frees_is_not_given_back_to_the_system(tmp_path):
     code = """
 import resource
 import torch
-from vitrine.distributed.hardware import freed_memory_kept
+from vitrine.distributed.hardware import keep_freed_memory
 
 def new_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -185,7 +185,7 @@ def new_pages():
         torch.ones(2**24)  # 64 MB
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-with freed_memory_kept():
+with keep_freed_memory():
     torch.ones(2**25)  # room for what else may be put where the first was
     new_pages()
     kept = new_pages()

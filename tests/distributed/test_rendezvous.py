@@ -1,22 +1,21 @@
-"""One training in processes that torchrun or srun has started, against one whose processes vitrine starts."""
+"""Real ranks that torchrun, srun, or a user's own program has started, compared with ranks that vitrine spawns."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.running import ROOT, only_run
 
-from vitrine import compose
-from vitrine.distributed import rendezvous as launching
-from vitrine.distributed.hardware import choose
-from vitrine.errors import ConfigError
-from vitrine.training.fit import fit
+from vitrine import compose, fit
 
-WORDS = [
+OVERRIDES = [
     "model=vit_nano",
     "depth=1",
     "trainer.max_epochs=2",
@@ -25,78 +24,102 @@ WORDS = [
     "trainer.precision=32-true",
     "accelerator=cpu_ddp",
 ]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 @pytest.fixture(scope="module")
 def spawned(tmp_path_factory):
-    """The run folder of what vitrine's own two processes train."""
-    return fit(compose([*WORDS, f"paths.output_dir={tmp_path_factory.mktemp('spawned')}"])).run_dir
+    """The run folder of a training in two ranks that vitrine starts itself."""
+    return fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path_factory.mktemp('spawned')}"])).run_dir
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Has this process be one that torchrun or srun has started, as their variables say."""
-    launching.launched.cache_clear()
-    yield monkeypatch.setenv
-    launching.launched.cache_clear()
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
 
 
-def assert_equal_runs(one: Path, other: Path):
-    weights = [torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in (one, other)]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-    metrics = [json.loads((run / "metrics.json").read_text()) for run in (one, other)]
+def assert_equal_runs(run: Path, other: Path):
+    expected, actual = weights(run), weights(other)
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(value, actual[name]) for name, value in expected.items())
+    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (run, other)]
     assert all(value == metrics[1][name] for name, value in metrics[0].items() if name != "train_seconds")
     facts = json.loads((other / "run.json").read_text())
     assert (facts["status"], facts["processes"]) == ("finished", 2)
 
 
+def torchrun(*arguments: str, cwd: Path, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*TORCHRUN, "--nproc-per-node=2", *options, *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 SCRIPT = """
 import os, signal, sys
+import torch
 from lightning.pytorch.callbacks import Callback
-from vitrine import compose
-from vitrine.errors import Interrupted, RunError
-from vitrine.training import fit as fitting
-from vitrine.training.resume import resume
+from vitrine import compose, fit, resume
+from vitrine.errors import DataError, Interrupted, RunError
+from vitrine.training import run
 
-class Broken(fitting.CleanStop):  # the callback that every process has
-    def on_train_batch_end(self, trainer, module, *others):
-        if module.config.seed == 1 and trainer.global_rank == 1:
+rank = int(os.environ["RANK"])
+overrides = sys.argv[1:]
+
+class Broken(Callback):
+    def on_train_batch_end(self, trainer, *others):
+        if trainer.global_rank == 1:
             raise ValueError("out of luck")
-        super().on_train_batch_end(trainer, module, *others)
 
 class Stop(Callback):
     def on_train_batch_start(self, trainer, *others):
-        if trainer.global_step == 2:
+        if trainer.global_rank == 1 and trainer.global_step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-fitting.CleanStop = Broken
-words = sys.argv[1:]
-try:
-    fitting.fit(compose([*words, "name=broken", "seed=1"]))
-except RunError as error:
-    print("error:", error)
-try:
-    fitting.fit(compose([*words, "name=stopped"]), callbacks=[Stop()])
-except Interrupted as error:
-    print("stopped")
-    (folder,) = (word.split("=")[1] for word in words if word.startswith("paths.output_dir="))
-    (run,) = (one for one in os.listdir(folder + "/runs") if "stopped" in one)
-    print("finished", resume(folder + "/runs/" + run).run_dir)
+class NoData(run.ImageDataModule):
+    def __init__(self, *arguments):
+        if rank == 1:
+            raise DataError("no images on this machine")
+        super().__init__(*arguments)
+
+def attempt(name, work):
+    try:
+        print(rank, name, "returned", work().run_dir.name, flush=True)
+    except (ValueError, DataError, RunError, Interrupted) as error:
+        print(rank, name, type(error).__name__, error, flush=True)
+
+loader, run.ImageDataModule = run.ImageDataModule, NoData
+attempt("no data", lambda: fit(compose([*overrides, "name=no_data"])))
+run.ImageDataModule = loader
+attempt("broken", lambda: fit(compose([*overrides, "name=broken"]), callbacks=[Broken()]))
+attempt("stopped", lambda: fit(compose([*overrides, "name=stopped"]), callbacks=[Stop()]))
+(stopped,) = (name for name in sorted(os.listdir("out/runs")) if "stopped" in name)
+attempt("resumed", lambda: resume("out/runs/" + stopped))
 """
 
 
-def test_torchrun_on_two_machines(tmp_path, spawned):
-    """Two agents, as on two machines: a process that fails, one that is asked to stop, and going on."""
+def test_two_machines_where_a_rank_lacks_data_or_fails_or_is_stopped(tmp_path, spawned):
+    """Two torchrun agents, as on two machines. Every rank returns or raises, and the program goes on after that."""
     (tmp_path / "script.py").write_text(SCRIPT)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    meeting = ["--master-addr=127.0.0.1", f"--master-port={port}"]
     agents = [
         subprocess.Popen(
-            [*torchrun, *meeting, f"--node-rank={rank}", "script.py", *WORDS, "paths.output_dir=out"],
+            [
+                *TORCHRUN,
+                "--nnodes=2",
+                "--nproc-per-node=1",
+                "--master-addr=127.0.0.1",
+                f"--master-port={port}",
+                f"--node-rank={rank}",
+                "script.py",
+                *OVERRIDES,
+                "paths.output_dir=out",
+            ],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -104,27 +127,168 @@ def test_torchrun_on_two_machines(tmp_path, spawned):
         )
         for rank in range(2)
     ]
-    (out, err), (other_out, other_err) = (agent.communicate(timeout=200) for agent in agents)
+    (out, err), (other_out, other_err) = (agent.communicate(timeout=300) for agent in agents)
     assert [agent.returncode for agent in agents] == [0, 0], err + other_err
-    assert "error: process 1 of 2: ValueError: out of luck" in out
-    assert other_err.count("process 1 of 2: ValueError: out of luck") == 1
-    assert other_out == "", "only the first process shows"
-    finished = tmp_path / out.split("finished ")[-1].strip()
-    assert "stopped" in out
-    assert_equal_runs(spawned, finished)
-    (broken,) = (tmp_path / "out/runs").glob("*broken*/run.json")
-    assert "out of luck" in json.loads(broken.read_text())["error"]
+    runs = {path.name.split("_")[2]: path for path in (tmp_path / "out/runs").iterdir()}
+    assert set(runs) == {"broken", "stopped"}, "nothing is written before every rank has its data"
+    resumable = (
+        f"Interrupted interrupted; resume with: python train.py resume={Path('out/runs') / runs['stopped'].name}"
+    )
+    for line in (
+        "0 no data OtherRankFailed rank 1 of 2: no images on this machine",
+        "0 broken OtherRankFailed rank 1 of 2: ValueError: out of luck",
+        f"0 stopped {resumable}",
+        f"0 resumed returned {runs['stopped'].name}",
+    ):
+        assert line in out.splitlines()
+    assert other_out.splitlines() == [
+        "1 no data DataError no images on this machine",
+        "1 broken ValueError out of luck",
+        f"1 stopped {resumable}",
+        f"1 resumed returned {runs['stopped'].name}",
+    ], "other ranks print nothing themselves"
+    assert "rank 1 of 2: ValueError: out of luck" in json.loads((runs["broken"] / "run.json").read_text())["error"]
+    assert_equal_runs(spawned, runs["stopped"])
+
+
+OWN_PROGRAM = """
+import os, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from vitrine import compose, fit
+
+def main(rank, overrides):
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
+    for seed in (0, 1):
+        result = fit(compose([*overrides, f"seed={seed}"]))
+        gathered = [None, None]
+        dist.all_gather_object(gathered, (str(result.run_dir), result.metrics))  # the caller's group is intact
+        assert gathered[0] == gathered[1], gathered
+        sys.stdout.write(f"rank {dist.get_rank()} has {result.run_dir.name}\n")
+        sys.stdout.flush()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        main(int(os.environ["RANK"]), sys.argv[1:])
+    else:
+        mp.spawn(main, (sys.argv[1:],), 2)
+"""
+
+
+@pytest.mark.parametrize("command", [[*TORCHRUN, "--nproc-per-node=2"], [sys.executable]], ids=["torchrun", "spawn"])
+def test_fit_in_a_users_own_distributed_program(tmp_path, spawned, command):
+    """Its process group is used and left as it was, and every rank gets the same result."""
+    (tmp_path / "own.py").write_text(OWN_PROGRAM)
+    arguments = ["own.py", *OVERRIDES, "paths.output_dir=out"]
+    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    runs = sorted((tmp_path / "out/runs").iterdir())
+    assert len(runs) == 2
+    for rank in range(2):
+        assert all(f"rank {rank} has {run.name}" in done.stdout for run in runs)
+    assert_equal_runs(spawned, next(run for run in runs if "-s0_" in run.name))
+
+
+KILLED_ONCE = """
+import os, signal, sys
+from lightning.pytorch.callbacks import Callback
+from vitrine import compose, fit
+
+class Kill(Callback):
+    def on_train_batch_end(self, trainer, *others):
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if trainer.global_rank == 1 and (attempt, trainer.global_step) in (("0", 3), ("1", 20)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+overrides = sys.argv[1:]
+for seed in (0, 1):
+    result = fit(compose([*overrides, f"seed={seed}"]), callbacks=[Kill()] if seed == 1 else [])
+    print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "seed", seed, result.run_dir.name, flush=True)
+"""
+
+
+def test_torchrun_restarts_resume_the_same_runs(tmp_path):
+    """Killed before the first checkpoint and again in a later epoch; the run before that one is not trained again."""
+    (tmp_path / "program.py").write_text(KILLED_ONCE)
+    overrides = [*OVERRIDES, "trainer.max_epochs=5"]
+    restarted = torchrun("program.py", *overrides, "paths.output_dir=out", cwd=tmp_path, options=("--max-restarts=3",))
+    out, err = restarted.communicate(timeout=400)
+    assert restarted.returncode == 0, err
+    first, second = sorted((tmp_path / "out/runs").iterdir(), key=lambda run: "-s1_" in run.name)
+    assert out.count(f"seed 0 {first.name}") == 6, "both ranks, in three attempts"
+    assert out.count(f"attempt 2 seed 1 {second.name}") == 2
+    facts = json.loads((second / "run.json").read_text())
+    assert len(facts["resumed"]) == 2
+    assert [start["step"] for start in facts["start_ups"]] == [0, 0, 18]
+    assert "resumed" not in json.loads((first / "run.json").read_text())
+    undisturbed = fit(compose([*overrides, "seed=1", f"paths.output_dir={tmp_path / 'undisturbed'}"])).run_dir
+    assert_equal_runs(undisturbed, second)
+
+
+def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
+    """``train.py`` itself, a rank killed from outside."""
+    overrides = [*OVERRIDES, "trainer.max_epochs=40"]
+    command = [str(ROOT / "train.py"), *overrides, f"paths.output_dir={tmp_path}"]
+    running = torchrun(*command, cwd=tmp_path, options=("--max-restarts=3",))
+    deadline = time.monotonic() + 200
+    while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ranks = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+    victim = next(int(pid) for pid in ranks if b"RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    os.kill(victim, signal.SIGKILL)
+    _, err = running.communicate(timeout=300)
+    assert running.returncode == 0, err
+    assert len(json.loads((only_run(tmp_path) / "run.json").read_text())["resumed"]) == 1
+    undisturbed = fit(compose([*overrides, f"paths.output_dir={tmp_path / 'undisturbed'}"])).run_dir
+    assert_equal_runs(undisturbed, only_run(tmp_path))
+
+
+def test_a_sweep_under_torchrun_and_its_rerun(tmp_path):
+    """Rank 0 hands out the trials; run again, it hands out none."""
+    command = [
+        str(ROOT / "train.py"),
+        "-m",
+        *OVERRIDES,
+        "debug.limit_batches=2",
+        "optimizer.lr=1e-3,2e-3",
+        f"paths.output_dir={tmp_path}",
+    ]
+    running = torchrun(*command, cwd=tmp_path)
+    out, err = running.communicate(timeout=300)
+    assert running.returncode == 0, err
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("sweeps/*/*/run.json")]
+    assert [(record["status"], record["processes"]) for record in records] == [("finished", 2)] * 2
+    assert out.count("trial 2 of 2") == 2, "its begin and its end"
+    again = torchrun(*command, cwd=tmp_path)
+    out, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err
+    assert "2 of them finished before" in out
+    assert "epoch" not in out
+
+
+def test_a_configuration_error_is_printed_once(tmp_path):
+    done = torchrun(str(ROOT / "train.py"), *OVERRIDES, "deepth=2", f"paths.output_dir={tmp_path}", cwd=tmp_path)
+    out, err = done.communicate(timeout=200)
+    assert done.returncode != 0
+    assert out == ""
+    assert err.count("did you mean depth?") == 1
+    assert err.count("vitrine: ") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_srun(tmp_path, spawned, slurm):
-    """Two tasks of a real Slurm, and a mistake in their command, which is told once."""
+    """Two tasks of a real Slurm, and an error in their command, which is printed once."""
     command = [
         "srun",
         "--quiet",
         "--ntasks=2",
         sys.executable,
         str(ROOT / "train.py"),
-        *WORDS,
+        *OVERRIDES,
         f"paths.output_dir={tmp_path}",
     ]
     mistaken = subprocess.run([*command, "deepth=2"], env=slurm, capture_output=True, text=True, timeout=200)
@@ -135,29 +299,3 @@ def test_srun(tmp_path, spawned, slurm):
     assert done.stderr == ""
     assert done.stdout.count("epoch 2/2") == 1
     assert_equal_runs(spawned, only_run(tmp_path))
-
-
-def test_as_many_devices_as_processes(started):
-    for name, value in {"RANK": 0, "WORLD_SIZE": 8, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 4}.items():
-        started(name, str(value))
-    config = compose([*WORDS, "accelerator=cpu"])
-    with pytest.raises(ConfigError, match=r"(?s)torchrun has started 8 processes.*did you mean trainer\.devices=8"):
-        choose(config)
-    config.trainer.devices = None
-    hardware = choose(config)
-    assert (hardware.devices, hardware.nodes, hardware.per_node) == (8, 2, 4)
-
-
-def test_one_process_of_torchrun_is_alone(started):
-    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
-        started(name, str(value))
-    assert launching.launched() is None
-
-
-@pytest.mark.parametrize("tasks", ["2,1", "2(x2),1"])
-def test_machines_with_different_numbers_of_processes(started, tasks):
-    for name, value in {"STEP_NUM_TASKS": "3", "STEP_NUM_NODES": "2", "PROCID": "0", "LOCALID": "0"}.items():
-        started(f"SLURM_{name}", value)
-    started("SLURM_STEP_TASKS_PER_NODE", tasks)
-    with pytest.raises(launching.RunError, match="each machine needs as many"):
-        launching.launched()

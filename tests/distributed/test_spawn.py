@@ -72,9 +72,10 @@ def test_all_processes_have_the_weights_and_statistics_of_the_first(tmp_path):
     code = f"""
 import torch
 from vitrine import compose
-from vitrine.training import fit as fitting
+from vitrine import fit
+from vitrine.training import trainer
 
-class Watching(fitting.CleanStop):  # the callback that every process has
+class Watching(trainer.CleanStop):  # a callback that every rank has
     def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
         if batch_idx == 0:
             self.compare(module)  # the average
@@ -90,12 +91,12 @@ class Watching(fitting.CleanStop):  # the callback that every process has
         assert torch.equal(first, second)
         print("the same", flush=True)
 
-fitting.CleanStop = Watching
+trainer.CleanStop = Watching
 if __name__ == "__main__":
     words = {WORDS!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
     words += ["callbacks=[default,ema]"]
     words += ["paths.output_dir={tmp_path}"]
-    fitting.fit(compose(words))
+    fit(compose(words))
 """
     script = tmp_path / "script.py"
     script.write_text(code)
@@ -118,7 +119,7 @@ def test_processes_that_are_out_of_time_stop_together(tmp_path):
     _, err = running.communicate(timeout=200)
     assert running.returncode == 75
     run = only_run(tmp_path)
-    assert err == f"vitrine: trainer.max_time is over; go on with: python train.py resume={run}\n"
+    assert err == f"vitrine: trainer.max_time is over; resume with: python train.py resume={run}\n"
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert (run / "checkpoints" / "last.ckpt").exists()
 
@@ -144,7 +145,7 @@ def test_a_run_whose_process_is_stopped_or_killed_says_so_and_goes_on(tmp_path, 
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
     assert facts["status"] == status
     if number == signal.SIGKILL:
-        assert "process 1 of 2 was killed by SIGKILL" in facts["error"]
+        assert "rank 1 of 2 was killed by SIGKILL" in facts["error"]
 
     epochs = int(np.nanmax(history(tmp_path)["epoch"]))
     again = command(f"resume={only_run(tmp_path)}", f"trainer.max_epochs={epochs + 1}")

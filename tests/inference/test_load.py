@@ -80,11 +80,11 @@ def test_weights_that_do_not_fit_are_refused(record, model, config):
 @pytest.mark.parametrize("change", [{"rotary": True}, {"position": "rotary"}, {"heads": 5}])
 def test_a_model_that_this_version_does_not_know_is_refused(record, model, config, change):
     save(record, model, {"model": asdict(config.model) | change})
-    with pytest.raises(RunError, match="of a model that this version of vitrine does not know"):
+    with pytest.raises(RunError, match="contains a model that this version of vitrine does not know"):
         _ = load_run(record.path).model
 
 
 def test_a_checkpoint_that_describes_no_model_is_refused(record, model):
     save(record, model, {})
-    with pytest.raises(RunError, match="of a model that this version of vitrine does not know"):
+    with pytest.raises(RunError, match="contains a model that this version of vitrine does not know"):
         _ = load_run(record.path).model

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from helpers.judging import After
+from helpers.pruning import After
 from helpers.running import ROOT, SMALL
 from optuna.trial import TrialState
 
@@ -77,7 +77,7 @@ def pruned(tmp_path_factory):
         ]
     )
     with pytest.raises(Pruned, match=r"after epoch 2 of 3, at val/acc 0\.\d{4}, val/loss"):
-        fit(config, judge=After(2))
+        fit(config, pruning_rule=After(2))
     (run,) = (Path(config.paths.output_dir) / "runs").iterdir()
     return RunRecord(run)
 
@@ -96,7 +96,7 @@ def test_a_pruned_run_says_so_is_not_tested_and_can_be_gone_on_with(pruned):
 def test_the_first_of_several_processes_decides_for_all(tmp_path):
     config = vitrine.compose([*SMALL, "debug.limit_batches=2", "accelerator=cpu_ddp", f"paths.output_dir={tmp_path}"])
     with pytest.raises(Pruned, match="after epoch 1 of 2"):
-        fit(config, folder=tmp_path / "run", judge=After(1))
+        fit(config, folder=tmp_path / "run", pruning_rule=After(1))
     assert RunRecord(tmp_path / "run").status == "pruned"
 
 
@@ -104,7 +104,7 @@ def test_the_last_epoch_stops_nothing(tmp_path):
     config = vitrine.compose(
         [*SMALL, "trainer.max_epochs=1", "debug.limit_batches=1", "accelerator=cpu", f"paths.output_dir={tmp_path}"]
     )
-    assert "test/acc" in fit(config, judge=After(1)).metrics
+    assert "test/acc" in fit(config, pruning_rule=After(1)).metrics
 
 
 def test_a_killed_search_of_real_trainings_goes_on_and_prunes(tmp_path):

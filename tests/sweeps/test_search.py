@@ -156,12 +156,12 @@ def test_a_trial_with_repeats_is_the_mean_over_its_seeds(tmp_path):
 def test_with_a_pruner_the_first_seed_says_whether_there_are_others(tmp_path):
     one = search(tmp_path, *RANDOM, "sweep.n_trials=1", "sweep.repeats=2", "sweep.pruner=median")
     first = one.ask()
-    assert first.judge is not None
+    assert first.pruning_rule is not None
     assert one.ask() is None
     train(first)
     one.tell(first, outcome(first.folder))
     second = one.ask()
-    assert (second.config.seed, second.judge) == (1, None)
+    assert (second.config.seed, second.pruning_rule) == (1, None)
 
 
 def test_launchers_are_given_several_at_once_but_not_more_than_can_be_learned_from(tmp_path):

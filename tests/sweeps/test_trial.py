@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, OutOfTime
 from vitrine.runs import RunRecord
 from vitrine.sweeps import run as launch
@@ -107,12 +108,12 @@ def test_a_sweep_without_time_for_another_trial_stops_between_two(make_trial, sm
     monkeypatch.setattr(launch.provenance, "process_started_at", lambda: time.time() - 55)
     carried_out, told = [], []
 
-    def carry_out_one(trial, time_from):
+    def carry_out_one(trial, time_from, ranks):
         carried_out.append(trial)
         return Outcome("finished")
 
     monkeypatch.setattr(launch, "carry_out", carry_out_one)
     with pytest.raises(OutOfTime):
-        launch._one_after_the_other(Queue(trials, lambda trial: None, lambda *one: told.append(one)))
+        launch._one_after_the_other(Queue(trials, lambda trial: None, lambda *one: told.append(one)), Ranks())
     assert carried_out == trials[:1]
     assert len(told) == 1

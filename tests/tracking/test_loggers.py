@@ -24,7 +24,7 @@ from vitrine import compose
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import RunRecord
-from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, invite
+from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
 
 ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from vitrine import compose
 from vitrine.runs import RunRecord
-from vitrine.tracking.loggers import RunLogger, invite
+from vitrine.tracking.loggers import RunLogger, start_trackers
 
 def variables():
     return {name: value for name, value in os.environ.items() if name.startswith("WANDB")}
@@ -47,7 +47,7 @@ folder = Path(sys.argv[1])
 def run(words):
     record = RunRecord.create(folder, "word")
     record.update(id=record.name)
-    guests = invite(compose(["model=vit_nano", *words]), record, 0, None, "")
+    guests = start_trackers(compose(["model=vit_nano", *words]), record, 0, None, "")
     with RunLogger(record, 0, guests) as logger:
         logger.log_metrics({"epoch": 1, "lr": 0.1}, 1)
     return record
@@ -161,7 +161,7 @@ def runs(tmp_path_factory, picture) -> dict[str, Sent]:
             logger.log_metrics({"epoch": 1, "train/loss": 2.5 / step + number}, step)
         logger.log_metrics({"epoch": 1, "val/acc": 0.25}, 20)
         end(logger, {"test/acc": 0.5 + number / 8, "val/acc": 0.75}, {"curves": picture}, error)
-        assert logger.guests == [tracker]
+        assert logger.trackers == [tracker]
         sent[status] = read_back(record)
     return sent
 
@@ -344,7 +344,7 @@ def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_
         "same variables": True,
     }
     (line,) = done.stderr.splitlines()
-    assert line.startswith("vitrine: wandb goes on offline: nobody is logged in; `wandb login`")
+    assert line.startswith("vitrine: wandb continues offline: W&B authentication failed; run `wandb login`")
     assert "scripts/wandb_sync.py" in line
 
 
@@ -386,7 +386,7 @@ def test_a_run_of_an_agent_of_wandb_is_the_run_that_the_agent_has_named(tmp_path
 
 
 def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
-    (tracker,) = invite(compose(["model=vit_nano", "logger=tensorboard", "tags=[a,b]"]), record, 0, None, "")
+    (tracker,) = start_trackers(compose(["model=vit_nano", "logger=tensorboard", "tags=[a,b]"]), record, 0, None, "")
     assert isinstance(tracker, TensorBoardTracker)
     logger = RunLogger(record, 0, [tracker])
     for step in (10, 20):
@@ -418,7 +418,7 @@ def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
 def test_tensorboard_has_each_step_once_after_a_run_went_on(record, picture):
     config = compose(["model=vit_nano", "logger=tensorboard"])
     for done, steps, accuracy in ((0, (10, 20, 30), 0.5), (10, (20, 30, 40), 0.75)):
-        (tracker,) = invite(config, record, done, None, "")
+        (tracker,) = start_trackers(config, record, done, None, "")
         for step in steps:
             tracker.log({"lr": step + done}, step)
         tracker.finish("finished", {"val/acc": accuracy}, {"curves": picture})
@@ -431,7 +431,7 @@ def test_tensorboard_has_each_step_once_after_a_run_went_on(record, picture):
 
 def test_tensorboard_that_cannot_write_stays_away(record, capsys):
     (record.path / "tensorboard").write_text("a file in its way")
-    assert invite(compose(["model=vit_nano", "logger=tensorboard"]), record, 0, None, "") == []
+    assert start_trackers(compose(["model=vit_nano", "logger=tensorboard"]), record, 0, None, "") == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("vitrine: tensorboard could not start: ")
 
@@ -473,7 +473,7 @@ def test_a_guest_that_fails_is_dropped_with_one_line_and_nothing_is_lost(record,
     assert ill.calls == expected[:2]
     assert [(row["step"], row["lr"]) for row in record.history()] == [(step, step / 8) for step in (1, 2, 3, 4)]
     captured = capsys.readouterr()
-    assert captured.err == "vitrine: ill failed and is told nothing more: the server\n"
+    assert captured.err == "vitrine: ill failed and gets no more metrics: the server\n"
     assert captured.out == ""
 
 
@@ -481,7 +481,7 @@ def test_a_guest_that_fails_at_the_end_keeps_no_one_from_ending(record, capsys):
     first, second = Guest("first", fails_at=0, error=TimeoutError()), Guest("second")
     end(RunLogger(record, 0, [first, second]), {"val/acc": 0.5})
     assert second.calls == [("finished", {"val/acc": 0.5}, {})]
-    assert capsys.readouterr().err == "vitrine: first failed and is told nothing more: TimeoutError\n"
+    assert capsys.readouterr().err == "vitrine: first failed and gets no more metrics: TimeoutError\n"
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_two_guests_may_fail_at_once(record, capsys):
     logger = RunLogger(record, 0, list(guests))
     logger.log_metrics({"epoch": 1, "lr": 0.5}, 1)
     assert [len(guest.calls) for guest in guests] == [1, 1, 1]
-    assert logger.guests == []
+    assert logger.trackers == []
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 

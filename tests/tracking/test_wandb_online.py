@@ -19,8 +19,7 @@ from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger
-from vitrine.tracking.wandb import WandbTracker
-from vitrine.tracking.wandb_service import Service
+from vitrine.tracking.wandb import ClientProcess, WandbTracker
 
 ROWS = 6
 PATIENCE = 60  # seconds for the client to start; on a quiet machine it takes one
@@ -162,7 +161,7 @@ def test_a_server_that_no_longer_answers_is_waited_for_as_long_as_is_set(server,
         record = carry_out(tmp_path, "logger.wandb.timeout=1")
     finally:
         server.answers.set()
-    assert "vitrine: wandb failed and is told nothing more" in capfd.readouterr().err
+    assert "vitrine: wandb failed and gets no more metrics" in capfd.readouterr().err
     assert record.facts["wandb_pushed"] is None
     assert len(record.history()) == ROWS
     assert sync(record.path).returncode == 0
@@ -274,10 +273,10 @@ def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, mo
 
 
 def test_a_run_that_was_given_up_ends_no_client_but_its_own(server):
-    first = Service()
+    first = ClientProcess()
     first.kill()
     first._process.wait()
-    second = Service()
+    second = ClientProcess()
     first.forget()  # its thread notices late
     assert second._process.poll() is None
     assert wandb.login(prompt=False)

@@ -88,7 +88,7 @@ def test_a_short_training_is_not_compiled_and_says_why(trained, capsys):
 def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatch, capsys):
     """The clock is replaced: it says that uncompiled steps are slow, then that compiled ones are fast."""
     seconds = iter([1000.0, 1.0])
-    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: next(seconds))
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds))
     assert trained("long").facts["compiled"] == "blocks"
     assert "compiler  each block: 1 s a step instead of 17 minutes" in capsys.readouterr().out
 
@@ -96,10 +96,10 @@ def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatc
 @can_compile
 def test_a_trial_that_gains_nothing_is_undone(trained, monkeypatch, uncompiled, capsys):
     seconds = iter([1000.0, 999.0])
-    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: next(seconds))
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds))
     record = trained("vain")
     assert record.facts["compiled"] == "nothing"
-    assert "it was tried" in capsys.readouterr().out
+    assert "it was not faster" in capsys.readouterr().out
     assert losses(record) == losses(uncompiled)
 
 
@@ -115,19 +115,19 @@ def test_a_trial_leaves_no_trace(trained, uncompiled):
 
 @can_compile
 def test_deterministic_runs_decide_nothing_by_the_clock(trained, monkeypatch, capsys):
-    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: pytest.fail("the clock was asked"))
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: pytest.fail("measured"))
     assert trained("deterministic", "trainer.deterministic=true").facts["compiled"] == "nothing"
-    assert "deterministic runs decide nothing by the clock" in capsys.readouterr().out
+    assert "deterministic runs do not decide by measured time" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("missing", ["compiler", "headers"])
 def test_what_the_compiler_needs_and_lacks_is_said_and_training_goes_on(trained, monkeypatch, capsys, missing):
     if missing == "compiler":
         monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
-        expected = "there is no C++ compiler here"
+        expected = "this machine has no C++ compiler"
     else:
         monkeypatch.setattr(compilation.sysconfig, "get_path", lambda name: "/nowhere")
-        expected = "Python's headers are not here"
+        expected = "this machine has no Python headers"
     assert trained("lacking", "trainer.compile=blocks").status == "finished"
     assert f"compiler  not used: {expected}" in capsys.readouterr().out
 
@@ -163,7 +163,7 @@ class StopAt(Callback):
 def test_a_run_goes_on_compiled_as_it_was(trained, tmp_path, monkeypatch):
     """Whatever the clock would say by then."""
     seconds = iter([1000.0, 1.0])
-    monkeypatch.setattr(compilation.Compilation, "_seconds", lambda *_: next(seconds, 0.001))
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds, 0.001))
     with pytest.raises(Interrupted):
         trained("stopped", callbacks=[StopAt()])
     folder = only_run(tmp_path / "stopped")

@@ -162,8 +162,8 @@ def test_the_end_says_how_fast_it_was(console, tmp_path):
 
 
 def test_what_was_compiled_is_told(console):
-    show_compiled(console, Compiled("nothing", "training takes about 4 s, too short to earn it back"))
-    assert "compiler not used: training takes about 4 s, too short to earn it back" in told(console)
+    show_compiled(console, Compiled("nothing", "training takes about 4 s, too short to pay off"))
+    assert "compiler not used: training takes about 4 s, too short to pay off" in told(console)
     show_compiled(console, Compiled("blocks", "20 ms a step instead of 30 ms"))
     assert "compiler each block: 20 ms a step instead of 30 ms" in told(console)
 

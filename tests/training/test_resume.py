@@ -128,7 +128,7 @@ def test_what_compiling_takes_in_the_middle_of_an_epoch_is_no_wait_for_data(tmp_
 
 def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(whole, tmp_path):
     words = [*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
-    with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; go on with: python train\.py resume="):
+    with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; resume with: python train\.py resume="):
         fit(compose(words), time_from=time.time() - 3600)
     record = RunRecord(only_run(tmp_path))
     assert (record.facts["status"], record.facts["reason"]) == ("interrupted", "trainer.max_time is over")
@@ -227,7 +227,7 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path):
 def test_a_finished_run_is_left_as_it_is(whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")}
     assert resume(whole.path).metrics == whole.metrics
-    assert "is finished; trainer.max_epochs=N, above 4" in capsys.readouterr().out
+    assert "is finished; trainer.max_epochs=N with N > 4" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")} == before
 
 
@@ -264,5 +264,5 @@ def test_data_that_is_not_what_it_was_is_refused(whole, tmp_path):
     shutil.copytree(whole.path, record.path)
     facts = json.loads((record.path / "run.json").read_text())
     record.update(status="interrupted", validation="0" * len(facts["validation"]))
-    with pytest.raises(RunError, match="was chosen on 0000"):
+    with pytest.raises(RunError, match="used 0000"):
         resume(record.path)

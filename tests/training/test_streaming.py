@@ -115,7 +115,7 @@ def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, devic
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
     _, err = running.communicate(timeout=50)
     assert running.returncode == 130, err
-    assert err.startswith("vitrine: interrupted; go on with"), err
+    assert err.startswith("vitrine: interrupted; resume with"), err
     assert err.count("\n") == 1
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"
     deadline = time.monotonic() + 10

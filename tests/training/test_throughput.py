@@ -11,12 +11,12 @@ from lightning.pytorch.callbacks import Callback
 from vitrine import compose, fit
 from vitrine.data.loader import TrainLoader
 from vitrine.runs import RunRecord
-from vitrine.training.throughput import Figures, Machine
+from vitrine.training.throughput import PeakFlops, StepStatistics
 
 
 def figures(**changes):
     values = {"steps": np.full(10, 0.1), "waits": np.zeros(10), "images": 50, "flops_per_image": 2e6}
-    return Figures.of(**(values | changes), machine=Machine(6e9, 1.2e10))
+    return StepStatistics.of(**(values | changes), peak=PeakFlops(6e9, 1.2e10))
 
 
 def test_figures_are_those_worked_out_by_hand():
@@ -37,7 +37,7 @@ def test_one_slow_step_does_not_count_as_the_slowest_twentieth():
 
 
 def test_without_a_datasheet_there_is_no_share_of_it():
-    found = Figures.of(np.ones(3), np.zeros(3), 1, 1.0, Machine(1e9))
+    found = StepStatistics.of(np.ones(3), np.zeros(3), 1, 1.0, PeakFlops(1e9))
     assert found.mfu_datasheet is None
 
 

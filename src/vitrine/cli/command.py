@@ -16,7 +16,7 @@ from vitrine.cli.flags import parse_flags
 from vitrine.cli.show import show_config, show_help, show_info
 from vitrine.command.compose import Point, launcher, points
 from vitrine.command.sources import Sources, composing
-from vitrine.distributed.rendezvous import enter
+from vitrine.distributed.rendezvous import first_to_report, meet, silence_other_ranks
 from vitrine.errors import ConfigError, Interrupted, VitrineError
 
 
@@ -40,8 +40,9 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     show_traceback = bool({"debug=traceback", "debug.traceback=true", "traceback=true"} & set(arguments))
     try:
+        meet()
+        silence_other_ranks()
         flags = parse_flags(command.name, arguments)
-        enter()
         chosen = Sources.choose(flags.config_dir, flags.config_name)
         with composing(chosen):
             _carry_out(command, flags, chosen)
@@ -79,6 +80,6 @@ def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
 def _exit_with(error: BaseException, code: int, show_traceback: bool) -> NoReturn:
     if show_traceback:
         traceback.print_exception(error)
-    else:
+    elif first_to_report(str(error)):
         print(f"vitrine: {error}", file=sys.stderr)
     sys.exit(code)

@@ -496,12 +496,11 @@ def _fault_of(key: str, value: str, action: Callable[[], object]) -> list[Fault]
 
 def _devices_that_are_missing(configs: Sequence[TrainConfig]) -> list[Fault]:
     """The GPUs that are asked for and aren't there. Imports torch, and so only where a GPU is asked for by name."""
-    from vitrine.distributed.hardware import choose, gpus
-    from vitrine.training.estimate import missing_gpu
+    from vitrine.distributed.hardware import choose, gpus, missing_gpu
 
     found: list[Fault] = []
     if configs and not gpus():  # said once, not for each trial of a multirun
-        return [missing_gpu(configs[0], conf() / "experiment")]
+        return [missing_gpu(configs[0].data.name, conf() / "experiment")]
     for config in configs:
         try:
             choose(config)

@@ -34,10 +34,10 @@ def fetch(project: str, group: str | None) -> Gathered:
 def read(run: Any) -> Run:
     """A ``wandb.apis.public.Run`` as a run to be compared; its predictions stay where they are.
 
-    Its summary has of run.json what the tracker told (tracking/wandb_keys.py); that of a private run, or of one that an
+    Its summary has of run.json what the tracker told (tracking/wandb.py); that of a private run, or of one that an
     older version made, has none of it.
     """
-    from vitrine.tracking.wandb_keys import FACTS  # with it comes wandb
+    from vitrine.tracking.wandb import FACTS  # with it comes wandb
 
     config = flatten({key: value for key, value in run.config.items() if not key.startswith("_")})
     summary = {key: value for key, value in run.summary_metrics.items() if not key.startswith("_")}

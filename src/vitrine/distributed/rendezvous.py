@@ -1,212 +1,285 @@
-"""Processes that torchrun or Slurm's srun has started for one training, on one machine or several.
+"""Ranks that run the same program: decisions that rank 0 shares, and errors that end all ranks.
 
-Both run the user's command in each process. The first process does what the command says; the others follow it: they
-do not look at the command, and wait for what the first one shares. So a sweep, a run that goes on or a mistake in the
-command is the first one's business alone, as it is where vitrine starts the processes by itself (processes.py).
+Every rank composes the same configuration and calls the same functions. What only one process may decide, such as the
+name of a run folder, rank 0 decides and shares as JSON through a key-value store (``torch.distributed.Store``). The
+store is torchrun's, the caller's process group's, or served by rank 0 at MASTER_ADDR:MASTER_PORT.
 
-They meet at a store that the first process serves at MASTER_ADDR:MASTER_PORT, or torchrun for it. What is shared are
-pickles, made by the first process and read by others of the same job only.
+A session (:func:`together`) is a piece of work that all ranks do together, such as one ``fit``. Ranks number their
+sessions alike, so that keys of an earlier session, which may have failed, are never read again.
 """
 
-import atexit
+import itertools
+import json
 import os
-import pickle
-import re
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from vitrine.distributed.launch import Launch, launched
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-MEETING = timedelta(minutes=10)  # for all processes to start
-PATIENCE = timedelta(days=7)  # with the first one, while it reads data, tests, or trains what takes one process
-FAREWELL_SECONDS = 10.0  # for the others to hear that there is nothing more to do
+T = TypeVar("T")
+
+START_TIMEOUT = timedelta(minutes=10)  # for all ranks to start
+FAREWELL_SECONDS = 15.0  # for the other ranks to reach the end of a session
+LONGEST_POLL_SECONDS = 0.5
+LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+_session_numbers = itertools.count(1)
 
 
-class OtherFailed(RunError):
-    """Another process failed, and this one could not go on without it."""
+class OtherRankFailed(RunError):
+    """Another rank failed, and this one cannot go on without it."""
 
 
-@dataclass(frozen=True)
-class Launched:
-    """This process among those that were started.
+class Ranks:
+    """This process and those that it trains with; a process alone is rank 0 of 1.
+
+    Args:
+        launch: this process's place; ``None`` if it is alone.
+        store: keys of one session; needed by several ranks only.
 
     Attributes:
-        by: what started them, as it is typed.
-        rank: number of this process; 0 is the first.
-        count: of them, on all machines.
-        nodes: machines, each with as many.
+        rank: global rank; 0 alone writes.
+        count: number of ranks.
     """
 
-    by: str
-    rank: int
-    count: int
-    nodes: int
+    def __init__(self, launch: Launch | None = None, store: "Store | None" = None) -> None:
+        self.launch = launch
+        self.rank, self.count = (0, 1) if launch is None else (launch.rank, launch.count)
+        self._store = store
+        self._numbers = itertools.count(1)
 
+    @property
+    def store(self) -> "Store":
+        """Keys of the session."""
+        assert self._store is not None
+        return self._store
 
-@cache
-def launched() -> Launched | None:
-    """Where this process stands among those that were started with it; ``None`` if it was started alone.
+    def share(self, decide: Callable[[], T]) -> T:
+        """Call ``decide`` on rank 0 and return its value on every rank. The value must survive JSON.
 
-    Raises:
-        RunError: not every machine has as many processes.
-    """
-    by = "torchrun"
-    if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
-        by = "srun"
-        _speak_as_torchrun()
-    if "LOCAL_WORLD_SIZE" not in os.environ or os.environ["WORLD_SIZE"] == "1":
-        return None
-    count, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if count % here:
-        raise RunError(f"{by} started {count} processes, {here} of them on this machine; each machine needs as many")
-    return Launched(by, int(os.environ["RANK"]), count, count // here)
+        Raises:
+            OtherRankFailed: rank 0 failed, here or before.
+        """
+        if self.rank > 0:
+            received: T = self.receive()
+            return received
+        value = decide()
+        self.send(value)
+        return value
 
+    def send(self, value: Any) -> None:
+        """Send a value that JSON can hold from rank 0 to the others, which :meth:`receive` it in the same order."""
+        if self.count > 1:
+            self.store.set(f"shared {next(self._numbers)}", json.dumps(value))
 
-def enter() -> None:
-    """Meet the other processes, if there are any. From here on all but the first one follow it, and never return.
+    def receive(self) -> Any:
+        """Return what rank 0 sends.
 
-    Raises:
-        RunError: they did not come.
-    """
-    me = launched()
-    if me is None:
-        return
-    try:
-        _store()
-    except RuntimeError as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise RunError(f"process {me.rank} of {me.count} did not meet the others at {where}: {error}") from None
-    if me.rank > 0:
-        _follow(me)
-    _let_go_at_exit()
+        Raises:
+            OtherRankFailed: a rank failed before.
+        """
+        key = f"shared {next(self._numbers)}"
+        self._wait_for(key)
+        return json.loads(self.store.get(key))
 
+    def wait_for_all(self) -> None:
+        """Wait until every rank has come this far.
 
-def share(work: Callable[[int], None], own: Callable[[], None]) -> None:
-    """Have all other processes do ``work(rank)``, while this one, the first, does ``own()``, in one process group.
+        Raises:
+            OtherRankFailed: a rank failed before.
+        """
+        if self.count == 1:
+            return
+        number = next(self._numbers)
+        self.store.set(f"here {number} {self.rank}", "")
+        for rank in range(self.count):
+            self._wait_for(f"here {number} {rank}")
 
-    Raises:
-        OtherFailed: one of them failed.
-    """
-    me = launched()
-    assert me is not None
-    _together(own, _send(work), me)
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Report an error of this rank to the others, and replace one that is due to theirs by theirs.
 
-
-def _follow(me: Launched) -> None:
-    """Do what the first process shares until it ends, and end with it."""
-    number = 0
-    while True:
-        number += 1
+        Interrupted and Pruned pass: all ranks agree on them and raise them alike.
+        """
         try:
-            work = pickle.loads(_store().get(f"work {number}"))
-        except RuntimeError:  # the first process was killed
-            sys.exit(1)
-        if work is None:
-            _store().add("gone", 1)
-            sys.exit()
-        try:
-            _together(partial(work, me.rank), number, me)
-        except (Interrupted, Pruned, OtherFailed):
-            pass  # the first process says it
+            yield
+        except (Interrupted, Pruned, OtherRankFailed):
+            raise
         except Exception as error:
-            print(f"vitrine: process {me.rank} of {me.count}: {_in_words(error)}", file=sys.stderr, flush=True)
+            if self.count == 1:
+                raise
+            message = _message(error)
+            first = _claim(self.store, "failed", f"{self.rank} {message}")
+            rank, _, cause = first.partition(" ")
+            if cause != message:
+                raise OtherRankFailed(f"rank {rank} of {self.count}: {cause}") from None
+            if cause == LOST:
+                raise OtherRankFailed(cause) from None
+            raise
+
+    def _wait_for(self, key: str) -> None:
+        pause = 0.005
+        try:
+            while not self.store.check([key]):
+                if self.store.check(["failed"]):
+                    rank, _, cause = self.store.get("failed").decode().partition(" ")
+                    raise OtherRankFailed(f"rank {rank} of {self.count}: {cause}")
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_POLL_SECONDS)
+        except RuntimeError:  # torch's: the process that serves the store has ended
+            raise OtherRankFailed(LOST) from None
+
+    def leave(self, *, failed: bool) -> None:
+        """End the session on this rank.
+
+        Rank 0 waits for the others, which may still read from the store that it serves. A rank that failed waits for
+        rank 0 to record the error: torchrun ends all ranks once one has ended.
+        """
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        with suppress(RuntimeError):
+            self.store.set(f"left {self.rank}", "")
+            awaited = range(1, self.count) if self.rank == 0 else range(1) if failed else range(0)
+            keys = [f"left {rank}" for rank in awaited]
+            while keys and not self.store.check(keys) and time.monotonic() < deadline:
+                time.sleep(0.02)
 
 
-def _together(work: Callable[[], None], number: int, me: Launched) -> None:
-    """Do it in a process group made for it. If several processes fail, the others do so because of the first."""
-    from torch.distributed.distributed_c10d import PrefixStore, init_process_group
+LOST = "another rank ended without an error message; was it killed, for example for lack of memory?"
 
-    from vitrine.distributed.spawn import part
 
-    # No backend is named: tensors then go by the one of their device, words between processes by that of the CPU.
-    store = PrefixStore(f"group {number}", _store())
-    init_process_group(store=store, rank=me.rank, world_size=me.count)
+@contextmanager
+def together(*, process_group: bool = True) -> Iterator[Ranks]:
+    """Open a session of all ranks.
+
+    Args:
+        process_group: whether the session needs a process group. It is the caller's if there is one, else it is
+            created for the session.
+
+    Raises:
+        RunError: the ranks did not find each other.
+        OtherRankFailed: another rank failed; the message is that rank's.
+    """
+    launch = launched()
+    if launch is None:
+        yield Ranks()
+        return
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    number = next(_session_numbers)
+    ranks = Ranks(launch, PrefixStore(f"session {number}", _store(launch)))
+    own_group = process_group and not dist.is_initialized()
+    if own_group:
+        # Without a backend given, PyTorch takes the backend of each tensor's device, and gloo for objects.
+        dist.init_process_group(store=PrefixStore("group", ranks.store), rank=ranks.rank, world_size=ranks.count)
+    failed = True
     try:
-        work()
-    except (Interrupted, Pruned):
-        raise
-    except Exception as error:
-        told = _store().compare_set(f"failed {number}", "", f"{me.rank} {_in_words(error)}").decode()
-        first, _, what = told.partition(" ")
-        if int(first) != me.rank:
-            raise OtherFailed(f"process {first} of {me.count}: {what}") from None
-        raise
+        with ranks.failing_together():
+            yield ranks
+        failed = False
     finally:
-        part()
+        if own_group:
+            dist.destroy_process_group()  # ranks that wait in a collective get an error
+        # vitrine's own ranks are watched by the process that spawned them: it reports the error with its traceback.
+        if not (failed and launch.by == "vitrine"):
+            ranks.leave(failed=failed)
 
 
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, VitrineError) else f"{type(error).__name__}: {error}"
+def silence_other_ranks() -> None:
+    """Discard what ranks other than 0 print to standard output from now on."""
+    if (launch := launched()) is not None and launch.rank > 0:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 # for the rest of the process
+
+
+def meet() -> None:
+    """Wait for all ranks to start, if there are several; :func:`first_to_report` then works on each.
+
+    Raises:
+        RunError: the ranks did not find each other.
+    """
+    if (launch := launched()) is not None:
+        _store(launch)
+
+
+def first_to_report(message: str) -> bool:
+    """Whether this rank should print an error that ends the command: the first rank that has it does."""
+    if (launch := launched()) is None:
+        return True
+    try:
+        first = _claim(_store(launch), "reported", f"{launch.rank} {message}")
+    except RuntimeError:  # the process that served the store has ended, and reported what there was to report
+        return False
+    rank, _, reported = first.partition(" ")
+    return int(rank) == launch.rank or not (message in reported or reported in message)
+
+
+def remember(key: str, value: str) -> None:
+    """Keep ``value`` for a later attempt of ``torchrun --max-restarts``."""
+    if (store := _store_of_all_attempts()) is not None:
+        store.set(key, value)
+
+
+def recall(key: str) -> str | None:
+    """Return what an earlier attempt of ``torchrun --max-restarts`` remembered; ``None`` without one."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) == 0:
+        return None
+    store = _store_of_all_attempts()
+    return store.get(key).decode() if store is not None and store.check([key]) else None
+
+
+def _claim(store: "Store", key: str, value: str) -> str:
+    """Set ``key`` unless a rank has set it; return what is set."""
+    return str(store.compare_set(key, "", value).decode())
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, VitrineError):
+        return str(error)
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in LOST_CONNECTION):
+        return LOST
+    return f"{type(error).__name__}: {error}"
+
+
+def _store(launch: Launch) -> "Store":
+    """Return the keys of this attempt; torchrun's store outlives the ranks that it restarts."""
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+    return PrefixStore(f"vitrine, attempt {attempt}", _connection(launch))
+
+
+def _store_of_all_attempts() -> "Store | None":
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    launch = launched()
+    if launch is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    return PrefixStore("vitrine, all attempts", _connection(launch))
 
 
 @cache
-def _store() -> "Store":
+def _connection(launch: Launch) -> "Store":
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _get_default_store
     from torch.distributed.rendezvous import rendezvous
 
-    store, *_ = next(rendezvous("env://", timeout=MEETING))
-    store.set_timeout(PATIENCE)
+    if launch.by == "torch.distributed":
+        return _get_default_store()
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        if dist.is_initialized() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return _get_default_store()  # the caller's group serves a store at that port
+        store, *_ = next(rendezvous("env://", timeout=START_TIMEOUT))
+    except RuntimeError as error:
+        raise RunError(f"rank {launch.rank} of {launch.count} could not reach the others at {where}: {error}") from None
     return store
-
-
-def _send(work: Callable[[int], None] | None) -> int:
-    """Tell the others what comes next; gives its number."""
-    number = _store().add("works", 1)
-    _store().set(f"work {number}", pickle.dumps(work))  # type: ignore[arg-type] # bytes are taken, too
-    return number
-
-
-@cache
-def _let_go_at_exit() -> None:
-    atexit.register(_let_go)
-
-
-def _let_go() -> None:
-    """Let the others end: they are served from this process, which waits until they have heard it."""
-    me = launched()
-    assert me is not None
-    deadline = time.monotonic() + FAREWELL_SECONDS
-    with suppress(RuntimeError):
-        _send(None)
-        while _store().add("gone", 0) < me.count - 1 and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-
-def _speak_as_torchrun() -> None:
-    """Set what torchrun sets, from what srun has set. MASTER_ADDR and MASTER_PORT can be given; so can threads.
-
-    Raises:
-        RunError: not every machine has as many tasks.
-    """
-    job = {name: os.environ[f"SLURM_{name}"] for name in ("STEP_NUM_TASKS", "STEP_NUM_NODES", "PROCID", "LOCALID")}
-    each = re.fullmatch(r"(\d+)(\(x\d+\))?", os.environ["SLURM_STEP_TASKS_PER_NODE"])
-    if each is None:
-        problem = f"has {os.environ['SLURM_STEP_TASKS_PER_NODE']} tasks on its machines; each machine needs as many"
-        raise RunError(f"srun {problem}: srun --ntasks-per-node=N")
-    os.environ.update(
-        RANK=job["PROCID"],
-        WORLD_SIZE=job["STEP_NUM_TASKS"],
-        LOCAL_RANK=job["LOCALID"],
-        LOCAL_WORLD_SIZE=each[1],
-        GROUP_RANK=os.environ["SLURM_NODEID"],
-    )
-    if "MASTER_ADDR" not in os.environ:
-        os.environ["MASTER_ADDR"] = "127.0.0.1" if job["STEP_NUM_NODES"] == "1" else _first_node()
-    # Steps of one job may run side by side, and so may jobs on one machine.
-    step = int(os.environ["SLURM_JOB_ID"]) * 10 + int(os.environ["SLURM_STEP_ID"])
-    os.environ.setdefault("MASTER_PORT", str(15000 + step % 15000))
-    os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("SLURM_CPUS_PER_TASK", "1"))
-
-
-def _first_node() -> str:
-    command = ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]

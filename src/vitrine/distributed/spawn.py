@@ -1,7 +1,7 @@
-"""One training in several processes of this machine, one per device.
+"""Ranks of one training that vitrine starts itself: one process of this machine for each device.
 
-The processes are started here and not by Lightning, which would run the user's command again in each of them: in a
-multirun the whole sweep, and each time into a folder of its own. Here each process is given the run, and nothing else.
+Lightning would start them by running the user's command again, in a sweep the whole sweep. Here each process is given
+the run and nothing else.
 """
 
 import os
@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -16,111 +17,116 @@ from types import FrameType
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
-from vitrine.distributed.hardware import Hardware
+from vitrine.distributed.rendezvous import OtherRankFailed
 from vitrine.errors import Interrupted, OutOfTime, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 
-TOLD, PRUNED = 3, 4  # exit codes of a process that has written its error, or where it was pruned
-GRACE_SECONDS = 15.0  # for the other processes to end by themselves once one has ended
+REPORTED_EXIT_CODE, PRUNED_EXIT_CODE = 3, 4  # the message is in run.json
+GRACE_SECONDS = 15.0  # for the other ranks to end after one has ended
+HEAD_START_SECONDS = 2.0  # for the rank with the cause: run_all reports the one that ends first
 
 
-def run_all(work: Callable[[int], None], record: RunRecord, hardware: Hardware) -> None:
-    """Do ``work(rank)`` in as many processes as ``hardware`` says, and wait for them.
+def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator: str) -> None:
+    """Call ``work()`` in ``count`` new processes, and wait for them.
+
+    Args:
+        work: picklable; :func:`vitrine.distributed.launch.launched` tells each process its rank.
+        record: the run folder, where a process leaves its error.
+        count: processes.
+        accelerator: where they compute; on ``cpu`` they divide this process's threads.
 
     Raises:
-        Interrupted: they were asked to stop; as ``OutOfTime``, by the clock.
-        Pruned: they stopped because others do better.
-        RunError: one of them failed or was killed; the others are stopped then.
+        Interrupted: they were asked to stop; as ``OutOfTime``, by ``trainer.max_time``.
+        Pruned: the pruning rule stopped them.
+        RunError: a process failed or was killed; the others have been stopped.
     """
     sys.stdout.flush()
-    with _signals_passed_on() as passing:
-        arguments = (work, record, hardware, _free_port())
-        context = spawn(_one, arguments, hardware.devices, join=False)
-        passing.listen(context.pids())
+    with _forwarded_signals() as signals:
+        context = spawn(_run_rank, (work, record, count, accelerator, _free_port()), count, join=False)
+        signals.forward_to(context.pids())
         try:
             while not context.join(grace_period=GRACE_SECONDS):
                 pass
         except ProcessExitedException as error:
             if error.exit_code == OutOfTime.exit_code:
                 raise OutOfTime from None
-            if passing.asked or error.exit_code == Interrupted.exit_code:
+            if signals.received or error.exit_code == Interrupted.exit_code:
                 raise Interrupted from None
-            if error.exit_code == TOLD:
+            if error.exit_code == REPORTED_EXIT_CODE:
                 raise RunError(record.facts["error"]) from None
-            if error.exit_code == PRUNED:
+            if error.exit_code == PRUNED_EXIT_CODE:
                 raise Pruned(record.facts["error"]) from None
             how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with code {error.exit_code}"
             hint = "; out of memory?" if error.signal_name == "SIGKILL" else ""
-            raise RunError(f"process {error.error_index} of {hardware.devices} {how}{hint}") from None
+            raise RunError(f"rank {error.error_index} of {count} {how}{hint}") from None
         except ProcessRaisedException:
-            if passing.asked:
+            if signals.received:
                 raise Interrupted from None
             raise
 
 
-def part() -> None:
-    """Leave the group of processes, if this one is in a group: what follows is done by one alone."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-def _one(rank: int, work: Callable[[int], None], record: RunRecord, hardware: Hardware, port: int) -> None:
-    """The life of one process."""
-    count = hardware.devices
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count), RANK=str(rank), LOCAL_RANK=str(rank)
-    )
-    if hardware.accelerator == "cpu":
+def _run_rank(rank: int, work: Callable[[], None], record: RunRecord, count: int, accelerator: str, port: int) -> None:
+    """Run one rank, and exit with a code that says how it ended."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", VITRINE_SPAWNED="1")
+    if accelerator == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
     try:
-        work(rank)
+        work()
     except (Interrupted, KeyboardInterrupt) as stop:
         sys.exit(stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code)
     except (VitrineError, Pruned) as error:
+        if isinstance(error, OtherRankFailed):
+            time.sleep(HEAD_START_SECONDS)
         try:
             record.update(error=str(error))
-        except RunError as unwritten:  # on a full disk the others can't be told
+        except RunError as unwritten:  # on a full disk run_all can't read it there
             print(f"vitrine: {unwritten}", file=sys.stderr)
             sys.exit(1)
-        sys.exit(PRUNED if isinstance(error, Pruned) else TOLD)
+        sys.exit(PRUNED_EXIT_CODE if isinstance(error, Pruned) else REPORTED_EXIT_CODE)
 
 
-class _Passing:
-    """Who signals are passed on to, and whether one has come."""
+class _SignalForwarder:
+    """Forwards signals to processes as SIGTERM.
+
+    Attributes:
+        received: whether a signal has come.
+    """
 
     def __init__(self) -> None:
         self.pids: list[int] = []
-        self.asked = False
+        self.received = False
 
-    def listen(self, pids: list[int]) -> None:
-        """Pass on to these processes, and from now on Ctrl-C too."""
+    def forward_to(self, pids: list[int]) -> None:
+        """Forward to these processes, and from now on Ctrl-C too."""
         self.pids = pids
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.received = True
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
 
 @contextmanager
-def _signals_passed_on() -> Iterator[_Passing]:
-    """Pass Ctrl-C and SIGTERM on to the processes as SIGTERM, which stops them cleanly in training, at once before.
+def _forwarded_signals() -> Iterator[_SignalForwarder]:
+    """Forward Ctrl-C and SIGTERM to the ranks as SIGTERM: in training they finish the step, before it they end.
 
-    The processes start with Ctrl-C ignored, though the terminal sends it to them as well, and listen once they train.
+    The terminal sends Ctrl-C to the ranks as well. They start with it ignored, and listen once they train.
     """
-    passing = _Passing()
+    forwarder = _SignalForwarder()
     if threading.current_thread() is not threading.main_thread():
-        yield passing
+        yield forwarder
         return
     before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),  # which the processes inherit
-        signal.SIGTERM: signal.signal(signal.SIGTERM, passing),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),  # inherited by the ranks
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forwarder),
     }
     try:
-        yield passing
+        yield forwarder
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

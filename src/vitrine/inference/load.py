@@ -1,4 +1,4 @@
-"""A finished run, ready to be used from Python."""
+"""Load a run with its model, to use it from Python."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class LoadedRun:
     """A run folder with its model.
 
     Attributes:
-        record: the folder: facts, history, paths.
+        record: the run folder: facts, history, paths.
         trust: prefixes of the dotted names that may be imported.
     """
 
@@ -29,7 +29,7 @@ class LoadedRun:
 
     @cached_property
     def config(self) -> TrainConfig:
-        """What the run was made with.
+        """The run's configuration.
 
         Raises:
             RunError: it cannot be read, or names code outside :attr:`trust`.
@@ -38,12 +38,12 @@ class LoadedRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Final metrics, such as ``test/acc``; empty for a run that did not come to its end."""
+        """Final metrics, such as ``test/acc``; empty for a run that is not finished."""
         return self.record.metrics
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised float images.
+        """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised images, (B, C, H, W), float.
 
         Raises:
             RunError: the checkpoint is missing, damaged or refused, or names code outside :attr:`trust`.
@@ -53,7 +53,7 @@ class LoadedRun:
             stored = checkpoint["config"]["model"]
             model = build_model(vit_config_from(stored, trust=self.trust, source=self.record.path))
         except (KeyError, TypeError, ConfigError) as error:
-            problem = f"{self.record.best} is of a model that this version of vitrine does not know"
+            problem = f"{self.record.best} contains a model that this version of vitrine does not know"
             raise RunError(f"{problem}: {error}") from None
         load_weights(model, model_weights(checkpoint), str(self.record.best))
         return model.eval()

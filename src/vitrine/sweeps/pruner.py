@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pruner:
-    """A :class:`vitrine.training.callbacks.Judge` that goes by the other trials of a search.
+    """A :class:`vitrine.training.callbacks.PruningRule` that goes by the other trials of a search.
 
     Attributes:
         folder: of the sweep.

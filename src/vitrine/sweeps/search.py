@@ -196,11 +196,11 @@ class Search:
         for config, name, seed in zip(configs, folders, self._seeds(), strict=True):
             folder = self.sweep.folder / name
             place = known.get(folder, len(self.sweep.trials))
-            judge = None
+            rule = None
             if self.settings.pruner != "none" and not runs:
                 epochs = config.trainer.max_epochs
-                judge = Pruner(self.sweep.folder, number, self.settings.pruner, self.settings.metrics[0], epochs)
-            runs.append(Trial(place, config.run, varies | seed, folder, judge))
+                rule = Pruner(self.sweep.folder, number, self.settings.pruner, self.settings.metrics[0], epochs)
+            runs.append(Trial(place, config.run, varies | seed, folder, rule))
             self.sweep.trials[place : place + 1] = runs[-1:]
         self._runs[number] = runs
 

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,18 @@ from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
 from vitrine.config.keys import facts, keys_where
+from vitrine.config.parts import names_of
+from vitrine.config.serialize import from_plain, to_plain
+from vitrine.distributed.rendezvous import Ranks
 from vitrine.durations import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.record import status_of
 from vitrine.sweeps.fingerprint import record_facts
+from vitrine.sweeps.pruner import Pruner
 
 if TYPE_CHECKING:
-    from vitrine.training.callbacks import Judge
+    from vitrine.training.callbacks import PruningRule
 
 OVER = ("finished", "pruned")  # nothing is left to do
 STEP_AND_SAVE_SECONDS = 10.0  # a trial that is begun gets a step further, whatever the clock says
@@ -41,14 +45,14 @@ class Trial:
         config: what it is made with.
         varies: the overrides in which it differs from other trials.
         folder: its run folder, in that of the sweep.
-        judge: of a search, stops it early where others do better.
+        pruning_rule: of a search, stops it early where others do better.
     """
 
     number: int
     config: TrainConfig
     varies: dict[str, str]
     folder: Path
-    judge: "Judge | None" = None
+    pruning_rule: "PruningRule | None" = None
 
     @property
     def told(self) -> str:
@@ -106,13 +110,16 @@ def _figures(facts: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def carry_out(trial: Trial, began: float | None = None, time_from: float | None = None) -> Outcome:
-    """Do what is left of ``trial``, and say what it has come to.
+def carry_out(
+    trial: Trial, began: float | None = None, time_from: float | None = None, ranks: Ranks | None = None
+) -> Outcome:
+    """Do what is left of ``trial``, and return its outcome.
 
     Args:
         trial: what to do.
         began: when the process began to do it, as ``time.time()`` gives it.
         time_from: from when trainer.max_time counts, if not from then.
+        ranks: those that train it together; this one is rank 0, and the others :func:`follow`.
 
     Raises:
         Busy: another process is at it.
@@ -123,7 +130,10 @@ def carry_out(trial: Trial, began: float | None = None, time_from: float | None 
         if known.status in OVER:
             return known
         try:
-            _train(trial, known, began, time_from)
+            resumes = _prepare(trial, known)
+            if ranks is not None:
+                ranks.send(_task(trial, resumes=resumes))
+            _train(trial, began, time_from, resumes=resumes)
         except Interrupted:
             raise
         except Pruned as error:
@@ -179,10 +189,48 @@ def died(trial: Trial, reason: str) -> Outcome:
         return outcome(trial.folder)
 
 
-def _train(trial: Trial, known: Outcome, began: float | None, time_from: float | None) -> None:
+def follow(ranks: Ranks, time_from: float) -> None:
+    """Train with rank 0, on another rank, each trial that rank 0 carries out, until it sends ``None``.
+
+    Rank 0 decides about trials, holds their locks and reports their errors.
+    """
+    while (task := ranks.receive()) is not None:
+        rule = task["pruning_rule"]
+        trial = Trial(
+            task["number"],
+            from_plain(TrainConfig, task["config"], trust=task["trust"]),
+            task["varies"],
+            Path(task["folder"]),
+            None if rule is None else Pruner(**rule | {"folder": Path(rule["folder"])}),
+        )
+        try:
+            _train(trial, None, time_from, resumes=task["resumes"])
+        except (Pruned, VitrineError):
+            pass
+        except Interrupted:
+            raise
+        except Exception:
+            traceback.print_exc()
+
+
+def _task(trial: Trial, *, resumes: bool) -> dict[str, Any]:
+    """A trial as plain values, for :func:`follow`."""
+    rule = trial.pruning_rule
+    assert rule is None or isinstance(rule, Pruner)
+    return {
+        "number": trial.number,
+        "config": to_plain(trial.config),
+        "trust": list(names_of(trial.config)),
+        "varies": trial.varies,
+        "folder": str(trial.folder),
+        "pruning_rule": None if rule is None else asdict(rule) | {"folder": str(rule.folder)},
+        "resumes": resumes,
+    }
+
+
+def _prepare(trial: Trial, known: Outcome) -> bool:
+    """Clear the trial's folder unless it can be resumed; return whether it can."""
     from vitrine.training.checkpoints import read_checkpoint
-    from vitrine.training.fit import fit
-    from vitrine.training.resume import resume
 
     record = RunRecord(trial.folder)
     if known.status in ("running", "interrupted", "failed") and record.last.exists():
@@ -192,13 +240,29 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
             print(f"vitrine: {trial.told} starts over: {error}", file=sys.stderr)
         else:
             record.end("interrupted")  # also where it says that it is running: that process would hold the lock
-            resume(trial.folder, trial.config, _changeable_keys(), began=began, time_from=time_from, judge=trial.judge)
-            return
+            return True
     if known.status == "damaged":
         aside = trial.folder.with_name(f".{trial.folder.name}_{secrets.token_hex(2)}")
         print(f"vitrine: {trial.told} starts over; what cannot be read is now {aside}: {known.error}", file=sys.stderr)
         trial.folder.rename(aside)
     shutil.rmtree(trial.folder, ignore_errors=True)
+    return False
+
+
+def _train(trial: Trial, began: float | None, time_from: float | None, *, resumes: bool) -> None:
+    from vitrine.training.fit import fit
+    from vitrine.training.resume import resume
+
+    if resumes:
+        resume(
+            trial.folder,
+            trial.config,
+            _changeable_keys(),
+            began=began,
+            time_from=time_from,
+            pruning_rule=trial.pruning_rule,
+        )
+        return
     fit(
         trial.config,
         folder=trial.folder,
@@ -207,7 +271,7 @@ def _train(trial: Trial, known: Outcome, began: float | None, time_from: float |
         facts=record_facts(trial.config),
         began=began,
         time_from=time_from,
-        judge=trial.judge,
+        pruning_rule=trial.pruning_rule,
     )
 
 

@@ -1,7 +1,7 @@
-"""Who is told of a run's metrics: the run folder always; Weights & Biases and TensorBoard as guests, when asked for.
+"""Loggers of a run: metrics.csv in its folder always, Weights & Biases and TensorBoard as trackers on request.
 
-A guest that fails is told nothing more, and training goes on: everything is in the run folder. Nothing of a guest is
-imported before it is asked for.
+A tracker that fails gets no more metrics, and training continues: everything is in the run folder. Nothing of a tracker
+is imported unless it is asked for.
 """
 
 import sys
@@ -21,19 +21,19 @@ from vitrine.runs.flatten import flatten
 
 
 class Tracker(Protocol):
-    """Somebody who is told of metrics while they are made."""
+    """A service that shows metrics while training runs."""
 
     name: str
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Take metrics of an optimiser step."""
+        """Log the metrics of an optimiser step."""
 
-    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Take the final metrics and pictures, and end: ``status`` is that of run.json."""
+    def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
+        """Log the final metrics and plots, and end; ``status`` is that of run.json."""
 
 
 class TensorBoardTracker:
-    """TensorBoard event files in the run folder: scalars, pictures, and the configuration with what it reached."""
+    """TensorBoard event files in the run folder: scalars, plots, and the configuration with its final metrics."""
 
     name = "tensorboard"
 
@@ -42,7 +42,7 @@ class TensorBoardTracker:
 
         self.config = config
         self.step = step
-        # What a killed session had told of later steps is told anew.
+        # Later steps, which a killed session had logged, are logged again.
         folder = str(record.path / "tensorboard")
         self.writer = SummaryWriter(folder, purge_step=step + 1, flush_secs=settings.flush_secs)
 
@@ -52,8 +52,8 @@ class TensorBoardTracker:
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
-    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Add the final metrics, the pictures, and the configuration for the HPARAMS page, and close the files."""
+    def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
+        """Add the final metrics, the plots, and the configuration for the HPARAMS page, and close the files."""
         import numpy as np
         from PIL import Image
         from torch.utils.tensorboard.summary import hparams
@@ -61,7 +61,7 @@ class TensorBoardTracker:
         final = {f"final/{name}": value for name, value in metrics.items()}
         for name, value in final.items():
             self.writer.add_scalar(name, value, self.step)
-        for name, path in pictures.items():
+        for name, path in plots.items():
             self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), self.step, dataformats="HWC")
         values = {name: _as_hparam(value) for name, value in flatten(to_plain(self.config)).items()}
         for summary in hparams(values, final):  # add_hparams would open a second folder for it
@@ -74,24 +74,25 @@ def _as_hparam(value: Any) -> Any:
 
 
 class RunLogger(Logger):
-    """Writes each row to metrics.csv, then tells the guests. Works in the first process only.
+    """Writes each row of metrics to metrics.csv, then passes it to the trackers. For rank 0.
 
-    As a context it ends the record, and then lets the guests end, whatever happens: with what became of the run.
+    As a context manager it marks the run as finished, failed, interrupted or pruned, then ends the trackers with that
+    status.
 
     Args:
-        record: the run.
+        record: the run folder.
         step: optimiser steps done before; later rows of metrics.csv are dropped.
-        guests: who else is told.
+        trackers: where else metrics go.
     """
 
-    def __init__(self, record: RunRecord, step: int, guests: list[Tracker]) -> None:
+    def __init__(self, record: RunRecord, step: int, trackers: list[Tracker]) -> None:
         super().__init__()
         self.record = record
-        self.guests = guests
+        self.trackers = trackers
         self._file = MetricsFile(record, step)
         self._start = time.monotonic() - self._file.seconds
         self._metrics: Mapping[str, float] = {}
-        self._pictures: Mapping[str, Path] = {}
+        self._plots: Mapping[str, Path] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -99,54 +100,54 @@ class RunLogger(Logger):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         status = "failed"
         try:
-            status = self.record.end_with(error)  # guests may take long, and who waits for them may be killed
+            status = self.record.end_with(error)  # first: ending trackers may take long
         finally:
-            for guest in list(self.guests):
+            for tracker in list(self.trackers):
                 try:
-                    guest.finish(status, self._metrics, self._pictures)
+                    tracker.finish(status, self._metrics, self._plots)
                 except Exception as problem:
-                    self._dismiss(guest, problem)
+                    self._drop(tracker, problem)
 
     @property
     def seconds(self) -> float:
-        """Time spent training so far, in earlier sessions too."""
+        """Seconds of training so far, earlier sessions included."""
         return time.monotonic() - self._start
 
-    def conclude(self, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Keep the final metrics and pictures for the guests' end."""
-        self._metrics, self._pictures = metrics, pictures
+    def conclude(self, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
+        """Keep the final metrics and plots until the trackers end."""
+        self._metrics, self._plots = metrics, plots
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """Name of the run."""
         return self.record.name
 
     @property
     def version(self) -> str:
-        """There is one."""
+        """Empty: a run has one version."""
         return ""
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the configuration is in the run folder before training starts."""
+        """Do nothing: the configuration is in the run folder before training starts."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add a row."""
+        """Log a row."""
         assert step is not None
         row = {**metrics, "seconds": round(self.seconds, 3)}
         self._file.append({**row, "step": step})
-        for guest in list(self.guests):
+        for tracker in list(self.trackers):
             try:
-                guest.log(row, step)
-            except Exception as error:  # a guest may fail in any way; the run goes on
-                self._dismiss(guest, error)
+                tracker.log(row, step)
+            except Exception as error:  # a tracker may fail in any way; the run continues
+                self._drop(tracker, error)
 
-    def _dismiss(self, guest: Tracker, error: Exception) -> None:
-        self.guests.remove(guest)
-        print(f"vitrine: {guest.name} failed and is told nothing more: {first_line(error)}", file=sys.stderr)
+    def _drop(self, tracker: Tracker, error: Exception) -> None:
+        self.trackers.remove(tracker)
+        print(f"vitrine: {tracker.name} failed and gets no more metrics: {first_line(error)}", file=sys.stderr)
 
 
-def invite(
+def start_trackers(
     config: TrainConfig,
     record: RunRecord,
     step: int,
@@ -154,32 +155,32 @@ def invite(
     varies: str,
     stop_by: float | None = None,
 ) -> list[Tracker]:
-    """The guests that ``config`` asks for. One that can't come stays away, with a line that says so.
+    """Start the trackers that ``config`` asks for. A tracker that can't start is reported and left out.
 
     Args:
-        config: everything the run is made with.
-        record: the run.
+        config: the run's configuration.
+        record: the run folder.
         step: optimiser steps done before.
-        group: word that runs of one sweep share.
-        varies: what distinguishes the run in its group.
+        group: name shared by the runs of a sweep.
+        varies: the overrides in which the run differs from others of its group.
         stop_by: when the process must have ended, as ``time.time()`` gives it.
     """
-    asked: dict[str, Callable[[], Tracker]] = {}
+    requested: dict[str, Callable[[], Tracker]] = {}
     wandb, tensorboard = config.logger.wandb, config.logger.tensorboard
     if wandb is not None and wandb.mode != "disabled":
 
-        def come() -> Tracker:
+        def start_wandb() -> Tracker:
             from vitrine.tracking.wandb import WandbTracker
 
             return WandbTracker(wandb, config, record, group, varies, stop_by)
 
-        asked["wandb"] = come
+        requested["wandb"] = start_wandb
     if tensorboard is not None:
-        asked["tensorboard"] = lambda: TensorBoardTracker(tensorboard, config, record, step)
-    guests = []
-    for name, come in asked.items():
+        requested["tensorboard"] = lambda: TensorBoardTracker(tensorboard, config, record, step)
+    trackers = []
+    for name, start in requested.items():
         try:
-            guests.append(come())
+            trackers.append(start())
         except Exception as error:
             print(f"vitrine: {name} could not start: {first_line(error)}", file=sys.stderr)
-    return guests
+    return trackers

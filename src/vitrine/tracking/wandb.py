@@ -1,54 +1,63 @@
-"""A run's guest at Weights & Biases.
+"""Weights & Biases: a run's tracker there, and what it sends.
 
-All that the client does is done in a thread of its own: training hands over what it has and goes on, and waits for at
-most ``logger.wandb.timeout`` seconds at its end. The client writes what it is told into the run folder's ``wandb/``
-before it sends it. In run.json:
+The W&B client runs in a thread of its own. Training hands over its metrics and continues; only at the end it waits, for
+at most ``logger.wandb.timeout`` seconds. The client writes everything to the run folder's ``wandb/`` before it sends
+it. In run.json:
 
-    wandb_id       the run's id there, from before training on; a run that goes on has the same one
+    wandb_id       the W&B run's id, known before training starts; a resumed run keeps it
     wandb_project  [entity, project]; null is the account's default
-    wandb_open     whether a session has begun that did not end, so that the client may not have kept all of it
-    wandb_kept     folders in ``wandb/`` that hold a whole session each, which the server has not got
-    wandb_pushed   when the server had all of the run; null while it has not
+    wandb_open     whether a session began that did not end, so that the client may have lost a part of it
+    wandb_kept     folders in ``wandb/``, each a whole session that the server does not have yet
+    wandb_pushed   when the server had the whole run; null before that
 
-scripts/wandb_sync.py sends later what is kept; what is open it has told again from the record, by :func:`push`.
+scripts/wandb_sync.py sends what is kept, and replays an open run from its record by :func:`push`.
 """
 
 import os
 import queue
 import secrets
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import wandb
+from wandb.sdk import wandb_setup
 
+from vitrine.config.model import WEIGHT_FILES
 from vitrine.config.schema import TrainConfig, WandbConfig
+from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
-from vitrine.tracking import wandb_keys as told
-from vitrine.tracking.wandb_service import Service
 
 START_SECONDS = 20.0  # for the server to answer
-END_SECONDS = 1.0  # for the process to end, once W&B is done
+END_SECONDS = 1.0  # for the client's process to end, once W&B is done
 EXIT_CODES = {"finished": 0, "pruned": 0, "interrupted": 255, "failed": 1}  # 255: as the client itself after Ctrl-C
-CAPTIONS = {"attention": "images, where the model looks, and its predictions"}
+CAPTIONS = {"attention": "images, what the model attends to, and its predictions"}
+
+# Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
+FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
+MAX_CONFUSION_CLASSES = 100  # W&B's pages draw no larger confusion matrix
+MAX_TABLE_ROWS = 10_000  # W&B accepts no longer table
 
 
 class WandbTracker:
-    """One W&B run.
+    """A run at W&B.
 
     Args:
-        settings: project, mode and so on.
-        config: everything the run is made with.
-        record: the run; its run.json has the id from here on.
-        group: runs that belong together, unless the settings name one.
-        varies: what distinguishes this run in its group.
+        settings: ``logger.wandb``: project, mode and so on.
+        config: the run's configuration.
+        record: the run folder; its run.json has the W&B id from now on.
+        group: name shared by the runs of a sweep, unless the settings have one.
+        varies: the overrides in which the run differs from others of its group.
         stop_by: when the process must have ended, as ``time.time()`` gives it.
-        online_only: whether a server that can't be reached is an error, and no reason to go on offline.
+        online_only: whether a server that can't be reached is an error; otherwise the run continues offline.
     """
 
     name = "wandb"
@@ -66,13 +75,13 @@ class WandbTracker:
     ) -> None:
         facts = record.facts
         place = {"id": facts.get("wandb_id"), "entity": settings.entity, "project": settings.project}
-        given: dict[str, Any] = {}
-        if "WANDB_SWEEP_ID" in os.environ:  # W&B's agent has made the run, and the client lets nobody say otherwise
-            given = {name: os.environ.get(f"WANDB_{name.upper()}") for name in ("entity", "project")}
-            given["id"] = place["id"] or os.environ.get("WANDB_RUN_ID")
-        place |= {name: value for name, value in given.items() if value}
+        from_agent: dict[str, Any] = {}
+        if "WANDB_SWEEP_ID" in os.environ:  # W&B's agent has created the run; the client refuses other values
+            from_agent = {name: os.environ.get(f"WANDB_{name.upper()}") for name in ("entity", "project")}
+            from_agent["id"] = place["id"] or os.environ.get("WANDB_RUN_ID")
+        place |= {name: value for name, value in from_agent.items() if value}
         self.identity = place["id"] = place["id"] or secrets.token_hex(4)
-        self._open = bool(facts.get("wandb_open"))  # an earlier session is not whole: nor is the run after this one
+        self._open = bool(facts.get("wandb_open"))  # an earlier session is incomplete, and so the run stays incomplete
         self._online_only = online_only
         self._stop_by = stop_by
         record.update(
@@ -85,50 +94,50 @@ class WandbTracker:
         self.settings = settings
         self.mode = settings.mode
         self._arguments: dict[str, Any] = {
-            **({} if given else place),
+            **({} if from_agent else place),
             "resume": "allow",
-            "reinit": "create_new",  # a run of the same process that was never ended is another one
+            "reinit": "create_new",  # a run that this process never ended is another run
             "dir": str(record.path),
             "group": settings.group or group,
-            "name": told.title(record, settings, varies),
+            "name": run_title(record, settings, varies),
             "tags": [*config.tags, *settings.tags] or None,
             "notes": settings.notes,
             "job_type": "train",
-            "config": told.configuration(config, settings),
+            "config": config_values(config, settings),
         }
         self._work: queue.SimpleQueue[Callable[[wandb.Run], None] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._folder = ""
         self._sent = False
-        self._service: Service | None = None
+        self._service: ClientProcess | None = None
         self._given_up = False
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="wandb", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="wandb", daemon=True)
         self._thread.start()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Hand metrics over. Online, the client drops steps that the server has, for they are the same again.
+        """Hand metrics over. Online, the client drops steps that the server has already.
 
-        The step is a metric, too: sessions that ran offline are put one after the other, and counted anew.
+        The step is also a metric: W&B appends offline sessions to each other, and counts their rows from 0.
         """
-        self._raise()
+        self._raise_error()
         row = {**metrics, "step": step}
         self._work.put(lambda run: run.log(row, step=step))
 
-    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        """Hand over what came out, and end the run as what ``status`` says, within the time that is set for it.
+    def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
+        """Hand over the results and end the run with ``status``, within the time set for it.
 
-        Whoever presses Ctrl-C meanwhile doesn't want to wait.
+        Ctrl-C ends the wait.
 
         Raises:
-            RunError: the client failed or hung, or was not waited for; nothing of the run is lost.
+            RunError: the client failed, hung, or was not waited for; nothing of the run is lost.
         """
-        self._raise()
-        self._work.put(lambda run: self._conclude(run, status, dict(metrics), dict(pictures)))
+        self._raise_error()
+        self._work.put(lambda run: self._conclude(run, status, dict(metrics), dict(plots)))
         self._work.put(None)
         late: BaseException = TimeoutError("took too long to end")
         try:
-            self._thread.join(self._patience())
+            self._thread.join(self._seconds_to_wait())
         except (KeyboardInterrupt, Interrupted):
             late = InterruptedError("was not waited for")
         if self._thread.is_alive():
@@ -137,19 +146,19 @@ class WandbTracker:
                 self._service.kill()
             self._thread.join(END_SECONDS)
             self._error = late
-        self._raise()
+        self._raise_error()
         kept = [*self.record.facts.get("wandb_kept", []), *([] if self._sent else [self._folder])]
         pushed = None if kept or self._open else now()
         self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_pushed=pushed)
 
-    def _patience(self) -> float:
-        """Seconds to wait at the end."""
+    def _seconds_to_wait(self) -> float:
+        """How long :meth:`finish` may wait."""
         if self._stop_by is None:
             return self.settings.timeout
         return max(0.0, min(self.settings.timeout, self._stop_by - time.time() - END_SECONDS))
 
-    def _live(self) -> None:
-        """The thread: start, do what is handed over, end."""
+    def _serve(self) -> None:
+        """Run the thread: start the W&B run, do the work handed over, end."""
         try:
             run = self._start()
             run.define_metric("*", step_metric="step")
@@ -161,71 +170,178 @@ class WandbTracker:
             self._error = error
             self._started.set()
             if self._service is not None:
-                self._service.forget()
+                self._service.discard()
 
     def _start(self) -> wandb.Run:
-        """Start online where that is asked for and possible, else offline: it can be pushed later."""
-        self._service = Service()
+        """Start the run online if asked for and possible, otherwise offline, to be pushed later."""
+        self._service = ClientProcess()
         if self.mode == "online":
             try:
                 if not wandb.login(prompt=False):
-                    raise RunError("nobody is logged in; `wandb login`, or set WANDB_API_KEY")
+                    raise RunError("W&B authentication failed; run `wandb login`, or set WANDB_API_KEY")
                 return self._init("online")
             except Exception as error:
                 if self._online_only or self._given_up:
                     raise
-                self._service.forget()  # it would go on trying
+                self._service.discard()  # it would keep trying
                 hint = f"later: python scripts/wandb_sync.py {self.record.path}"
-                print(f"vitrine: wandb goes on offline: {first_line(error)} ({hint})", file=sys.stderr)
+                print(f"vitrine: wandb continues offline: {first_line(error)} ({hint})", file=sys.stderr)
                 self.mode = "offline"
-                self._service = Service()
+                self._service = ClientProcess()
         return self._init("offline")
 
     def _init(self, mode: str) -> wandb.Run:
-        settings = told.client_settings(self.settings, START_SECONDS)
+        settings = client_settings(self.settings, START_SECONDS)
         return wandb.init(**self._arguments, mode=mode, settings=settings)  # type: ignore[arg-type]
 
-    def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], pictures: Mapping[str, Path]) -> None:
-        for name, path in pictures.items():
+    def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
+        for name, path in plots.items():
             run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))})
         if "test/acc" in metrics:
-            run.log(told.predictions(self.record))
+            run.log(prediction_tables(self.record))
         self._send_checkpoints(run)
-        # After the last row, whose values the client would set here.
-        run.summary.update({**told.facts(self.record, self.settings), **metrics, "status": status})
+        # After the last row, whose values the client would otherwise set in the summary.
+        run.summary.update({**run_facts(self.record, self.settings), **metrics, "status": status})
         run.finish(exit_code=EXIT_CODES[status])
         self._sent = self.mode == "online"
 
     def _send_checkpoints(self, run: wandb.Run) -> None:
-        asked = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
-        for alias in asked:
+        aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
+        for alias in aliases:
             path = self.record.path / "checkpoints" / f"{alias}.ckpt"
             if path.exists():
                 artifact = wandb.Artifact(f"checkpoint-{self.identity}", type="model")
                 artifact.add_file(str(path), policy="immutable")
                 run.log_artifact(artifact, aliases=[alias, "latest"])
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
-            hint = f"all of it is in the run folder; later: python scripts/wandb_sync.py {self.record.path}"
+            hint = f"everything is in the run folder; later: python scripts/wandb_sync.py {self.record.path}"
             raise RunError(f"{first_line(self._error)} ({hint})") from self._error
 
 
 def push(record: RunRecord, config: TrainConfig) -> None:
-    """Tell W&B of a run from its record alone, as if it were made now; steps that the server has it takes no more.
+    """Send a run to W&B from its record alone, as if it were trained now. The server ignores steps that it has.
 
     Raises:
-        RunError: nobody is logged in, the server can't be reached, it didn't take all of it in time, or the record is
-            damaged.
+        RunError: not logged in, the server can't be reached or took too long, or the record is damaged.
     """
     settings = config.logger.wandb or WandbConfig()
     settings.mode = "online"
     facts, metrics, rows = record.facts, record.metrics, record.history()
     settings.entity, settings.project = facts.get("wandb_project") or (settings.entity, settings.project)
-    record.update(wandb_open=False, wandb_kept=[])  # nothing is lacking once this session has ended
+    record.update(wandb_open=False, wandb_kept=[])  # this session sends everything
     group, varies = facts.get("group"), facts.get("varies") or ""
     tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
     for row in rows:
         tracker.log({name: value for name, value in row.items() if name != "step"}, int(row["step"]))
-    pictures = {name: record.path / f"{name}.png" for name in ("curves", "confusion", "attention")}
-    tracker.finish(record.status, metrics, {name: path for name, path in pictures.items() if metrics and path.exists()})
+    plots = {name: record.path / f"{name}.png" for name in ("curves", "confusion", "attention")}
+    tracker.finish(record.status, metrics, {name: path for name, path in plots.items() if metrics and path.exists()})
+
+
+def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
+    """Return the configuration as plain values; a private run's has no paths in it."""
+    values = to_plain(config)
+    if settings.private:
+        del values["paths"]
+        values["data"].pop("root")
+        source = values["model"]["pretrained"]
+        if source is not None and Path(source).suffix in WEIGHT_FILES:
+            values["model"]["pretrained"] = Path(source).name
+    return values
+
+
+def run_title(record: RunRecord, settings: WandbConfig, varies: str) -> str | None:
+    """Return the run's display name; ``None`` lets W&B choose, as overrides of a private sweep may contain paths."""
+    if settings.private and "/" in varies and not settings.name:
+        return None
+    return settings.name or varies or record.name
+
+
+def run_facts(record: RunRecord, settings: WandbConfig) -> dict[str, Any]:
+    """Return what run.json has about code, data and machine; nothing for a private run."""
+    if settings.private:
+        return {}
+    facts = record.facts
+    values = {name: facts.get(name) for name in FACTS}
+    values["commit"] = (facts.get("code") or {}).get("commit")
+    values["images_per_second"] = (facts.get("speed") or {}).get("images_per_second")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def client_settings(settings: WandbConfig, seconds: float) -> wandb.Settings:
+    """Return the client's settings: what it sends by itself, and for how many seconds it tries to start."""
+    private: dict[str, Any] = {}
+    if settings.private:
+        private = {"x_disable_machine_info": True, "x_save_requirements": False, "host": "private"}
+        private |= dict.fromkeys(("program", "program_relpath", "program_abspath"), "train.py")
+    return wandb.Settings(
+        console="off",
+        silent=True,
+        quiet=True,
+        save_code=False,
+        disable_code=True,
+        disable_git=True,  # a repository's address may contain a token; the commit is in the summary
+        x_disable_meta=True,  # the command's arguments as typed; the summary has them without secrets
+        init_timeout=seconds,
+        **private,
+    )
+
+
+def prediction_tables(record: RunRecord) -> dict[str, Any]:
+    """Return the test predictions as a table, and their confusion matrix."""
+    from scipy.special import softmax
+
+    with np.load(record.path / "predictions.npz") as stored:
+        logits, labels = stored["logits"].astype(np.float64), stored["labels"]
+    classes = [*record.facts["classes"]]
+    classes += [f"no. {number}" for number in range(len(classes), logits.shape[1])]  # a model may have more classes
+    probabilities = softmax(logits, axis=1)
+    predictions = probabilities.argmax(axis=1)
+    rows = [
+        [index, classes[label], classes[predicted], bool(label == predicted), float(probabilities[index, predicted])]
+        for index, (label, predicted) in enumerate(zip(labels[:MAX_TABLE_ROWS], predictions, strict=False))
+    ]
+    columns: list[str | int] = ["test image", "true", "predicted", "right", "confidence"]
+    tables: dict[str, Any] = {"predictions": wandb.Table(columns=columns, data=rows)}
+    if len(classes) <= MAX_CONFUSION_CLASSES:
+        tables["confusion_matrix"] = wandb.plot.confusion_matrix(
+            y_true=labels.tolist(), preds=predictions.tolist(), class_names=classes
+        )
+    return tables
+
+
+class ClientProcess:
+    """The W&B client's process, which serves all W&B runs of this process: the existing one, or a new one.
+
+    The client has no public call that ends its process without waiting, or that starts another after it was killed.
+    """
+
+    def __init__(self) -> None:
+        self._connect()
+        if self._process is not None and self._process.poll() is not None:  # an earlier run killed it
+            self.discard()
+            self._connect()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    def discard(self) -> None:
+        """End the process, and remove what Python would wait for at exit or the next run would connect to.
+
+        A process that a later run has started in the meantime is left alone.
+        """
+        self.kill()
+        if wandb_setup.singleton()._connection is self._connection:
+            with suppress(BaseException):  # the process is dead, and the client complains
+                wandb.teardown()
+            os.environ.pop("WANDB_SERVICE", None)
+
+    def _connect(self) -> None:
+        wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
+        self._connection = wandb_setup.singleton().ensure_service()
+        self._process: subprocess.Popen[bytes] | None = None
+        with suppress(AttributeError):
+            self._process = self._connection._proc._process  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What happens around training: progress for a person, and rows for the record."""
+"""Lightning callbacks: progress display, training log, and early stopping by a search's pruning rule."""
 
 import time
 from collections.abc import Mapping
@@ -15,44 +15,44 @@ from vitrine.training.graceful_stop import CleanStop
 from vitrine.training.lit_module import Classifier
 
 
-class Judge(Protocol):
-    """Says after each epoch whether a run is worth going on with; sent to the process that trains."""
+class PruningRule(Protocol):
+    """Decides after each epoch whether a run of a search is stopped early. Must be picklable."""
 
     def __call__(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Whether to stop after ``epoch``, from 1, with these validation metrics."""
+        """Return whether to stop after ``epoch``, counted from 1, with these validation metrics."""
 
 
 class Pruning(Callback):
-    """Raises :class:`Pruned` after an epoch that ``judge`` finds not worth going on from; the first process asks it.
+    """Raises :class:`Pruned` after an epoch if ``rule`` says so; rank 0 asks it.
 
-    A signal that has come in the same epoch goes before, and so does the clock: the whole command is to stop then.
+    A signal or the end of ``trainer.max_time`` in the same epoch takes precedence: it stops the whole command.
     """
 
-    def __init__(self, judge: Judge, clean_stop: CleanStop) -> None:
-        self.judge = judge
+    def __init__(self, rule: PruningRule, clean_stop: CleanStop) -> None:
+        self.rule = rule
         self.clean_stop = clean_stop
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Tell what the epoch has reached, and stop unless it was the last one anyway."""
+        """Pass the epoch's metrics to the rule, and stop unless the epoch was the last anyway."""
         epoch = trainer.current_epoch + 1
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        stop = trainer.strategy.broadcast(trainer.is_global_zero and self.judge(epoch, values))
+        stop = trainer.strategy.broadcast(trainer.is_global_zero and self.rule(epoch, values))
         if stop and epoch != trainer.max_epochs and not self.clean_stop.agreed(trainer, trained=False):
             reached = ", ".join(f"{name} {value:.4f}" for name, value in sorted(values.items()))
             raise Pruned(f"after epoch {epoch} of {trainer.max_epochs}, at {reached}")
 
 
 class TrainingLog(Callback):
-    """Writes a row of the training log every ``every`` steps and at the end of an epoch.
+    """Logs training metrics every ``every`` steps and at the end of an epoch.
 
-    In a single process these are the only steps at which this project waits for the device.
+    With one rank, these are the only steps at which vitrine waits for the device.
     """
 
     def __init__(self, every: int) -> None:
         self.every = every
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Write a row if it is time."""
+        """Log a row if one is due."""
         assert isinstance(module, Classifier)
         last_of_epoch = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if trainer.global_step % self.every == 0 or last_of_epoch:
@@ -60,11 +60,10 @@ class TrainingLog(Callback):
 
 
 class ProgressBar(Callback):
-    """One bar over the whole training, with epoch, loss, validation accuracy, speed and time left.
+    """A bar over the whole training, with epoch, loss, validation accuracy, speed, MFU and time left.
 
-    MFU is the model's share of what the datasheet promises, or else of what matrix products reach here (speed.py).
-
-    Where the output is no terminal, a line for each epoch. Redrawn by time, not by step.
+    MFU is relative to the datasheet's peak if known, otherwise to a matrix product's measured speed. Without a
+    terminal, prints a line per epoch instead.
 
     Args:
         console: where to draw.
@@ -104,12 +103,12 @@ class ProgressBar(Callback):
             self._draw(trainer, module)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Redraw if that was long ago."""
+        """Redraw the bar, at most every ``REDRAW_SECONDS``."""
         if self.console.is_terminal and time.monotonic() - self._drawn > self.REDRAW_SECONDS:
             self._draw(trainer, module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Show what the epoch has reached."""
+        """Show the epoch's metrics."""
         if self.console.is_terminal:
             self._draw(trainer, module)
         else:
@@ -125,7 +124,7 @@ class ProgressBar(Callback):
         self.progress.stop()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave the bar as it is: Lightning tears nothing down after an error."""
+        """Leave the bar as it is: after an error Lightning does not call ``teardown``."""
         self.progress.stop()
 
     def _draw(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

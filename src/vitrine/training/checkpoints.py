@@ -1,4 +1,4 @@
-"""Checkpoints: when they are written, how, and how they are read back."""
+"""Checkpoints: write them atomically, keep the best and the last, and read them safely."""
 
 import math
 import pickle
@@ -21,7 +21,7 @@ from vitrine.runs import RunRecord
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint whole and synced to disk, or raises; Lightning's own syncs nothing, and may skip silently."""
+    """Writes a checkpoint atomically and synced to disk, or raises; Lightning's doesn't sync, and may skip silently."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write ``checkpoint`` to ``path``."""
@@ -34,14 +34,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(Callback):
-    """Writes last.ckpt after each epoch; best.ckpt is the last.ckpt of the epoch that was best on validation.
+    """Writes last.ckpt after each epoch, and keeps that of the best epoch on validation as best.ckpt.
 
-    Equal epochs go to the later one, which has trained longer at a lower learning rate. The two are one file on disk
-    until the next epoch.
+    Of equal epochs the later is the best: it has trained longer, at a lower learning rate. best.ckpt is a hard link to
+    last.ckpt until the next epoch.
 
     Args:
-        record: the run.
-        monitor: ``val/acc`` or ``val/loss``; ``last`` takes each epoch for better than those before.
+        record: the run folder.
+        monitor: metric that selects the best epoch, ``val/acc`` or ``val/loss``; ``last`` selects the last epoch.
     """
 
     def __init__(self, record: RunRecord, monitor: str) -> None:
@@ -50,7 +50,7 @@ class Checkpoints(Callback):
         self.best: dict[str, float] = {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Keep what the epoch has reached."""
+        """Save the epoch, and link it as the best if it is."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         if better := self._better(values):
             self.best = {**values, "best_epoch": trainer.current_epoch + 1}
@@ -63,46 +63,46 @@ class Checkpoints(Callback):
             return True
         sign = 1 if self.monitor == "val/acc" else -1
         new, best = sign * values[self.monitor], sign * self.best[self.monitor]
-        return not (math.isnan(new) or new < best)  # any number is better than NaN
+        return not (math.isnan(new) or new < best)  # anything is better than NaN
 
     def save(self, trainer: pl.Trainer) -> None:
-        """Write last.ckpt as training stands; every process must call it."""
+        """Write last.ckpt with the current state; every rank must call this."""
         trainer.save_checkpoint(self.record.last)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best epoch so far."""
+        """Return the best epoch so far."""
         return {"best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the best epoch so far."""
+        """Restore the best epoch so far."""
         self.best = state["best"]
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds: tensors and plain values. Pickled objects are refused, not run.
+    """Read a checkpoint of tensors and plain values. Pickled objects are refused, and never executed.
 
     Raises:
-        RunError: there is no checkpoint at ``path``, or it is damaged, or it holds more than tensors and plain values.
+        RunError: there is no checkpoint at ``path``, it is damaged, or it contains pickled objects.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch does not compare checksums itself
+            damaged = archive.testzip()  # torch.load does not compare checksums
         if damaged is not None:
-            raise zipfile.BadZipFile(f"{damaged} is not what was written")
+            raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise RunError(f"there is no checkpoint {path}: the run stopped before its first epoch was saved") from None
     except pickle.UnpicklingError:
-        raise RunError(f"{path} holds pickled objects, which could run any code; refused") from None
-    except Exception as error:  # what is not a checkpoint can fail in any way
-        raise RunError(f"{path} is damaged, or no checkpoint: {first_line(error)}") from None
+        raise RunError(f"{path} contains pickled objects, which could run any code; refused") from None
+    except Exception as error:  # reading a damaged file can fail in any way
+        raise RunError(f"{path} is damaged, or not a checkpoint: {first_line(error)}") from None
     if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
-        raise RunError(f"{path} is no checkpoint of vitrine: it has no state_dict and config")
+        raise RunError(f"{path} is not a checkpoint of vitrine: it has no state_dict and config")
     return checkpoint
 
 
 def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The model's weights in a checkpoint, under the model's own names."""
+    """Return the model's weights in a checkpoint, under the model's parameter names."""
     prefix = "model."
     weights = checkpoint["state_dict"]
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
@@ -118,13 +118,13 @@ def check_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], s
     """Compare names and shapes of ``weights`` with the model's.
 
     Raises:
-        RunError: names or shapes differ; the message has the first few, and the settings that would explain them.
+        RunError: names or shapes differ; the message names the first three.
     """
     own = model.state_dict()
     problems = [f"{name} is missing" for name in own if name not in weights]
     problems += [f"{name} is not in the model" for name in weights if name not in own]
     problems += [
-        f"{name} is {_shape(weights[name])}, the model's {_shape(own[name])}"
+        f"{name} is {_shape(weights[name])}, the model's is {_shape(own[name])}"
         for name in own
         if name in weights and weights[name].shape != own[name].shape
     ]
@@ -134,9 +134,9 @@ def check_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], s
 
 
 def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
-    """Fields of a stored ViTConfig that differ from ``config``, as ``dim=64, not 192``.
+    """Return the fields of a stored ViTConfig that differ from ``config``, as ``dim=64, not 192``.
 
-    One stored before a field existed is what that field's default says.
+    A field that did not exist when it was stored has its default value.
     """
     was = vit_config_from(dict(stored), trust=ANY)  # compared, not built
     return [
@@ -147,4 +147,4 @@ def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
 
 
 def _shape(tensor: torch.Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a single number"
+    return "x".join(map(str, tensor.shape)) or "a scalar"

@@ -1,8 +1,8 @@
-"""Compiling the model where that pays: less time in all, though it takes time itself.
+"""Compile the model with ``torch.compile`` if it saves time, compilation included.
 
-How much a compiled step gains is not to be known beforehand, so ``auto`` tries it: first whether the training is long
-enough, by a few steps as they are; then, compiled, whether these are faster. A trial leaves weights and statistics as
-they were. Dropout draws what it draws without the compiler, so that results differ by rounding only.
+The gain can't be known beforehand, so ``trainer.compile=auto`` measures: a few uncompiled steps tell whether training
+is long enough, then a few compiled ones whether they are faster. Measuring changes neither weights nor statistics.
+Dropout draws the same masks as without the compiler, so results differ by rounding only.
 """
 
 import math
@@ -23,8 +23,8 @@ from torch import nn
 from vitrine.errors import first_line
 from vitrine.training.lit_module import Classifier
 
-# What is compiled by auto, and how long training must take uncompiled, in seconds, for that to be earned back. On CPUs
-# steps get faster by some percent (benchmarks/timing/rules.py measures it), and compiling takes 8 to 18 s.
+# What auto compiles, and the length of uncompiled training in seconds from which compilation pays off. On CPUs steps
+# become a few percent faster (benchmarks/timing/rules.py measures it), and compilation takes 8 to 18 s.
 WHAT = {"cpu": "blocks", "cuda": "model"}
 EARNED_BACK_AFTER = {"cpu": 600.0, "cuda": 180.0}
 
@@ -33,12 +33,12 @@ COMPILERS = ("c++", "g++", "clang++", "cl")
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came of it.
+    """Result of compilation.
 
     Attributes:
         what: ``nothing``, ``blocks``, ``model`` or ``graphs``.
-        why: for people.
-        seconds: what compiling took, and the trial steps.
+        why: the reason, for people.
+        seconds: time taken by compilation and the measured steps.
     """
 
     what: str
@@ -47,87 +47,87 @@ class Compiled:
 
 
 class Compilation(Callback):
-    """Compiles the model before the first step, or says why not; evaluation stays uncompiled.
+    """Compiles the model before the first step, or reports why not; evaluation stays uncompiled.
 
     Args:
-        asked: the word of ``trainer.compile``; or what this run has been trained with before.
-        trials: whether ``auto`` may be decided by the clock; it compiles nothing otherwise.
-        tell: is given what came of it.
+        mode: a choice of ``trainer.compile``; for a resumed run, what was compiled before.
+        may_measure: whether ``auto`` may decide by measured time; otherwise it compiles nothing.
+        on_compiled: called with the result.
     """
 
-    def __init__(self, asked: str, trials: bool, tell: Callable[[Compiled], None]) -> None:
-        self.asked = asked
-        self.trials = trials
-        self.tell = tell
+    def __init__(self, mode: str, may_measure: bool, on_compiled: Callable[[Compiled], None]) -> None:
+        self.mode = mode
+        self.may_measure = may_measure
+        self.on_compiled = on_compiled
         self.what = "nothing"
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Decide, compile, and try it."""
+        """Decide, compile and measure."""
         assert isinstance(module, Classifier)
         begin = time.perf_counter()
-        compiled = self._decided(trainer, module)
+        compiled = self._compile(trainer, module)
         self.what = compiled.what
-        self.tell(Compiled(compiled.what, compiled.why, time.perf_counter() - begin))
+        self.on_compiled(Compiled(compiled.what, compiled.why, time.perf_counter() - begin))
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """What CUDA graphs gave in the step before is no longer needed."""
+        """Release the outputs of the previous step's CUDA graphs."""
         if self.what == "graphs":
             torch.compiler.cudagraph_mark_step_begin()
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Evaluate uncompiled: batches of other sizes would be compiled anew."""
+        """Evaluate uncompiled: every other batch size would be compiled separately."""
         self._use_compiled("force_eager")
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Train compiled again."""
+        """Return to compiled training."""
         self._use_compiled("default")
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Leave the process as it was."""
+        """Restore the process-wide default."""
         self._use_compiled("default")
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave the process as it was."""
+        """Restore the process-wide default."""
         self._use_compiled("default")
 
     def _use_compiled(self, stance: Literal["default", "force_eager"]) -> None:
         if self.what != "nothing":  # the compiler takes seconds to import
             torch.compiler.set_stance(stance)
 
-    def _decided(self, trainer: pl.Trainer, module: Classifier) -> Compiled:
+    def _compile(self, trainer: pl.Trainer, module: Classifier) -> Compiled:
         device = module.device.type
-        what = WHAT.get(device, "nothing") if self.asked == "auto" else self.asked
+        what = WHAT.get(device, "nothing") if self.mode == "auto" else self.mode
         if what == "nothing":
-            asked = module.config.trainer.compile == what
-            as_before = "as asked" if asked else "as this run began"
-            return Compiled(what, as_before if self.asked == what else f"auto compiles nothing on {device}")
+            requested = module.config.trainer.compile == what
+            reason = "as configured" if requested else "as when this run began"
+            return Compiled(what, reason if self.mode == what else f"auto compiles nothing on {device}")
         if problem := _missing(device):
             return Compiled("nothing", problem)
         before = 0.0
-        if self.asked == "auto":
-            if not self.trials:
-                return Compiled("nothing", "deterministic runs decide nothing by the clock")
-            before = self._agreed(trainer, self._seconds(trainer, module))
+        if self.mode == "auto":
+            if not self.may_measure:
+                return Compiled("nothing", "deterministic runs do not decide by measured time")
+            before = self._of_rank_0(trainer, self._step_seconds(trainer, module))
             parts = module.config.trainer.accumulate_grad_batches
             if (total := before * parts * module.steps) < EARNED_BACK_AFTER[device]:
-                return Compiled("nothing", f"training takes about {_time(total)}, too short to earn it back")
-        torch.compiler.reset()  # the limit on variants counts those of earlier trainings in this process
+                return Compiled("nothing", f"training takes about {_time(total)}, too short to pay off")
+        torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
         compiled_parts = compile_parts(module.model, what)
         after, failure = math.inf, ""
         try:
-            after = self._seconds(trainer, module)
+            after = self._step_seconds(trainer, module)
         except Exception as error:  # the compiler can fail in any way
             failure = f"it failed: {first_line(error)}"
-        after = self._agreed(trainer, after) if before else after
+        after = self._of_rank_0(trainer, after) if before else after
         if failure or after > 0.98 * (before or math.inf):
             undo(compiled_parts)
-            why = failure or f"it was tried: {_time(after)} a step instead of {_time(before)}"
+            why = failure or f"it was not faster: {_time(after)} a step instead of {_time(before)}"
             return Compiled("nothing", why)
         gain = f"{_time(after)} a step" + (f" instead of {_time(before)}" if before else "")
         return Compiled(what, gain)
 
-    def _seconds(self, trainer: pl.Trainer, module: Classifier) -> float:
-        """Seconds of a forward and backward pass on a part of a batch: the shortest of three, after one to warm up."""
+    def _step_seconds(self, trainer: pl.Trainer, module: Classifier) -> float:
+        """Time a forward and backward pass on a part of a batch: the shortest of three after a warm-up, in seconds."""
         data, parts = module.config.data, module.config.trainer.accumulate_grad_batches * trainer.world_size
         shape = (module.images_per_step // parts, data.in_channels, data.image_size, data.image_size)
         images = torch.zeros(shape, dtype=torch.uint8, device=module.device)
@@ -136,8 +136,8 @@ class Compilation(Callback):
         seconds = []
         try:
             for _ in range(4):
-                module.zero_grad()  # what CUDA graphs gave is no longer there in the next pass
-                if self.asked == "graphs":
+                module.zero_grad()  # outputs of CUDA graphs are overwritten by the next pass
+                if self.mode == "graphs":
                     torch.compiler.cudagraph_mark_step_begin()
                 _wait(module.device)
                 begin = time.perf_counter()
@@ -153,14 +153,14 @@ class Compilation(Callback):
         return min(seconds[1:])
 
     @staticmethod
-    def _agreed(trainer: pl.Trainer, seconds: float) -> float:
-        """What the first process has measured, so that all decide alike."""
+    def _of_rank_0(trainer: pl.Trainer, seconds: float) -> float:
+        """Return rank 0's measurement, so that all ranks decide alike."""
         return float(trainer.strategy.broadcast(seconds))
 
 
 def compile_parts(model: nn.Module, what: str) -> list[nn.Module]:
-    """Have the parts of ``model`` that ``what`` names compiled when they are called first; gives those parts."""
-    blocks = getattr(model, "blocks", None)  # which a model of the user's may lack
+    """Mark the parts of ``model`` that ``what`` names to be compiled on their first call; return them."""
+    blocks = getattr(model, "blocks", None)  # a user's own model may have none
     parts = list(blocks.children()) if what == "blocks" and isinstance(blocks, nn.Module) else [model]
     options: dict[str, Any] = {"fallback_random": True}
     if what == "graphs":
@@ -171,19 +171,19 @@ def compile_parts(model: nn.Module, what: str) -> list[nn.Module]:
 
 
 def undo(parts: list[nn.Module]) -> None:
-    """Make compiled parts what they were."""
+    """Return compiled parts to eager mode."""
     for part in parts:
-        part._compiled_call_impl = None  # there is no public way back
+        part._compiled_call_impl = None  # PyTorch has no public method
 
 
 def _missing(device: str) -> str:
-    """What the compiler needs and this machine has not; empty if nothing."""
+    """Return what the compiler lacks on this machine; empty if nothing."""
     if not any(map(shutil.which, COMPILERS)):
-        return "there is no C++ compiler here"
+        return "this machine has no C++ compiler"
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        return "Python's headers are not here (python3-dev)"
+        return "this machine has no Python headers (python3-dev)"
     if device == "cuda" and find_spec("triton") is None:
-        return "triton is not here"
+        return "triton is not installed"
     return ""
 
 

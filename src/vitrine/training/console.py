@@ -1,4 +1,4 @@
-"""What a person sees of a run, beside the progress bar: what is about to happen, and what came out."""
+"""Console output of a run, beside the progress bar: its settings at the start and its results at the end."""
 
 import logging
 import warnings
@@ -29,7 +29,7 @@ def show_start(
     storage: str,
     pretrained: Sequence[str] | None = None,
 ) -> None:
-    """Print one table: data, where its images lie, model, parameters, FLOPs, device, precision, run folder."""
+    """Print a table of data, model, parameters, FLOPs, device, precision and run folder."""
     model, data = config.model, config.data
     layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {plural(data.num_classes, 'class', 'classes')}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
@@ -59,7 +59,7 @@ def show_start(
 
 
 def show_compiled(console: Console, compiled: Compiled) -> None:
-    """Print what was compiled, or why nothing was."""
+    """Print what was compiled, or why nothing was compiled."""
     what = {"nothing": "not used", "blocks": "each block", "graphs": "the model, as CUDA graphs"}
     _print(console, {"compiler": f"{what.get(compiled.what, 'the model')}: {compiled.why}"})
 
@@ -73,9 +73,9 @@ def show_result(
     *,
     of_sweep: bool = False,
 ) -> None:
-    """Print one table of what the run has reached, by which epoch, how fast, and where to find it.
+    """Print a table of a run's metrics, best epoch, speed and folder.
 
-    Of a trial of a sweep the test accuracy is not shown: its table shows that of the chosen configuration.
+    The test accuracy of a sweep's trial is left out: the sweep shows that of the best configuration.
     """
     rows = {}
     for stage, title in (("val", "validation"), ("test", "test"))[: 1 if of_sweep else 2]:
@@ -113,13 +113,13 @@ def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Keep libraries from printing what a user can't act on; errors still show."""
+    """Silence library messages that a user can't act on; errors still show."""
     names = (
         "lightning.pytorch",
         "lightning.fabric",
         "lightning.pytorch.utilities.rank_zero",
         "torch.distributed",
-        "torch.utils.cpp_extension",  # that there is no CUDA here
+        "torch.utils.cpp_extension",  # it reports that CUDA is missing
     )
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -135,7 +135,7 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def _print(console: Console, rows: Mapping[str, str]) -> None:
-    if not console.is_terminal:  # whole lines, for files and pipes
+    if not console.is_terminal:  # no line breaks in files and pipes
         width = max(map(len, rows))
         print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()), file=console.file, flush=True)
         return
@@ -143,7 +143,7 @@ def _print(console: Console, rows: Mapping[str, str]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, escape(value))  # a folder may have square brackets in its name
+        table.add_row(name, escape(value))  # a folder's name may contain square brackets
     console.print(table)
 
 

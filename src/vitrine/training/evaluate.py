@@ -1,4 +1,4 @@
-"""The test metrics of a trained model, from its checkpoint alone."""
+"""Test a trained model from its checkpoint."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,8 +23,8 @@ from vitrine.training.lit_module import Classifier
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """``test/acc`` and ``test/loss``, with the logits (N, num_classes) float32 and labels (N,) int64 behind them."""
+class Evaluation:
+    """Metrics ``test/acc`` and ``test/loss``, logits (N, num_classes) float32, and labels (N,) int64."""
 
     metrics: dict[str, float]
     logits: np.ndarray
@@ -37,18 +37,18 @@ class Outcome:
 
 
 def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifier:
-    """The model of a checkpoint, for images and patches of the sizes in ``config``.
+    """Build the model of a checkpoint, resized to the image and patch size of ``config``.
 
     Raises:
         RunError: the weights don't fit the model that ``config`` describes.
-        ConfigError: the model can't be resized to it.
+        ConfigError: the model can't be resized to these sizes.
     """
     stored = replace(
         config.model,
         image_size=checkpoint["config"]["model"]["image_size"],
         patch_size=checkpoint["config"]["model"]["patch_size"],
     )
-    module = Classifier(replace(config, model=stored), steps=0, images_per_step=0)
+    module = Classifier(replace(config, model=stored), steps=0, images_per_step=0, all_ranks=False)
     load_weights(module.model, model_weights(checkpoint), "the checkpoint")
     if stored != config.model:
         if not isinstance(module.model, VisionTransformer):
@@ -58,8 +58,8 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     return module
 
 
-def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware) -> Outcome:
-    """Measure a model on the test images, in one process."""
+def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware) -> Evaluation:
+    """Measure a model on the test images, on this rank alone."""
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=1,
@@ -75,11 +75,11 @@ def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardwar
     trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     logits, labels = (torch.cat(parts).numpy() for parts in zip(*module.test_outputs, strict=True))
-    return Outcome(metrics, logits, labels)
+    return Evaluation(metrics, logits, labels)
 
 
 def evaluate_run(options: EvalConfig) -> dict[str, float]:
-    """Test a run's best checkpoint again and print the result. The run folder stays as it is.
+    """Test a run's best checkpoint again and print the result. The run folder is not changed.
 
     Raises:
         RunError: there is no such run, or its checkpoint is missing, damaged or refused.
@@ -91,7 +91,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     config = from_plain(TrainConfig, checkpoint["config"])
     stored = from_plain(TrainConfig, record.config).model
     if other := differences(checkpoint["config"]["model"], stored):
-        raise RunError(f"{record.best} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
+        raise RunError(f"{record.best} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     if options.data_root is not None:
         config.data.root = options.data_root
     config.data.image_size = config.model.image_size = options.image_size or config.model.image_size
@@ -100,13 +100,13 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         raise ConfigError(found)
     config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1, compile="nothing")
     if (options.accelerator == "cpu" or not gpus()) and config.trainer.precision in ("16-mixed", "tf32"):
-        config.trainer.precision = "auto"  # the run was made on a GPU
+        config.trainer.precision = "auto"  # the run was trained on a GPU
     with quiet_libraries():
         hardware = choose(config)
         with hardware.set_up():
             data = ImageDataModule(config, hardware.accelerator)
             if data.test is None:
-                raise RunError(f"{record.path}: its data, {config.data.root}, has no test images")
-            outcome = test(config, classifier_from(config, checkpoint), data, hardware)
-        show_result(Console(), record, outcome.metrics)
-    return outcome.metrics
+                raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
+            evaluation = test(config, classifier_from(config, checkpoint), data, hardware)
+        show_result(Console(), record, evaluation.metrics)
+    return evaluation.metrics

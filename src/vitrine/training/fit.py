@@ -1,97 +1,49 @@
-"""Where all parts meet: a configuration goes in; a trained, tested and recorded model comes out."""
+"""The story of a run: from a configuration to a trained, tested and recorded model."""
 
+import hashlib
+import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.callbacks import Callback, EarlyStopping
-from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.epoch_plan import derive_seed
-from vitrine.data.placement import Placement
-from vitrine.distributed import spawn as processes
-from vitrine.distributed.hardware import Hardware, choose
-from vitrine.distributed.rendezvous import enter, launched, share
-from vitrine.durations import duration_seconds
-from vitrine.errors import ConfigError, Interrupted, RunError
-from vitrine.runs import RunRecord, provenance
-from vitrine.runs.record import now
-from vitrine.tracking.loggers import RunLogger, invite
-from vitrine.training.callbacks import Judge, ProgressBar, Pruning, TrainingLog
-from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, load_weights, model_weights, read_checkpoint
-from vitrine.training.compile import Compilation, Compiled
+from vitrine.distributed import spawn
+from vitrine.distributed.hardware import choose
+from vitrine.distributed.rendezvous import Ranks, recall, remember, together
+from vitrine.errors import ConfigError, RunError
+from vitrine.runs import RunRecord
+from vitrine.tracking.loggers import RunLogger, start_trackers
+from vitrine.training.callbacks import ProgressBar, PruningRule
+from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
-from vitrine.training.ema import ExponentialMovingAverage
 from vitrine.training.evaluate import classifier_from, test
-from vitrine.training.graceful_stop import CleanStop, TimeLimit, signals_given_back
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
-from vitrine.training.throughput import (
-    Machine,
-    Speed,
-    datasheet_peak,
-    flops_per_image,
-    forget_peak_memory,
-    matmul_peak,
-    peak_memory,
+from vitrine.training.run import (
+    Result,
+    StartUp,
+    TrainingRun,
+    deadline,
+    load_data,
+    record_origin,
+    record_resumption,
+    recorded,
 )
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run has reached.
-
-    Attributes:
-        metrics: ``val/acc``, ``val/loss`` of the chosen epoch, ``test/acc``, ``test/loss`` where there are test images,
-            ``best_epoch`` and ``train_seconds``.
-        run_dir: the run folder.
-    """
-
-    metrics: dict[str, float]
-    run_dir: Path
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run about to be trained, in as many processes as its hardware says; plain enough to be sent to each of them.
-
-    Attributes:
-        config: everything the run is made with.
-        record: its folder.
-        hardware: what it computes on.
-        began: when its command began, as ``time.time()`` gives it.
-        storage: where its images lie.
-        stop_by: when its command must have ended, likewise; ``None`` leaves it the time it takes.
-        group: word that runs of one sweep share, for trackers.
-        varies: what distinguishes the run in its group, as it was typed.
-        pretrained: weights to start from, if it doesn't start from its own checkpoint.
-        judge: stops it early, if anybody does.
-    """
-
-    config: TrainConfig
-    record: RunRecord
-    hardware: Hardware
-    began: float
-    storage: Placement
-    stop_by: float | None = None
-    group: str | None = None
-    varies: str = ""
-    pretrained: Pretrained | None = None
-    judge: Judge | None = None
+from vitrine.training.throughput import PeakFlops, Throughput, flops_per_image, peak_memory, reset_peak_memory
+from vitrine.training.trainer import train
 
 
 def fit(
@@ -104,115 +56,85 @@ def fit(
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
     time_from: float | None = None,
-    judge: Judge | None = None,
+    pruning_rule: PruningRule | None = None,
 ) -> Result:
-    """Train, choose the best epoch on validation, test it once, and leave a run folder.
+    """Train, select the best epoch on validation, test it once, and leave a run folder.
 
-    Of several processes that torchrun or srun has started, only the first returns; the others follow it to its end.
+    Under torchrun or srun, or in a program that has initialised ``torch.distributed``, every rank calls ``fit`` with
+    the same arguments and gets the same result; rank 0 alone writes. A rank that ``torchrun --max-restarts`` has
+    restarted resumes the run of the attempt before.
 
     Args:
         config: what to train; see :func:`vitrine.compose`.
-        folder: the run folder to make; ``None`` is one with a new name in ``runs/`` under ``paths.output_dir``.
-        group: word that runs of one sweep share.
-        varies: what distinguishes the run among those of its group.
+        folder: the run folder to create; ``None`` creates one with a new name in ``runs/`` under ``paths.output_dir``.
+        group: name shared by the runs of a sweep.
+        varies: the overrides in which the run differs from others of its group.
         facts: further entries of run.json.
-        callbacks: Lightning callbacks beside the configured ones; in one process only.
-        began: when the command began, as ``time.time()`` gives it, for the time that starting up takes; else now.
-        time_from: when ``trainer.max_time`` began, likewise; else as ``began``. A multirun's trials share one time.
-        judge: asked after each epoch whether to stop; it must be possible to pickle.
+        callbacks: Lightning callbacks beside the configured ones. If vitrine starts the ranks itself
+            (``trainer.devices`` above 1), they are pickled.
+        began: when the command began, as ``time.time()`` gives it; now if ``None``. Start-up time counts from here.
+        time_from: when ``trainer.max_time`` began; ``began`` if ``None``. All trials of a sweep share it.
+        pruning_rule: asked after each epoch whether to stop early; must be picklable.
 
     Raises:
-        ConfigError: ``config`` can't work; nothing has been written.
+        ConfigError: ``config`` is invalid; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
-        RunError: the run folder can't be written, or the weights to start from can't be read.
-        Interrupted: a signal asked to stop, or, as ``OutOfTime``, the clock did; the run can be gone on with.
-        Pruned: ``judge`` asked to stop; nothing has been tested.
+        RunError: the run folder can't be written, the initial weights can't be read, or another rank failed.
+        Interrupted: stopped by a signal or, as ``OutOfTime``, by ``trainer.max_time``; the run can be resumed.
+        Pruned: ``pruning_rule`` stopped the run; nothing has been tested.
     """
-    enter()
     began = time.time() if began is None else began
     if found := train_faults(config):
         raise ConfigError(found)
-    like, config = config.like, replace(config, like=None)
-    with quiet_libraries():
+    inherited, config = config.like, replace(config, like=None)
+    with quiet_libraries(), together() as ranks:
         hardware = choose(config)
         with hardware.set_up():
             pretrained = Pretrained.prepare(config.model)
-            data = ImageDataModule(config, hardware.accelerator, hardware.per_node)
-            runs = Path(config.paths.output_dir) / "runs"
-            record = RunRecord.at(folder) if folder else RunRecord.create(runs, _word(config, varies))
-            end = stop_by(config, began if time_from is None else time_from)
-            run = Run(config, record, hardware, began, data.placement, end, group, varies, pretrained, judge)
-            with recorded(record):
-                record.update(**facts or {})
-                _write_origin(run, data, like)
-                return carry_out(run, data, callbacks)
+            data = load_data(config, hardware, ranks)
+            ranks.wait_for_all()  # nothing is written before every rank has its data
+            record = RunRecord(Path(ranks.share(lambda: _run_folder(config, folder, varies))))
+            restarted = ranks.share(lambda: (record.path / "run.json").exists())
+            if restarted and ranks.share(lambda: record.status) == "finished":
+                return Result(ranks.share(lambda: record.metrics), record.path)
+            end = deadline(config, began if time_from is None else time_from)
+            run = TrainingRun(
+                config, record, hardware, began, data.placement, end, group, varies, pretrained, pruning_rule, callbacks
+            )
+            with recorded(record, ranks):
+                if ranks.rank == 0 and restarted:
+                    record_resumption(run)
+                elif ranks.rank == 0:
+                    record_origin(run, data, inherited, facts or {})
+                return carry_out(run, data, ranks)
 
 
-def stop_by(config: TrainConfig, since: float) -> float | None:
-    """When a run whose time began at ``since`` must have ended."""
-    limit = config.trainer.max_time
-    return None if limit is None else since + duration_seconds(limit)
-
-
-@contextmanager
-def recorded(record: RunRecord) -> Iterator[None]:
-    """Mark the run as running, then as what became of it."""
-    record.start()
-    try:
-        yield
-    except BaseException as error:
-        if record.facts.get("status") == "finished" or record.end_with(error) != "interrupted":
-            raise
-        kind = type(error) if isinstance(error, Interrupted) else Interrupted
-        raise kind(f"{kind.reason}; go on with: python train.py resume={record.path}") from None
-
-
-def carry_out(run: Run, data: ImageDataModule, callbacks: Sequence[Callback] = ()) -> Result:
-    """Train from where the run's last checkpoint stands, or from the start; test, and end the record."""
-    if run.hardware.devices == 1:
-        train_and_test(run, data, callbacks)
-    elif launched() is None:
-        processes.run_all(partial(_train_in_process, run), run.record, run.hardware)
+def carry_out(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Result:
+    """Train, test and record on the ranks that there are, or on new ones, one for each device."""
+    if run.hardware.devices > ranks.count:
+        spawn.run_all(partial(_train_as_spawned_rank, run), run.record, run.hardware.devices, run.hardware.accelerator)
     else:
-        share(partial(_train_in_process, run), partial(train_and_test, run, data, callbacks))
-    return Result(run.record.metrics, run.record.path)
+        train_and_test(run, data, ranks)
+    return Result(ranks.share(lambda: run.record.metrics), run.record.path)
 
 
-def _train_in_process(run: Run, rank: int) -> None:
-    """What one of several processes does: each reads the data by itself."""
+def _train_as_spawned_rank(run: TrainingRun) -> None:
+    with quiet_libraries(), run.hardware.set_up(), together() as ranks:
+        data = ImageDataModule(run.config, run.hardware.accelerator, run.hardware.per_node, run.placement)
+        train_and_test(run, data, ranks)
+
+
+def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> None:
+    """Train on all ranks; rank 0 also prints, logs, tests and writes the record."""
     if not run.record.path.is_dir():
-        raise RunError(f"{run.record.path} is not seen from {socket.gethostname()}; all machines must share its folder")
-    with quiet_libraries(), run.hardware.set_up():
-        data = ImageDataModule(run.config, run.hardware.accelerator, run.hardware.per_node, run.storage)
-        train_and_test(run, data, rank=rank)
+        raise RunError(f"{run.record.path} is not visible on {socket.gethostname()}; all machines must share it")
+    module, steps_done = initial_model(run, data)
+    ranks.wait_for_all()  # before rank 0 changes the checkpoint
+    if ranks.rank > 0:
+        train(run, data, module, ranks.launch, callbacks=run.callbacks)
+        return
 
-
-def train_and_test(run: Run, data: ImageDataModule, callbacks: Sequence[Callback] = (), rank: int = 0) -> None:
-    """What each process of a run does; the first one also shows, tests, and writes the record."""
-    module, done = _at_the_start(run, data)
-    if rank > 0:
-        _train(run, data, module, callbacks, lambda compiled: None)
-    else:
-        _lead(run, data, module, done, callbacks)
-
-
-def _at_the_start(run: Run, data: ImageDataModule) -> tuple[Classifier, int]:
-    """The model as training begins with it, and how many steps it has behind it."""
-    torch.manual_seed(derive_seed(run.config.seed))
-    module = Classifier(run.config, data.steps, min(run.config.data.batch_size, len(data.train)))
-    last = run.record.last
-    if last.exists():
-        checkpoint = read_checkpoint(last)
-        load_weights(module.model, model_weights(checkpoint), str(last))  # says clearly what does not fit
-        return module, checkpoint["global_step"]
-    if run.pretrained is not None:
-        run.pretrained.copy_to(module.model)
-    return module, 0
-
-
-def _lead(run: Run, data: ImageDataModule, module: Classifier, done: int, callbacks: Sequence[Callback]) -> None:
-    """Train as the first process, which also shows, tests, and writes the record."""
-    config, record = run.config, run.record
+    config, record, hardware = run.config, run.record, run.hardware
     console = Console()
     flops = flops_per_image(config.model)
     facts = {
@@ -222,158 +144,84 @@ def _lead(run: Run, data: ImageDataModule, module: Classifier, done: int, callba
         "steps_per_epoch": data.steps_per_epoch,
     }
     record.update(**facts)
-    started = None if run.pretrained is None else run.pretrained.changes
-    show_start(console, config, record, run.hardware, facts, data.sizes, data.placement.line, started)
-    speed = Speed(flops, _machine(run.hardware))
-    forget_peak_memory(run.hardware)  # of measuring the machine
-    with RunLogger(record, done, invite(config, record, done, run.group, run.varies, run.stop_by)) as logger:
-        starting = time.time() - run.began  # what metrics.csv's seconds leave out
-        progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
-        compiled: list[Compiled] = []
+    changes = None if run.pretrained is None else run.pretrained.changes
+    show_start(console, config, record, hardware, facts, data.sizes, data.placement.line, changes)
+    throughput = Throughput(flops, PeakFlops.of(hardware))
+    progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
+    reset_peak_memory(hardware)
+    trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)
+    with RunLogger(record, steps_done, trackers) as logger:
+        start_up = StartUp(run, steps_done)
 
-        def tell(what: Compiled) -> None:
-            compiled.append(what)
-            start = {"step": done, "seconds": round(starting, 2), "compiling": round(what.seconds, 2)}
-            starts = [*record.facts.get("start_ups", []), start]
-            record.update(compiled=what.what, start_ups=starts)  # as which it goes on, if it is stopped
-            speed.start_clock(module.device)
-            show_compiled(console, what)
+        def on_compiled(compiled: Compiled) -> None:
+            start_up.compiled(compiled.what, compiled.seconds)
+            throughput.start_clock(module.device)
+            show_compiled(console, compiled)
 
-        best = _train(run, data, module, [speed, progress, *callbacks], tell, logger)
-        processes.part()  # what follows is done by one process alone
+        callbacks = [throughput, progress, *run.callbacks]
+        best = train(run, data, module, ranks.launch, logger=logger, callbacks=callbacks, on_compiled=on_compiled)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
-        figures = speed.figures | _start_up(run, speed, compiled)
-        record.update(speed=figures, **peak_memory(run.hardware))
-        pictures = {"curves": draw_curves(record)}
-        module = classifier_from(config, read_checkpoint(record.best))
-        if data.test is not None:
-            outcome = test(config, module, data, run.hardware)
-            outcome.save(record)
-            metrics |= outcome.metrics
-            pictures["confusion"] = draw_confusion(record, outcome.logits, outcome.labels, data.dataset.classes)
-        if can_be_drawn(config.model):
-            pictures["attention"] = draw_attention(record, module, data.test or data.val, data.dataset.classes)
+        speed = throughput.summary | start_up.summary(throughput.first_step)
+        record.update(speed=speed, **peak_memory(hardware))
+        tested, plots = _test_and_draw(run, data)
+        metrics |= tested
         record.write_metrics(metrics)
-        logger.conclude(metrics, pictures)
-    chosen = "the last" if config.callbacks.monitor == "last" else ""
-    show_result(console, record, metrics, chosen, figures, of_sweep=run.group is not None)
+        logger.conclude(metrics, plots)
+    selected = "the last" if config.callbacks.monitor == "last" else ""
+    show_result(console, record, metrics, selected, speed, of_sweep=run.group is not None)
 
 
-def _machine(hardware: Hardware) -> Machine:
-    """What the hardware can do, over all its devices."""
-    here = matmul_peak(hardware.accelerator, hardware.precision, torch.get_num_threads())
-    promised = datasheet_peak(hardware.name, hardware.precision) if hardware.accelerator == "cuda" else None
-    return Machine(here * hardware.devices, promised and promised * hardware.devices)
+def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:
+    """Return the model that training starts from or resumes with, and the optimiser steps done before."""
+    torch.manual_seed(derive_seed(run.config.seed))
+    module = Classifier(run.config, data.steps, min(run.config.data.batch_size, len(data.train)))
+    last = run.record.last
+    if last.exists():
+        checkpoint = read_checkpoint(last)
+        load_weights(module.model, model_weights(checkpoint), str(last))  # a clear error if they do not fit
+        return module, checkpoint["global_step"]
+    if run.pretrained is not None:
+        run.pretrained.copy_to(module.model)
+    return module, 0
 
 
-def _start_up(run: Run, speed: Speed, compiled: Sequence[Compiled]) -> dict[str, float]:
-    """Seconds from the command's start to its first step, those of compiling apart."""
-    compiling = sum(one.seconds for one in compiled)
-    began = run.began if speed.first_step is None else speed.first_step - compiling
-    return {"startup_seconds": round(began - run.began, 2), "compile_seconds": round(compiling, 2)}
+def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, float], dict[str, Path]]:
+    """Test the best checkpoint on rank 0, and draw the run; return test metrics and plots by name."""
+    config, record, classes = run.config, run.record, data.dataset.classes
+    metrics: dict[str, float] = {}
+    plots = {"curves": draw_curves(record)}
+    module = classifier_from(config, read_checkpoint(record.best))
+    if data.test is not None:
+        tested = test(config, module, data, run.hardware)
+        tested.save(record)
+        metrics = tested.metrics
+        plots["confusion"] = draw_confusion(record, tested.logits, tested.labels, classes)
+    if can_be_drawn(config.model):
+        plots["attention"] = draw_attention(record, module, data.test or data.val, classes)
+    return metrics, plots
 
 
-class Unprofiled(PassThroughProfiler):
-    """Times nothing. Lightning's own does neither, but makes a generator for each of some fifty actions in a step."""
-
-    nothing = nullcontext()
-
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Do nothing around an action."""
-        return self.nothing
+_fits: dict[str, int] = {}  # how often this process has begun to train each configuration
 
 
-def _train(
-    run: Run,
-    data: ImageDataModule,
-    module: Classifier,
-    watchers: Sequence[Callback],
-    tell: Callable[[Compiled], None],
-    logger: RunLogger | None = None,
-) -> dict[str, float]:
-    """Train from the last checkpoint, or from the start; gives the metrics of the best epoch and its number.
-
-    ``tell`` is given what was compiled.
-    """
-    config, hardware = run.config, run.hardware
-    checkpoints = Checkpoints(run.record, config.callbacks.monitor)
-    stop = CleanStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
-    averaging, stopping = config.callbacks.ema, config.callbacks.early_stopping
-    asked = config.trainer.compile
-    if asked == "auto":  # a run that goes on is compiled as it was
-        asked = run.record.facts.get("compiled", asked)
-    trials = not (config.trainer.deterministic or config.debug.detect_anomaly)
-    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
-    if averaging is not None:
-        callbacks.append(ExponentialMovingAverage(averaging.decay))
-    if stopping is not None:
-        mode = "max" if stopping.monitor == "val/acc" else "min"
-        callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
-    ending = [stop] if run.judge is None else [Pruning(run.judge, stop), stop]
-    trainer = pl.Trainer(
-        max_epochs=config.trainer.max_epochs,
-        accelerator=hardware.accelerator,
-        devices=hardware.per_node,
-        num_nodes=hardware.nodes,
-        strategy="ddp" if hardware.devices > 1 else "auto",
-        precision=hardware.lightning_precision,  # type: ignore[arg-type]
-        deterministic=config.trainer.deterministic,
-        limit_train_batches=config.debug.limit_batches,
-        limit_val_batches=config.debug.limit_batches,
-        detect_anomaly=config.debug.detect_anomaly,
-        profiler="simple" if config.debug.profile else Unprofiled(),
-        logger=logger or False,
-        # Compiling takes long: signals are listened to before.
-        callbacks=[*callbacks, *watchers, checkpoints, *ending, Compilation(asked, trials, tell)],
-        # Which processes there are is known: Lightning would go by whatever Slurm has set around it.
-        plugins=[AtomicCheckpointIO(), TorchElasticEnvironment() if hardware.devices > 1 else LightningEnvironment()],
-        default_root_dir=run.record.path,
-        enable_checkpointing=False,  # Checkpoints does it
-        enable_progress_bar=False,  # ProgressBar does it
-        enable_model_summary=False,
-        use_distributed_sampler=False,  # the loaders give each process its share
-        num_sanity_val_steps=0,
-    )
-    last = run.record.last if run.record.last.exists() else None
-    with signals_given_back():
-        trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
-    if config.debug.profile and logger is not None:
-        print(trainer.profiler.summary())  # type: ignore[attr-defined]
-    return checkpoints.best
+def _run_folder(config: TrainConfig, folder: Path | None, varies: str) -> str:
+    """Create the run folder, or find that of the attempt that torchrun has restarted."""
+    request = json.dumps([to_plain(config), None if folder is None else str(folder), varies], sort_keys=True)
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    _fits[digest] = number = _fits.get(digest, 0) + 1
+    key = f"run {digest} {number}"
+    earlier = recall(key)
+    if earlier is not None and (Path(earlier) / "run.json").exists():
+        return earlier
+    name = run_name(config, varies)
+    record = RunRecord.create(Path(config.paths.output_dir) / "runs", name) if folder is None else RunRecord.at(folder)
+    remember(key, str(record.path))
+    return str(record.path)
 
 
-def _write_origin(run: Run, data: ImageDataModule, like: str | None) -> None:
-    """Write all that is known before training: configuration, command, code, versions, machine, data."""
-    code, difference = provenance.code_state()
-    if difference:
-        run.record.write("code.diff", difference)
-    run.record.update(
-        id=run.record.name,
-        started=now(),
-        command=provenance.command(),
-        code=code,
-        versions=provenance.versions(),
-        machine=provenance.machine(),
-        device=run.hardware.name,
-        processes=run.hardware.devices,
-        precision=run.hardware.precision,
-        attention_kernel=run.hardware.attention_kernel,
-        images=data.sizes,
-        storage=asdict(data.placement),
-        classes=data.dataset.classes,
-        validation=data.validation_hash,
-        group=run.group,
-        varies=run.varies,
-        like=like,
-        tags=run.config.tags,
-        pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
-    )
-    run.record.write_config(to_plain(run.config))
-
-
-def _word(config: TrainConfig, varies: str) -> str:
-    """What a run folder's name says of the run."""
+def run_name(config: TrainConfig, varies: str) -> str:
+    """Return the part of a run folder's name that describes the run."""
     model = config.model
-    word = varies or f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
-    word = config.name or word
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word)[:100]
+    described = f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
+    name = config.name or varies or described
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]

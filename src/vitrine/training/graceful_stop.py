@@ -1,4 +1,4 @@
-"""A clean stop in the middle of training, because a person or the clock asks for it: nothing done so far is lost."""
+"""Stop training on Ctrl-C, SIGTERM or a time limit after a whole step, with a checkpoint, so that it can be resumed."""
 
 import signal
 import threading
@@ -19,8 +19,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def signals_given_back() -> Iterator[None]:
-    """Whoever handled signals before handles them again afterwards: CleanStop and Lightning leave theirs behind."""
+def restored_signal_handlers() -> Iterator[None]:
+    """Restore the handlers of SIGINT and SIGTERM at the end: CleanStop and Lightning leave theirs installed."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -31,63 +31,64 @@ def signals_given_back() -> Iterator[None]:
 
 
 class TimeLimit:
-    """Whether there is time to go on, by how long steps and the ends of epochs have taken so far.
+    """Decides whether enough time is left, from how long steps and ends of epochs have taken so far.
 
-    After a step there must be time for one more and for an epoch's end, with its validation and checkpoint; after the
-    last epoch, for the test.
+    After a step there must be time for another and for the end of an epoch, with its validation and checkpoint; after
+    the last epoch, for the test.
 
     Args:
         stop_by: when the process must have ended, as ``time.time()`` gives it.
-        sizes: images of ``train``, ``val`` and ``test``.
+        sizes: number of images in ``train``, ``val`` and ``test``.
     """
 
-    MARGIN = 5.0  # seconds for what is not measured: pictures, trackers, the end of the process
+    MARGIN = 5.0  # seconds for what is not measured: plots, trackers, the end of the process
 
     def __init__(self, stop_by: float, sizes: Mapping[str, int]) -> None:
         self.stop_by = stop_by
         self.sizes = sizes
-        self._mark: float | None = None  # when the last step ended
+        self._last_step_end: float | None = None
         self._seconds, self._images = 0.0, 0  # of all measured steps
         self._longest_step = 0.0
         self._longest_end = 0.0
 
     def begin(self) -> None:
-        """Steps follow; the first is not measured, for it may warm up."""
-        self._mark = None
+        """Expect steps; the first is not measured, as it may include warm-up."""
+        self._last_step_end = None
 
     def step_done(self, images: int) -> None:
-        """A step of ``images`` has ended."""
+        """Measure a step of ``images`` images that has just ended."""
         now = time.time()
-        if self._mark is not None:
-            took = now - self._mark
+        if self._last_step_end is not None:
+            took = now - self._last_step_end
             self._longest_step = max(self._longest_step, took)
             self._seconds, self._images = self._seconds + took, self._images + images
-        self._mark = now
+        self._last_step_end = now
 
     def epoch_done(self) -> None:
-        """The epoch has been validated and saved since its last step."""
-        if self._mark is not None:
-            self._longest_end = max(self._longest_end, time.time() - self._mark)
+        """Measure the end of an epoch: validation and checkpoint since the last step."""
+        if self._last_step_end is not None:
+            self._longest_end = max(self._longest_end, time.time() - self._last_step_end)
 
     def over(self, *, trained: bool = False) -> bool:
-        """Whether there is no time for another step; or for the test, once all epochs are ``trained``."""
-        needed = self._end() * self.sizes["test"] / self.sizes["val"] if trained else self._longest_step + self._end()
+        """Return whether no time is left for another step, or, once all epochs are ``trained``, for the test."""
+        end = self._epoch_end_seconds()
+        needed = end * self.sizes["test"] / self.sizes["val"] if trained else self._longest_step + end
         return time.time() + needed + self.MARGIN >= self.stop_by
 
-    def _end(self) -> float:
-        """Seconds of an epoch's end; before the first one, what training on as many images takes, which is more."""
+    def _epoch_end_seconds(self) -> float:
+        """Return the longest end of an epoch; before the first, the (longer) time of training on as many images."""
         return self._longest_end or self._seconds / max(1, self._images) * self.sizes["val"]
 
 
 class CleanStop(Callback):
-    """On Ctrl-C or SIGTERM, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
+    """On Ctrl-C, SIGTERM, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
 
-    A second Ctrl-C stops at once. In several processes all stop after the same step, within about a second of one of
-    them being asked to: they agree on it every so many steps. To be used inside :func:`signals_given_back`.
+    A second Ctrl-C stops at once. Several ranks stop after the same step, about a second after any of them was asked
+    to: they agree on it every few steps. Use inside :func:`restored_signal_handlers`.
 
     Args:
-        checkpoints: saves where training stands.
-        limit: the clock; ``None`` is none.
+        checkpoints: saves the current state.
+        limit: the time limit; ``None`` for no limit.
     """
 
     AGREE_SECONDS = 1.0
@@ -96,22 +97,22 @@ class CleanStop(Callback):
         self.checkpoints = checkpoints
         self.limit = limit
         self.asked = False
-        self._presses = 0  # of Ctrl-C
-        self._every = 1  # steps between two agreements, in several processes
-        self._epoch = (0.0, 0)  # when it began, and the step
+        self._interrupts = 0  # presses of Ctrl-C
+        self._every = 1  # steps between two agreements of several ranks
+        self._epoch = (0.0, 0)  # (start time, start step)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Listen, where signals can be listened to: in the main thread.
+        """Install the signal handlers, which Python allows in the main thread only.
 
-        Only now, to take the place of Lightning's own handler, which talks to the other processes while it handles a
-        signal: whatever they are in the middle of then never ends.
+        Not earlier, so that they replace Lightning's: its SIGTERM handler communicates with the other ranks, and
+        deadlocks if they are inside a collective.
         """
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._ask)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Save and stop if that was asked for; after an epoch's last step, its validation comes first."""
+        """Save and stop if asked to; after the last step of an epoch, validation comes first."""
         assert isinstance(module, Classifier)
         if self.limit is not None:
             self.limit.step_done(module.images_per_step)
@@ -122,20 +123,20 @@ class CleanStop(Callback):
             raise stop
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Look at the clock."""
+        """Start timing the epoch."""
         self._epoch = (time.monotonic(), trainer.global_step)
         if self.limit is not None:
             self.limit.begin()
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Find, from the epoch's pace in the first process, how many steps take a second."""
+        """Set how often ranks agree, from rank 0's steps per second in this epoch."""
         begin, before = self._epoch
         if trainer.world_size > 1 and begin and trainer.global_step > before:
             pace = (trainer.global_step - before) / (time.monotonic() - begin)
             self._every = max(1, int(trainer.strategy.broadcast(pace) * self.AGREE_SECONDS))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Stop if that was asked for; the epoch has been saved."""
+        """Stop if asked to; the epoch has been saved."""
         if self.limit is not None:
             self.limit.epoch_done()
         trained = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
@@ -143,7 +144,7 @@ class CleanStop(Callback):
             raise stop
 
     def agreed(self, trainer: pl.Trainer, *, trained: bool) -> Interrupted | None:
-        """What to stop with, if any process has a reason to; every process must ask."""
+        """Return the exception to stop with if any rank has a reason to stop; every rank must call this."""
         asked = self.asked
         stop = asked or (self.limit is not None and self.limit.over(trained=trained))
         if trainer.world_size > 1:
@@ -155,7 +156,7 @@ class CleanStop(Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            self._presses += 1
-            if self._presses > 1:
+            self._interrupts += 1
+            if self._interrupts > 1:
                 raise Interrupted
         self.asked = True

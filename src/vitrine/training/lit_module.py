@@ -1,4 +1,4 @@
-"""The training of an image classifier, as Lightning sees it: loss, metrics, optimiser, and what a checkpoint holds."""
+"""LightningModule of an image classifier: loss, metrics, optimiser step, and checkpoint contents."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +30,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def softmax_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy that takes the softmax's output for logits; labels or shares of classes, as F.cross_entropy."""
+    """Cross-entropy of a softmax's output taken for logits, as in some tutorials; targets as in ``F.cross_entropy``."""
     return F.cross_entropy(logits.softmax(dim=1), targets, label_smoothing=label_smoothing)
 
 
@@ -52,39 +52,40 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 
 
 class MeanLoss(Metric):
-    """The mean over images, not a number where that of any batch is none: torchmetrics' own leaves such batches out."""
+    """Mean loss over images. Unlike torchmetrics' MeanMetric, NaN batches propagate."""
 
     total: Tensor
     images: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
         self.add_state("images", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, loss: Tensor, images: int) -> None:
-        """Take in the mean loss of so many images."""
+        """Add a batch of ``images`` images with mean loss ``loss``, a scalar."""
         self.total += loss * images
         self.images += images
 
     def compute(self) -> Tensor:
-        """Over all of them, in all processes."""
+        """Return the mean, a scalar."""
         return self.total / self.images
 
 
 class Classifier(pl.LightningModule):
-    """A Vision Transformer with its loss. Takes images in [0, 255]; normalises them itself.
+    """A Vision Transformer with its loss. Takes images in [0, 255] and normalises them itself.
 
-    It steps its optimiser itself (Lightning's manual optimisation), which costs less than to be called back for it.
+    Uses Lightning's manual optimisation, which costs less per step than automatic optimisation.
 
-    Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, ``val/loss`` and ``val/acc``
-    after each validation, with ``callbacks.test_curve`` also ``test/loss`` and ``test/acc``, which else are among the
-    trainer's metrics only. Losses are in nats.
+    Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, and ``val/loss`` and ``val/acc``
+    after each validation; with ``callbacks.test_curve`` also ``test/loss`` and ``test/acc``. Losses are in nats,
+    accuracies in [0, 1].
 
     Args:
-        config: of the run; stored in checkpoints as a plain dict.
+        config: the run's configuration; stored in checkpoints as a plain dict.
         steps: optimiser steps of the whole training.
-        images_per_step: images in a step, over all processes.
+        images_per_step: images in a step, over all ranks.
+        all_ranks: whether metrics are computed over all ranks; else over this process, while other ranks wait.
     """
 
     mean: Tensor
@@ -92,7 +93,7 @@ class Classifier(pl.LightningModule):
     optimizer: LightningOptimizer
     schedule: LambdaLR
 
-    def __init__(self, config: TrainConfig, steps: int, images_per_step: int) -> None:
+    def __init__(self, config: TrainConfig, steps: int, images_per_step: int, *, all_ranks: bool = True) -> None:
         super().__init__()
         self.config = config
         self.steps = steps
@@ -106,48 +107,56 @@ class Classifier(pl.LightningModule):
         stages = ("val", "test")
         self.accuracy = torch.nn.ModuleDict(
             {
-                stage: MulticlassAccuracy(config.model.num_classes, average="micro", validate_args=False)
+                stage: MulticlassAccuracy(
+                    config.model.num_classes, average="micro", validate_args=False, sync_on_compute=all_ranks
+                )
                 for stage in stages
             }
         )
-        self.loss = torch.nn.ModuleDict({stage: MeanLoss() for stage in stages})
+        self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-        self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step since they were last logged
-        self.lr = 0.0  # of the present step
-        self.latest: dict[str, float] = {}  # what was logged last
+        self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
+        self.lr = 0.0  # of the current step
+        self.latest: dict[str, float] = {}  # last logged values
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W), uint8 or mixed and float, in [0, 255] -> (B, num_classes) logits, of no half precision.
+        """Return logits, upcast to float32 from half precision.
 
-        So that the loss is worked out in float32 in mixed precision too; autocast sees to that on CPUs only.
+        The loss is then computed in float32 in mixed precision too; autocast does this on CPUs only.
+
+        Args:
+            images: (B, C, H, W) in [0, 255]; uint8, or float after MixUp or CutMix.
+
+        Returns:
+            (B, num_classes), float32 or float64.
         """
         logits: Tensor = self.model(self.normalised(images))
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def normalised(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) in [0, 255] -> float, as the model takes them."""
+        """Normalise images, (B, C, H, W) in [0, 255], as the model expects them; float."""
         return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
 
     def on_train_start(self) -> None:
-        """Take the optimiser and its schedule in hand."""
+        """Keep the optimiser and its schedule at hand."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(schedule, LambdaLR)
         self.optimizer, self.schedule = optimizer, schedule
-        # A checkpoint's come before there is a device.
+        # Restored from a checkpoint before the module was moved to its device.
         self.recent = [(loss.to(self.device), right.to(self.device)) for loss, right in self.recent]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Make dropout a function of seed, step and process, so that nothing random has to be saved."""
+        """Seed dropout from (seed, step, rank), so that no random state has to be saved."""
         seed = derive_seed(self.config.seed, self.global_step, self.global_rank)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond: it formats the call stack
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 1 ms: it formats the call stack
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
         self.lr = self.optimizer.param_groups[0]["lr"]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """One optimiser step on a batch, whose gradients come from one part of it after the other; gives the loss."""
+        """Make an optimiser step on a batch, with gradients accumulated over its parts; return the loss, a scalar."""
         count, losses = len(batch[1]), []
         parts = min(self.config.trainer.accumulate_grad_batches, count)
         self.optimizer.zero_grad()
@@ -156,7 +165,7 @@ class Classifier(pl.LightningModule):
             loss = self.training_loss(self(images), targets)
             if parts > 1:
                 loss = loss * (len(targets) / count)
-            with self.outside_autocast(), nullcontext() if part == parts - 1 else self.gradients_kept():
+            with self.outside_autocast(), nullcontext() if part == parts - 1 else self.local_gradients():
                 self.manual_backward(loss)
             losses.append(loss.detach())
         with self.outside_autocast():
@@ -166,57 +175,57 @@ class Classifier(pl.LightningModule):
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss, averaged over images; remembered for the training log, with the accuracy.
+        """Return the mean loss over images, and keep it and the accuracy for the training log.
 
-        A mixed image counts as of the class that there is most of in it.
+        With MixUp or CutMix, training accuracy uses the dominant label.
         """
         loss = self.training_criterion(logits, targets)
         labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
         right = (logits.detach().argmax(dim=1) == labels).float().mean()
-        self.recent.append((loss.detach(), right))  # left on the device until it is logged
+        self.recent.append((loss.detach(), right))  # stays on the device until it is logged
         return loss
 
     def outside_autocast(self) -> AbstractContextManager[None]:
-        """Only the forward pass is to be in mixed precision."""
+        """Leave autocast: only the forward pass is in mixed precision."""
         device = self.device.type
         return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
     def share_statistics(self) -> None:
-        """Give every process the first one's running statistics of batch normalisation.
+        """Broadcast rank 0's running statistics of batch normalisation.
 
-        DDP would do so before each forward pass, but not where the optimiser is stepped by hand.
+        DDP broadcasts them before each forward pass, but not with manual optimisation.
         """
         if self.trainer.world_size > 1:
             for layer in self.statistics:
                 for buffer in layer.buffers():
                     torch.distributed.broadcast(buffer, src=0)
 
-    def gradients_kept(self) -> AbstractContextManager[None]:
-        """Gradients are added up in this process, not yet over all of them."""
+    def local_gradients(self) -> AbstractContextManager[None]:
+        """Accumulate gradients on this rank, without an all-reduce."""
         strategy = self.trainer.strategy
         return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 
     def log_training(self) -> None:
-        """Log the means of the training metrics since they were last logged, over all processes."""
+        """Log the mean training metrics of the steps since the last call, over all ranks."""
         loss, accuracy = self.recent_steps().mean(dim=0).tolist()
         self.recent.clear()
         self.log_now({"train/loss": loss, "train/acc": accuracy, "lr": self.lr})
 
     def recent_steps(self) -> Tensor:
-        """Loss and accuracy of each part of a step since they were last logged, over all processes; (N, 2)."""
+        """Return loss and accuracy of each part of a step not yet logged, averaged over ranks; (N, 2)."""
         values = torch.stack([value.float() for step in self.recent for value in step]).view(-1, 2)
         return self.trainer.strategy.reduce(values, reduce_op="mean")
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the validation metrics, or, from a second loader, to those of the test images."""
+        """Add a batch to the validation metrics, or, from the second loader, to the test metrics."""
         self._measure(("val", "test")[dataloader_idx], batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the validation metrics, over all processes, where callbacks find them too."""
+        """Log the validation metrics over all ranks, also to ``trainer.callback_metrics``."""
         values: dict[str, float] = {}
         loaders = self.trainer.val_dataloaders
         assert isinstance(loaders, list)
-        for stage in ("val", "test")[: len(loaders)]:  # as many in every process
+        for stage in ("val", "test")[: len(loaders)]:  # the same loaders on every rank
             values |= self._measured(stage)
         self.log_dict(values, logger=False)
         self.log_now(values)
@@ -231,36 +240,36 @@ class Classifier(pl.LightningModule):
         self.log_dict(self._measured("test"), logger=False)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The configured optimiser and its schedule."""
+        """Build the configured optimiser and its schedule."""
         fused = self.trainer.precision != "16-mixed"  # there, gradients are unscaled and clipped before the step
         optimizer = build_optimizer(self.config.optimizer, self.model, fused=fused)
         schedule = build_schedule(self.config.schedule, optimizer, self.steps)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Clip by the norm of all gradients."""
+        """Clip the norm of all gradients together."""
         if (most := self.config.trainer.gradient_clip_val) is not None:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, most)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what the model is rebuilt from, and the training log so far over all processes: plain values only."""
+        """Add the configuration and the training metrics not yet logged, as plain values."""
         checkpoint["config"] = to_plain(self.config)
         checkpoint["recent"] = self.recent_steps().tolist() if self.recent else []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the training log where it was."""
+        """Restore the training metrics not yet logged."""
         self.recent = [(torch.tensor(loss), torch.tensor(right)) for loss, right in checkpoint["recent"]]
 
     def log_now(self, values: dict[str, float]) -> None:
-        """Give ``values`` to the loggers at the present step."""
+        """Pass ``values`` to the loggers at the current step."""
         self.latest.update(values)
         for logger in self.trainer.loggers:
             logger.log_metrics({"epoch": self.current_epoch + 1, **values}, step=self.global_step)
 
     def _measure(self, stage: str, batch: Batch) -> Tensor | None:
         images, labels = batch
-        if not len(labels):  # this process has fewer images than the others
+        if not len(labels):  # this rank has fewer images than others
             return None
         logits: Tensor = self(images)
         self._metric(self.loss, stage).update(self.criterion(logits, labels), len(labels))

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules, from their configuration."""
+"""Optimisers and learning-rate schedules, built from their configuration."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, *, fused: bool = True) -> Optimizer:
-    """The optimiser over all parameters of ``model``, as one kernel if ``fused``."""
+    """Build the optimiser of all parameters of ``model``; ``fused`` runs each step as one kernel."""
     if (part := part_at(config, "name")) is not None:
         return user_optimizer(part, model, config)
     if config.name == "muon":
@@ -31,15 +31,15 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module, *, fused: bool = 
 
 
 def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """Return the user's optimiser over all parameters of ``model``."""
+    """Build the user's optimiser of all parameters of ``model``."""
     optimizer = build(part, parameter_groups(model, config), lr=config.lr)
     if not isinstance(optimizer, Optimizer):
-        raise PartError(part.name, f"must give a torch.optim.Optimizer, not {type(optimizer).__name__}")
+        raise PartError(part.name, f"must return a torch.optim.Optimizer, not {type(optimizer).__name__}")
     return optimizer
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Parameters that decay, and those that don't: unless all do, biases, norms, and what the model names."""
+    """Split parameters into a group with weight decay and one without: biases, norms, and ``no_weight_decay()``."""
     if config.decay_all:
         return [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
     spared: set[str] = getattr(model, "no_weight_decay", set)()
@@ -53,14 +53,14 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
 
 
 class MuonAndAdamW(Optimizer):
-    """PyTorch's Muon for the matrices inside the blocks and its AdamW for all else, as one optimiser.
+    """PyTorch's Muon for the matrices inside the blocks and its AdamW for all other parameters, as one optimiser.
 
-    Lightning counts the steps of each optimiser that it is given. These two share the groups and the state of this
-    one, so that schedules and checkpoints see a single optimiser. The first group is Muon's.
+    Lightning counts the steps of every optimiser it has. Muon and AdamW share this optimiser's groups and state, so
+    that schedules and checkpoints see a single optimiser. The first group is Muon's.
     """
 
     def __init__(self, config: OptimizerConfig, model: nn.Module, *, fused: bool) -> None:
-        assert config.momentum is not None  # the configuration was checked
+        assert config.momentum is not None  # the configuration is validated
         assert config.betas is not None
         assert config.adamw_lr is not None
         spared: set[str] = getattr(model, "no_weight_decay", set)()
@@ -87,7 +87,7 @@ class MuonAndAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of each; ``closure`` comes before, once, as gradients are clipped in it."""
+        """Step both; ``closure`` is called once before, as it clips the gradients."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         self.muon.step()
@@ -95,7 +95,7 @@ class MuonAndAdamW(Optimizer):
         return loss
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take up a checkpoint's groups and state."""
+        """Restore groups and state from a checkpoint."""
         super().__setstate__(state)
         self._share()
 
@@ -105,7 +105,7 @@ class MuonAndAdamW(Optimizer):
 
 
 def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:
-    """The schedule over ``steps`` optimiser steps, to be advanced after each."""
+    """Build the schedule over ``steps`` optimiser steps; call its ``step()`` after each."""
     if (own := part_at(config, "name")) is not None:
         return LambdaLR(optimizer, partial(user_factor, schedule=function(own), steps=steps))
     return LambdaLR(optimizer, partial(learning_rate_factor, name=config.name, warmup=config.warmup, steps=steps))
@@ -117,15 +117,15 @@ def user_factor(step: int, *, schedule: Callable[[int, int], float], steps: int)
 
 
 def learning_rate_factor(step: int, *, name: str, warmup: float, steps: int) -> float:
-    """What the learning rate is multiplied with at ``step`` (0-based) of ``steps``.
+    """Return the factor of the learning rate at ``step``, counted from 0, of ``steps``.
 
-    Rises linearly to 1 over the first ``warmup`` share of the steps, then stays (``constant``) or falls along a half
-    cosine, to reach 0 just after the last step (``cosine``).
+    Rises linearly to 1 over the first ``warmup`` share of the steps, in [0, 1]. Then stays at 1 (``constant``), or
+    falls along a half cosine to 0 just after the last step (``cosine``, arXiv:1608.03983 without restarts).
     """
-    rising = round(warmup * steps)
-    if step < rising:
-        return (step + 1) / rising
-    if name == "constant" or steps <= rising:
+    warmup_steps = round(warmup * steps)
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if name == "constant" or steps <= warmup_steps:
         return 1.0
-    done = min(1.0, (step - rising) / (steps - rising))
+    done = min(1.0, (step - warmup_steps) / (steps - warmup_steps))
     return 0.5 * (1 + math.cos(math.pi * done))

@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn from its record."""
+"""Plots of a run: curves, confusion matrix, attention."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ from vitrine.models import VisionTransformer, looked_at
 from vitrine.runs import RunRecord
 from vitrine.training.lit_module import Classifier
 
-TRAIN, VAL, TEST = "#4477aa", "#ee6677", "#228833"  # told apart with any colour vision (Paul Tol's "bright")
+TRAIN, VAL, TEST = "#4477aa", "#ee6677", "#228833"  # colour-blind safe (Paul Tol's "bright")
 STAGES = (
     ("train", "training", TRAIN, ""),
     ("val", "validation", VAL, "o"),
-    ("test", "test, chooses nothing", TEST, "."),
+    ("test", "test, not used for selection", TEST, "."),
 )
 
 
 def draw_curves(record: RunRecord) -> Path:
-    """curves.png: loss and accuracy of training and validation over the epochs, and of test images where measured."""
+    """Draw curves.png: loss and accuracy by epoch on training, validation and, if measured, test images."""
     rows = record.history()
     figure = Figure(figsize=(10, 4), layout="constrained")
     steps_per_epoch = max((row["step"] / row["epoch"] for row in rows if "val/acc" in row), default=1.0)
@@ -47,7 +47,7 @@ def draw_curves(record: RunRecord) -> Path:
 
 
 def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
-    """confusion.png: test labels against predictions; numbers in the cells where they can be read."""
+    """Draw confusion.png: test labels against predictions; with counts in the cells up to 25 classes."""
     from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
 
     count = len(classes)
@@ -71,17 +71,17 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
 
 
 def can_be_drawn(config: ViTConfig) -> bool:
-    """Whether a model has attention maps, and they fit into 256 MB of memory, one image at a time."""
+    """Return whether a model has attention maps, and those of one image fit into 256 MB of memory."""
     if any(map(is_dotted, (config.name, config.attention, config.pool))):
         return False
     return config.depth * config.heads * config.tokens**2 <= 2**26
 
 
 def draw_attention(record: RunRecord, module: Classifier, split: Split, classes: list[str]) -> Path:
-    """attention.png: a few images, evenly spaced in ``split``, and by attention rollout where the model looks.
+    """Draw attention.png: up to eight images, evenly spaced in ``split``, and what the model attends to, by rollout.
 
-    Brightness goes from nothing to each image's most looked-at patch. Titles are true classes; predictions stand
-    below, in red where they are wrong.
+    Brightness is relative to the patch of each image with the most attention. Titles are true classes; predictions are
+    below, in red if wrong.
     """
     module = module.cpu().eval()
     chosen = torch.linspace(0, len(split) - 1, min(8, len(split))).round().long().unique()
@@ -103,7 +103,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
             if place == 1:
                 axis.imshow(patches, cmap="inferno", alpha=0.65, vmin=0, extent=extent)
         label = int(split.labels[index])
-        guess = classes[predicted] if predicted < len(classes) else f"no. {predicted}"  # a model may have more classes
+        guess = classes[predicted] if predicted < len(classes) else f"no. {predicted}"
         axes[0].set_title(_short(classes[label]), fontsize=9)
         axes[1].set_xlabel(_short(guess), fontsize=9, color="black" if predicted == label else "#cc3311")
     return _save(figure, record.path / "attention.png")

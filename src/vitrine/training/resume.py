@@ -1,28 +1,24 @@
-"""Going on with a run where it stopped."""
+"""Resume a run from its last checkpoint."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import copy_values, facts, sections_where
-from vitrine.config.serialize import from_plain, to_plain
-from vitrine.data.datamodule import ImageDataModule
+from vitrine.config.serialize import from_plain
 from vitrine.distributed.hardware import choose
-from vitrine.distributed.rendezvous import enter
+from vitrine.distributed.rendezvous import together
 from vitrine.errors import ConfigError, Fault, RunError
-from vitrine.files import link
-from vitrine.runs import RunRecord, provenance
-from vitrine.runs.record import now
-from vitrine.training.callbacks import Judge
-from vitrine.training.checkpoints import Checkpoints, differences, read_checkpoint
+from vitrine.runs import RunRecord
+from vitrine.training.callbacks import PruningRule
+from vitrine.training.checkpoints import differences, read_checkpoint
 from vitrine.training.console import quiet_libraries, show_result
-from vitrine.training.fit import Result, Run, carry_out, recorded, stop_by
+from vitrine.training.fit import carry_out
 from vitrine.training.pretrained import Pretrained
+from vitrine.training.run import Result, TrainingRun, deadline, load_data, record_resumption, recorded
 
 CHANGEABLE = sections_where(TrainConfig, may_change_on_resume=True)
 GROUPS = {"accelerator": ("trainer.accelerator", "trainer.devices")}  # named otherwise than the keys they set
@@ -35,69 +31,77 @@ def resume(
     *,
     began: float | None = None,
     time_from: float | None = None,
-    judge: Judge | None = None,
+    pruning_rule: PruningRule | None = None,
 ) -> Result:
-    """Go on with the run in ``folder`` as it was configured, from its last checkpoint.
+    """Resume the run in ``folder`` from its last checkpoint, with the configuration it has.
+
+    Several ranks resume together, as they train together in :func:`vitrine.training.fit.fit`.
 
     Args:
         folder: the run folder.
         given: a configuration to take changed values from.
-        overrides: which values those are: keys or groups, as typed; their keys must be ones that may change on resume.
-        began: as in :func:`fit`.
-        time_from: as in :func:`fit`.
-        judge: as in :func:`fit`.
+        overrides: the keys or groups that changed, as typed; only keys that may change on resume.
+        began: as in ``fit``.
+        time_from: as in ``fit``.
+        pruning_rule: as in ``fit``.
 
     Raises:
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
         ConfigError: an override would make it another run.
-        Pruned: as in :func:`fit`.
+        Interrupted: as in ``fit``.
+        Pruned: as in ``fit``.
     """
-    enter()
     began = time.time() if began is None else began
-    record = RunRecord.open(folder)
-    if record.status == "running":
-        raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
-    config = from_plain(TrainConfig, record.config)
-    planned = config.trainer.max_epochs
-    _take(config, given, overrides)
-    if found := train_faults(config):
-        raise ConfigError(found)
-    checkpoint = read_checkpoint(record.last) if record.last.exists() else None
-    if checkpoint is not None and (other := differences(checkpoint["config"]["model"], config.model)):
-        raise RunError(f"{record.last} is of another model than {record.path / 'config.yaml'}: {', '.join(other)}")
-    epochs = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
-    if config.trainer.max_epochs < epochs:
-        problem = f"must be >= {epochs}, the epochs that are done"
-        raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
-    if record.status == "finished" and config.trainer.max_epochs == planned:
-        print(f"{record.path} is finished; trainer.max_epochs=N, above {planned}, trains it longer")
-        show_result(Console(), record, record.metrics, speed=record.facts.get("speed"))
-        return Result(record.metrics, record.path)
-    if checkpoint is not None and _is_best(checkpoint):
-        link(record.last, record.best)  # it may have been killed just before it did that
-    with quiet_libraries():
+    with quiet_libraries(), together() as ranks:
+        record = RunRecord.open(folder)
+        status = ranks.share(lambda: record.status)
+        if status == "running":
+            raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
+        config = from_plain(TrainConfig, record.config)
+        planned = config.trainer.max_epochs
+        _take(config, given, overrides)
+        _check(config, record)
+        if status == "finished" and config.trainer.max_epochs == planned:
+            if ranks.rank == 0:
+                print(f"{record.path} is finished; trainer.max_epochs=N with N > {planned} trains it longer")
+                show_result(Console(), record, record.metrics, speed=record.facts.get("speed"))
+            return Result(record.metrics, record.path)
         hardware = choose(config)
         with hardware.set_up():
-            group, varies = record.facts.get("group"), record.facts.get("varies") or ""
-            pretrained = Pretrained.prepare(config.model) if checkpoint is None else None
-            data = ImageDataModule(config, hardware.accelerator, hardware.per_node)
-            end = stop_by(config, began if time_from is None else time_from)
-            run = Run(config, record, hardware, began, data.placement, end, group, varies, pretrained, judge)
+            pretrained = None if record.last.exists() else Pretrained.prepare(config.model)
+            data = load_data(config, hardware, ranks)
             if data.validation_hash != (known := record.facts.get("validation", data.validation_hash)):
-                raise RunError(
-                    f"the validation images are {data.validation_hash}, but {record.path} was chosen on {known}"
-                )
-            times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
-            with recorded(record):
-                record.update(resumed=times, storage=asdict(data.placement))
-                record.write_config(to_plain(config))
-                return carry_out(run, data)
+                raise RunError(f"the validation split is {data.validation_hash}, but {record.path} used {known}")
+            ranks.wait_for_all()  # nothing is written before every rank has read the run folder
+            group, varies = record.facts.get("group"), record.facts.get("varies") or ""
+            end = deadline(config, began if time_from is None else time_from)
+            run = TrainingRun(
+                config, record, hardware, began, data.placement, end, group, varies, pretrained, pruning_rule
+            )
+            with recorded(record, ranks):
+                if ranks.rank == 0:
+                    record_resumption(run)
+                return carry_out(run, data, ranks)
 
 
-def _is_best(checkpoint: dict[str, Any]) -> bool:
-    """Whether a last.ckpt was written at the end of the epoch that is the best so far."""
-    best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
-    return bool(best) and best["best_epoch"] == checkpoint["epoch"] + 1
+def _check(config: TrainConfig, record: RunRecord) -> None:
+    """Check a configuration against the run that is to be resumed with it.
+
+    Raises:
+        ConfigError: it is invalid, or has fewer epochs than are done.
+        RunError: the checkpoint is damaged, or belongs to another model.
+    """
+    if found := train_faults(config):
+        raise ConfigError(found)
+    if record.last.exists():
+        stored = read_checkpoint(record.last)["config"]["model"]
+        if other := differences(stored, config.model):
+            config_file = record.path / "config.yaml"
+            raise RunError(f"{record.last} belongs to another model than {config_file}: {', '.join(other)}")
+    done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
+    if config.trainer.max_epochs < done:
+        problem = f"must be >= {done}, the number of epochs done"
+        raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
 def _take(config: TrainConfig, given: TrainConfig | None, overrides: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine import compose
 from vitrine.config.sweep import LauncherConfig
-from vitrine.distributed import rendezvous as launching
+from vitrine.distributed.launch import Launch
 from vitrine.errors import ConfigError, Interrupted
 from vitrine.sweeps.launchers import slurm as cluster
 from vitrine.sweeps.launchers import slurm_job as job
@@ -244,6 +244,6 @@ def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path
 
 
 def test_processes_that_train_together_are_not_given_trials_to_share_out(monkeypatch):
-    monkeypatch.setattr("vitrine.sweeps.run.launched", lambda: launching.Launched("torchrun", 0, 2, 1))
+    monkeypatch.setattr("vitrine.sweeps.run.launched", lambda: Launch("torchrun", 0, 2, 0, 1))
     with pytest.raises(ConfigError, match="torchrun has started processes that train together"):
         _carrier("process", LauncherConfig(), None)

@@ -1,4 +1,4 @@
-"""A judge of runs for tests, in a module that a training's other processes can import."""
+"""A pruning rule for tests, in a module that spawned ranks can import."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,129 @@
+"""The Lightning trainer of a run: hardware, callbacks and plugins from the configuration."""
+
+from collections.abc import Callable, Sequence
+
+import lightning.pytorch as pl
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+
+from vitrine.config import TrainConfig
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.distributed.launch import Launch
+from vitrine.tracking.loggers import RunLogger
+from vitrine.training.callbacks import Pruning, TrainingLog
+from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from vitrine.training.compile import Compilation, Compiled
+from vitrine.training.ema import ExponentialMovingAverage
+from vitrine.training.graceful_stop import CleanStop, TimeLimit, restored_signal_handlers
+from vitrine.training.lit_module import Classifier
+from vitrine.training.run import TrainingRun
+
+
+class LaunchedEnvironment(TorchElasticEnvironment):
+    """Ranks that exist already, whoever launched them; their process group is initialised before Lightning starts."""
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
+        self.launch = launch
+
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+        return self.launch.count
+
+    def global_rank(self) -> int:
+        """Return this process's rank."""
+        return self.launch.rank
+
+    def local_rank(self) -> int:
+        """Return its rank on this machine, which is its GPU's number."""
+        return self.launch.local_rank
+
+    def node_rank(self) -> int:
+        """Return the number of its machine."""
+        return self.launch.rank // (self.launch.count // self.launch.nodes)
+
+
+def train(
+    run: TrainingRun,
+    data: ImageDataModule,
+    module: Classifier,
+    launch: Launch | None,
+    *,
+    logger: RunLogger | None = None,
+    callbacks: Sequence[Callback] = (),
+    on_compiled: Callable[[Compiled], None] | None = None,
+) -> dict[str, float]:
+    """Train from the run's last checkpoint, or from the start.
+
+    Args:
+        run: the run.
+        data: its images.
+        module: the model, initialised.
+        launch: this rank's place among several; ``None`` if it trains alone.
+        logger: takes metrics, on rank 0.
+        callbacks: Lightning callbacks beside the configured ones.
+        on_compiled: called once with the compiler's result, before the first step.
+
+    Returns:
+        The validation metrics of the best epoch, and ``best_epoch``, its number from 1.
+    """
+    config, hardware, record = run.config, run.hardware, run.record
+    checkpoints = Checkpoints(record, config.callbacks.monitor)
+    stop = CleanStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
+    pruning = [] if run.pruning_rule is None else [Pruning(run.pruning_rule, stop)]
+    trainer = pl.Trainer(
+        max_epochs=config.trainer.max_epochs,
+        accelerator=hardware.accelerator,
+        devices=hardware.per_node,
+        num_nodes=hardware.nodes,
+        strategy="ddp" if hardware.devices > 1 else "auto",
+        precision=hardware.lightning_precision,  # type: ignore[arg-type]
+        deterministic=config.trainer.deterministic,
+        limit_train_batches=config.debug.limit_batches,
+        limit_val_batches=config.debug.limit_batches,
+        detect_anomaly=config.debug.detect_anomaly,
+        profiler="simple" if config.debug.profile else None,
+        logger=logger or False,
+        # CleanStop listens for signals before Compilation starts, which takes long.
+        callbacks=[
+            *_configured_callbacks(config),
+            *callbacks,
+            checkpoints,
+            *pruning,
+            stop,
+            _compilation(run, on_compiled or (lambda compiled: None)),
+        ],
+        # Given, as Lightning would otherwise guess from any Slurm variables in the environment.
+        plugins=[AtomicCheckpointIO(), LightningEnvironment() if launch is None else LaunchedEnvironment(launch)],
+        default_root_dir=record.path,
+        enable_checkpointing=False,  # Checkpoints does it
+        enable_progress_bar=False,  # ProgressBar does it
+        enable_model_summary=False,
+        use_distributed_sampler=False,  # the loaders give each rank its share
+        num_sanity_val_steps=0,
+    )
+    last = record.last if record.last.exists() else None
+    with restored_signal_handlers():
+        trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    if config.debug.profile and logger is not None:
+        print(trainer.profiler.summary())  # type: ignore[attr-defined]
+    return checkpoints.best
+
+
+def _configured_callbacks(config: TrainConfig) -> list[Callback]:
+    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
+    if (average := config.callbacks.ema) is not None:
+        callbacks.append(ExponentialMovingAverage(average.decay))
+    if (stopping := config.callbacks.early_stopping) is not None:
+        mode = "max" if stopping.monitor == "val/acc" else "min"
+        callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
+    return callbacks
+
+
+def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None]) -> Compilation:
+    mode = run.config.trainer.compile
+    if mode == "auto":  # a resumed run is compiled as it was
+        mode = run.record.facts.get("compiled", mode)
+    may_measure = not (run.config.trainer.deterministic or run.config.debug.detect_anomaly)
+    return Compilation(mode, may_measure, on_compiled)

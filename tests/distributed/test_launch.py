@@ -1,0 +1,46 @@
+"""Which rank a process is, by the environment variables of torchrun and Slurm."""
+
+import pytest
+from helpers.running import SMALL
+
+from vitrine import compose
+from vitrine.distributed.hardware import choose
+from vitrine.distributed.launch import Launch, launched
+from vitrine.errors import ConfigError, RunError
+
+
+def set_ranks(monkeypatch, **values):
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_as_many_devices_as_ranks(monkeypatch):
+    set_ranks(monkeypatch, RANK=5, WORLD_SIZE=8, LOCAL_RANK=1, LOCAL_WORLD_SIZE=4)
+    assert launched() == Launch("torchrun", rank=5, count=8, local_rank=1, nodes=2)
+    config = compose([*SMALL, "data.batch_size=200", "accelerator=cpu"])
+    with pytest.raises(ConfigError, match=r"(?s)torchrun has started 8 processes.*did you mean trainer\.devices=8"):
+        choose(config)
+    config.trainer.devices = None
+    hardware = choose(config)
+    assert (hardware.devices, hardware.nodes, hardware.per_node) == (8, 2, 4)
+
+
+def test_a_single_rank_is_alone(monkeypatch):
+    set_ranks(monkeypatch, RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1)
+    assert launched() is None
+
+
+def test_machines_with_different_numbers_of_ranks_under_torchrun(monkeypatch):
+    set_ranks(monkeypatch, RANK=0, WORLD_SIZE=3, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
+    with pytest.raises(RunError, match="every machine needs the same number"):
+        launched()
+
+
+@pytest.mark.parametrize("tasks", ["2,1", "2(x2),1"])
+def test_machines_with_different_numbers_of_ranks_under_srun(monkeypatch, tasks):
+    set_ranks(
+        monkeypatch, SLURM_STEP_NUM_TASKS=3, SLURM_STEP_NUM_NODES=2, SLURM_PROCID=0, SLURM_LOCALID=0,
+        SLURM_STEP_TASKS_PER_NODE=tasks,
+    )  # fmt: skip
+    with pytest.raises(RunError, match="every machine needs the same number"):
+        launched()
