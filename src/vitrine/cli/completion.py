@@ -15,8 +15,8 @@ from hydra._internal.core_plugins.zsh_completion import ZshCompletion
 from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.completion_plugin import CompletionPlugin
 
+from vitrine.cli import COMMANDS
 from vitrine.cli.flags import flag_names
-from vitrine.cli.main import COMMANDS
 from vitrine.command.overrides import PATH_KEYS, all_groups, group_options, quote
 from vitrine.command.sources import Sources, composing, primary_config
 from vitrine.errors import ConfigError, Fault

@@ -6,20 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
+from vitrine.cli import COMMANDS
 from vitrine.text import did_you_mean, nearest
 
-# Each name with its module in this package and what it does.
-COMMANDS = {
-    "train": ("train", "train a model, or sweep over choices with -m"),
-    "eval": ("evaluate", "test a run's checkpoint again"),
-    "compare": ("compare", "which runs are better, and how sure that is"),
-    "runs": ("runs", "list, show, compare, export and delete runs"),
-    "sweeps": ("sweeps", "the progress of sweeps, and their best trials"),
-    "wandb-sync": ("wandb_sync", "upload runs that were trained without a connection to W&B"),
-    "wandb-workspace": ("wandb_workspace", "save a view of a W&B project that compares runs"),
-    "pack": ("pack", "pack a data set into a few files, for machines without a network"),
-    "channel-statistics": ("channel_statistics", "mean and standard deviation of a data set's channels"),
-}
 EXAMPLES = """\
 examples:
   vitrine train                                          a small ViT on the bundled digits, in a minute or two
