@@ -1,6 +1,6 @@
-"""Renew the versions in pyproject.toml that a fresh resolution takes: python scripts/renew_pins.py, then run the tests.
+"""Update the pinned versions in pyproject.toml to a fresh resolution: python scripts/renew_pins.py, then run the tests.
 
-A lock file would hold the same, but with download addresses in it.
+A lock file would hold the same versions, but also download addresses.
 """
 
 import re
@@ -12,7 +12,7 @@ PINS = re.compile(r"(constraint-dependencies = \[\n).*?(^\]\n)", re.DOTALL | re.
 
 
 def main() -> None:
-    """Resolve without the present pins, for every platform and Python, and write down what came out."""
+    """Resolve without the current pins, for every platform and Python version, and write the result."""
     before = PROJECT.read_text()
     PROJECT.write_text(PINS.sub(r"\1\2", before))
     try:
