@@ -15,6 +15,7 @@ from typing import NoReturn
 from vitrine.cli.flags import parse_flags
 from vitrine.cli.show import show_config, show_help, show_info
 from vitrine.command.compose import Point, launcher, points
+from vitrine.command.output_dirs import place
 from vitrine.command.sources import Sources, composing
 from vitrine.distributed.rendezvous import first_to_report, meet, silence_other_ranks
 from vitrine.errors import ConfigError, Interrupted, VitrineError
@@ -72,6 +73,8 @@ def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
             show_config(command.name, flags)
             return
         made = points(command.name, flags.overrides, multirun=flags.multirun)
+        if command.name == "train":
+            made = place(made, multirun=flags.multirun)
         if flags.multirun:
             sys.exit(1 if command.run_all(made, launcher(flags.overrides)) else 0)
         command.run_one(made[0])

@@ -1,7 +1,8 @@
 """Hydra's flags: which of them a command takes, and what to type in place of the others."""
 
-from argparse import ArgumentError, Namespace
+from argparse import ArgumentError, Namespace, _VersionAction
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from hydra._internal.utils import get_args_parser
 
@@ -24,6 +25,9 @@ def parse_flags(name: str, arguments: Sequence[str]) -> Namespace:
     """
     parser = get_args_parser()
     parser.exit_on_error = False
+    for action in parser._actions:
+        if isinstance(action, _VersionAction):
+            action.version = f"vitrine {version('vitrine')}"
     words = ["--info=all" if _is_bare_info(arguments, index) else word for index, word in enumerate(arguments)]
     try:
         flags, unknown = parser.parse_known_intermixed_args(words)

@@ -1,14 +1,16 @@
-"""What is typed on the command line, checked word by word, so that all of its faults are told at once.
+"""Overrides as typed on the command line, checked separately, so that all faults are reported at once.
 
-Hydra stops at the first fault; this looks at each override for itself: does its group have that option, does its key
-exist, can its value have that key's type? Limits and combinations are checked later, on the composed whole.
+Hydra stops at the first fault. This module checks each override without the others: does its group have that choice,
+does its key exist, does its value have the key's type? Limits and combinations are checked later, on the whole.
 """
 
 import dataclasses
 import re
 import typing
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from difflib import SequenceMatcher, get_close_matches
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -19,15 +21,37 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.config.keys import keys, keys_where, owner, without_none
+from vitrine.command.hydra_settings import hydra_faults
+from vitrine.config.keys import keys, keys_where, kind, owner, without_none
 from vitrine.config.schema import EvalConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, contains_secret, is_secret_name, redact
-from vitrine.text import nearest
 
 _HYDRA = ("hydra", "hydra/")
 PATH_KEYS = {*keys_where(TrainCommand, path=True), *keys_where(EvalConfig, path=True)}
+CLOSE = 5  # similar keys or choices that a message lists
+
+# Names that users of other libraries type, and keys whose last part several sections have.
+MEANT = {
+    "image_size": "data.image_size",
+    "img_size": "data.image_size",
+    "in_channels": "data.in_channels",
+    "num_classes": "data.num_classes",
+    "patch_size": "model.patch_size",
+    "epochs": "trainer.max_epochs",
+    "num_epochs": "trainer.max_epochs",
+    "learning_rate": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+    "gpus": "trainer.devices",
+    "embed_dim": "model.dim",
+    "num_heads": "model.heads",
+    "checkpoint": "resume",
+}
+# Groups that choose a number, and the key that takes any number.
+KEY_OF_GROUP = {"patch": "model.patch_size", "depth": "model.depth"}
+# The value to type in place of deleting a group.
+INSTEAD_OF_DELETING = {"callbacks": "callbacks=default", "logger": "logger=csv", "augment": "augment=none"}
 
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
@@ -44,10 +68,7 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
     sound, faults = [], []
     for argument in arguments:
         name, _, value = argument.partition("=")
-        tokens = name.startswith("model.")  # those of images
-        if contains_secret(argument) or (
-            is_secret_name(name) and value and not tokens and name.lstrip("+~") not in known
-        ):
+        if contains_secret(argument) or (value and name.lstrip("+~") not in known and _is_secret_key(name)):
             faults.append(Fault(redact(name), "", SECRET_PROBLEM))
             continue
         try:
@@ -64,40 +85,76 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
 
 
 def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
-    """Put in quotes what Hydra's grammar would refuse as it is typed.
+    """Return overrides with quotes and brackets where Hydra's grammar needs them and a user does not type them.
 
-    Numbers that choose from a group, as in ``patch=2``; and paths with spaces, ``=`` or brackets in them.
+    Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), and paths that contain
+    spaces, brackets, ``=`` or ``,``.
     """
     groups = all_groups(loader)
 
-    def quoted(word: str) -> str:
-        name, _, value = word.partition("=")
-        if name.lstrip("+") in groups and re.fullmatch(r"[\w,/-]+", value):
-            return f"{name}=" + ",".join(f"'{one}'" if one.isdigit() else one for one in value.split(","))
-        if name in PATH_KEYS and re.search(r"[ =()\[\]{}:]", value) and not re.search(r"[,'\"]", value):
-            return f"{name}='{value}'"
-        return word
+    def quoted(override: str) -> str:
+        name, _, value = override.partition("=")
+        key = name.lstrip("+")
+        if key in groups and re.fullmatch(r"[\w,/-]+", value):
+            return f"{name}=" + ",".join(f"'{choice}'" if choice.isdigit() else choice for choice in value.split(","))
+        if key in PATH_KEYS:
+            return f"{name}={_quoted_path(value)}"
+        if key in _list_keys() and value not in ("", "null") and not re.search(r"[\[\](){},'\"$\\]", value):
+            return f"{name}=['{value}']"
+        return override
 
-    return [quoted(word) for word in arguments]
+    return [quoted(override) for override in arguments]
+
+
+def _quoted_path(value: str) -> str:
+    """Return a path, or several separated by commas, in the quotes that they need."""
+    special = re.search(r"[ =()\[\]{}:,]", value)
+    if not special or re.search(r"['\"]|\$\{", value):
+        return value
+    if "," in value and not Path(value).exists():
+        several = value.split(",")
+        if "=" not in value or all(Path(path).exists() for path in several):
+            return ",".join(map(_quoted_path, several)) if not re.match(r"\w+\(|\[", value) else value
+    return f"'{value}'"
+
+
+@cache
+def _list_keys() -> frozenset[str]:
+    """The keys that take a list of strings."""
+    return frozenset(key for key in keys(TrainCommand) if kind(TrainCommand, key) == list[str])
+
+
+def _is_secret_key(name: str) -> bool:
+    """Whether an unknown key has the name of a secret; those of a model name tokens, and ``key`` may be anything."""
+    return is_secret_name(name) and not name.startswith("model.") and not name.endswith(".key")
 
 
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
     name = override.key_or_group
-    if name.startswith(_HYDRA) or override.package is not None or override.is_delete():
-        return  # Hydra's own, or rare enough to leave to Hydra
+    if name.startswith(_HYDRA):
+        yield from hydra_faults(override)
+        return
+    if override.package is not None:
+        problem = "is not supported: each choice says in its file which keys it sets"
+        yield Fault(f"{name}@{override.package}", "", problem, name)
+        return
+    if override.is_delete():
+        yield _deleted(name, schema, groups)
+        return
+    if name in groups and (override.is_add() or override.is_force_add()):
+        yield Fault(f"+{name}", "", "each group has one choice already; replace it without +", name)
+        return
     if name in groups:
-        options = list(group_options(loader, name))
+        choices = list(group_options(loader, name))
         for value in _values(override):
-            for one in value if isinstance(value, list) else [value]:
-                given = "null" if one is None else str(one)
-                if given not in options:
-                    problem = f"{name} has no option of that name; it has {', '.join(sorted(options))}"
-                    yield Fault(name, given, problem, _near_option(name, given, options))
+            for choice in value if isinstance(value, list) else [value]:
+                given = "null" if choice is None else str(choice)
+                if given not in choices:
+                    yield _unknown_choice(name, given, choices)
         return
     section, leaf = owner(schema, name)
     if section is None:
-        known = [*keys(schema), *groups]
-        yield Fault(name, "", _unknown_problem(name, known), _near_key(name, known))
+        yield _unknown_key(name, [*keys(schema), *groups], added=override.is_add() or override.is_force_add())
         return
     inner = without_none(typing.get_type_hints(section)[leaf])
     if dataclasses.is_dataclass(inner):
@@ -145,38 +202,70 @@ def group_options(loader: ConfigLoader, group: str, prefix: str = "") -> Iterato
 
 
 def _type_name(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     inner = without_none(hint)
     if typing.get_origin(inner) is list:
-        one = names[typing.get_args(inner)[0]].removeprefix("a ")
-        name = f"a list of {one}s, such as [{'0.5' if one == 'number' else 'a,b'}]"
+        item = names[typing.get_args(inner)[0]].removeprefix("a ")
+        name = f"a list of {item}s, such as [{'0.5' if item == 'number' else 'a,b'}]"
     else:
         name = names.get(inner, str(inner))
     return name if inner is hint else f"{name}, or null"
 
 
-def _near_option(group: str, given: str, options: list[str]) -> str:
-    match = nearest(given, options)
-    return f"{group}={match}" if match else ""
+def _deleted(name: str, schema: type, groups: frozenset[str]) -> Fault:
+    """The fault of ``~name``."""
+    if name in groups:
+        return Fault(f"~{name}", "", "a group cannot be removed; choose another", INSTEAD_OF_DELETING.get(name, ""))
+    section, leaf = owner(schema, name)
+    hint = None if section is None else typing.get_type_hints(section)[leaf]
+    near = f"{name}=null" if without_none(hint) is not hint else ""
+    return Fault(f"~{name}", "", "a key cannot be removed; set it to another value", near)
 
 
-def _near_key(given: str, known: list[str]) -> str:
-    """The nearest whole key; else a key that ends in the word given, as ``lr`` for ``optimizer.lr``."""
-    last = {key.rsplit(".", 1)[-1]: key for key in reversed(known)}
-    word = given.rsplit(".", 1)[-1]
-    if word in last:
-        return last[word]
-    match = nearest(word, last)
-    return nearest(given, known) or (last[match] if match else "")
+def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
+    in_order = sorted(choices, key=lambda choice: (len(choice), choice) if choice.isdigit() else (0, choice))
+    if group in KEY_OF_GROUP and given.isdigit():
+        problem = f"the choices are {', '.join(in_order)}; the key {KEY_OF_GROUP[group]} takes other numbers"
+        return Fault(group, given, problem, f"{KEY_OF_GROUP[group]}={given}")
+    similar = get_close_matches(given, choices, CLOSE, cutoff=0.6)
+    similar += [choice for choice in in_order if given in choice.split("/") and choice not in similar]
+    if len(choices) > 2 * CLOSE:
+        listed = f"the most similar are {', '.join(similar[:CLOSE])}" if similar else "--help lists them"
+        problem = f"is not one of {len(choices)} choices; {listed}"
+    else:
+        problem = f"the choices are {', '.join(in_order)}"
+    return Fault(group, given, problem, f"{group}={similar[0]}" if similar else "")
 
 
-def _unknown_problem(given: str, known: list[str]) -> str:
-    section = given.rsplit(".", 1)[0]
-    inside = [key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}.")] if "." in given else []
+def _unknown_key(given: str, known: list[str], *, added: bool = False) -> Fault:
+    similar = _similar_keys(given, known)
+    problem = "there is no such key" if "." in given else "there is no such key or group"
+    if added:
+        problem += ", and none can be added"
+    section = given.rpartition(".")[0]
+    inside = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
     if inside:
-        return f"there is no such key; {section} has {', '.join(inside)}"
-    top = sorted({key.split(".", 1)[0].split("/", 1)[0] for key in known})
-    return f"there is no such key or group; there are {', '.join(top)}"
+        leaf = given.rpartition(".")[2]
+        inside.sort(key=lambda name: -SequenceMatcher(None, leaf, name).ratio())
+        problem += f"; {section} has {', '.join(inside[:CLOSE])}{', ...' if len(inside) > CLOSE else ''}"
+    elif len(similar) > 1:
+        problem += f"; similar ones are {', '.join(similar)}"
+    elif not similar:
+        problem += "; --help lists all"
+    return Fault(given, "", problem, similar[0] if similar else "")
+
+
+def _similar_keys(given: str, known: list[str]) -> list[str]:
+    """Up to five keys or groups that may be meant, the likeliest first."""
+    leaf = given.rpartition(".")[2]
+    ending: dict[str, list[str]] = {}
+    for key in known:
+        ending.setdefault(key.rpartition(".")[2], []).append(key)
+    meant = [MEANT[leaf]] if leaf in MEANT and MEANT[leaf] in known else []
+    whole = get_close_matches(given, known, CLOSE, cutoff=0.6 if "." in given else 0.7)
+    leaves = [key for name in get_close_matches(leaf, ending, CLOSE, cutoff=0.7) for key in ending[name]]
+    exact = ending.get(leaf, [])
+    return list(dict.fromkeys([*meant, *exact, *whole, *leaves]))[:CLOSE]
 
 
 def _syntax_problem(argument: str, error: Exception) -> str:

@@ -117,7 +117,7 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     version.setbase("1.3")
     around = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    loader = Hydra.create_main_hydra2("vitrine", path).config_loader
+    loader = Hydra.create_main_hydra2("train", path).config_loader
     token = _ACTIVE.set((chosen, loader))
     try:
         yield loader

@@ -86,14 +86,25 @@ class TrialFolders:
         self.sweep = sweep
         self._known: dict[str, Path] | None = None
 
-    def find(self, config: TrainConfig, varies: Mapping[str, str]) -> Path:
-        """Return the folder that holds the trial, or the path to create it at."""
+    def find(self, config: TrainConfig, varies: Mapping[str, str], name: str | None = None) -> Path:
+        """Return the folder that holds the trial, or the path to create it at.
+
+        Args:
+            config: the trial's configuration.
+            varies: its varying values.
+            name: name that the user chose for a new folder; ``None`` is :func:`trial_name`.
+
+        Raises:
+            RunError: the folder of this name holds another trial.
+        """
         identity = fingerprint(config)
-        expected = self.sweep / trial_name(varies, identity)
-        if expected.exists():
+        expected = self.sweep / (name or trial_name(varies, identity))
+        if expected.exists() and name is None:
             return expected
         if self._known is None:
             self._known = dict(self._fingerprints())
+        if identity not in self._known and expected in self._known.values():
+            raise RunError(f"{expected} holds another trial; each needs a hydra.sweep.subdir of its own")
         return self._known.get(identity, expected)
 
     def _fingerprints(self) -> Iterator[tuple[str, Path]]:

@@ -329,7 +329,7 @@ def folder_of(point: Point) -> Path:
     command: TrainCommand = point.config
     asked = _asked(point)
     name = command.sweep.name or sweep_name(point.words, list(point.space), command.data.name, asked)
-    folder = newest(Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+    folder = newest(point.folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
     check_format(folder)
     _check_owner(folder, asked)
     return folder

@@ -76,13 +76,14 @@ class Sweep:
         keys = list(points[0].varies)
         common = [word for word in points[0].words if word.partition("=")[0] not in keys]
         own_name = sweep_name(common, keys, command.data.name)
-        folder = newest(Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name), command.rerun)
+        default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
+        folder = newest(points[0].folder or default, command.rerun)
         check_format(folder)
         _check_owner(folder, own_name)
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         for point in points:
             config = point.config.run
-            place = folders.find(config, point.varies)
+            place = folders.find(config, point.varies, point.subfolder)
             trials.setdefault(place, Trial(len(trials), config, point.varies, place))
         return cls(folder, list(trials.values()), common, keys, own_name=own_name)
 

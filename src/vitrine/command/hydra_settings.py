@@ -1,0 +1,56 @@
+"""Overrides of Hydra's own settings: which have an effect, and what to type in place of the others."""
+
+from collections.abc import Iterator
+
+from hydra.core.override_parser.types import Override
+
+from vitrine.config.sweep import LAUNCHERS
+from vitrine.errors import Fault
+
+OUTPUT_DIRS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+
+# What to type in place of a setting that has no effect, by the beginning of its key.
+INSTEAD = {
+    "hydra.job.chdir": "the working directory is kept, so that paths stay valid; hydra.run.dir=DIR sets the run folder",
+    "hydra.job.name": "name=NAME is part of the run folder's name",
+    "hydra.job.env_set": "set environment variables before the command: NAME=VALUE python train.py ...",
+    "hydra.output_subdir": "config.yaml and the command are in every run folder",
+    "hydra.searchpath": "--config-dir=DIR adds a folder of configurations",
+    "hydra.mode": "-m runs several configurations",
+    "hydra.launcher": "launcher.workers=N and other keys of launcher set up every launcher",
+    "hydra.sweeper": "sweep.sampler, sweep.n_trials, sweep.space and other keys of sweep set up a search",
+    "hydra.callbacks": "callbacks=[default,...] turns on those of training",
+    "hydra.job_logging": "what a command prints can be redirected: ... | tee log.txt",
+    "hydra.hydra_logging": "what a command prints can be redirected: ... | tee log.txt",
+    "hydra.verbose": "debug=traceback shows where an error comes from, --info all how a configuration is composed",
+}
+LAUNCHERS_OF_PLUGINS = {
+    "joblib": "process",
+    "ray": "process",
+    "rq": "process",
+    "loky": "process",
+    "multiprocessing": "process",
+    "submitit_slurm": "slurm",
+    "submitit": "slurm",
+    "submitit_local": "local",
+}
+
+
+def hydra_faults(override: Override) -> Iterator[Fault]:
+    """Yield what is wrong with an override whose key begins with ``hydra``."""
+    key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
+    if key == "hydra/launcher":
+        if value not in LAUNCHERS:
+            near = LAUNCHERS_OF_PLUGINS.get(value)
+            problem = f"is not one of vitrine's launchers: {', '.join(LAUNCHERS)}"
+            yield Fault(key, value, problem, f"hydra/launcher={near}" if near else "")
+    elif key == "hydra/sweeper":
+        if value != "basic":
+            near = "sweep=optuna/lr_wd" if value == "optuna" else ""
+            problem = "searches are set up by the group sweep, in place of Hydra's sweepers; see conf/sweep"
+            yield Fault(key, value, problem, near)
+    elif key not in OUTPUT_DIRS:
+        dotted = key.replace("/", ".")
+        hints = [hint for setting, hint in INSTEAD.items() if f"{dotted}.".startswith(f"{setting}.")]
+        problem = hints[0] if hints else f"only {', '.join(OUTPUT_DIRS)} and hydra/launcher"
+        yield Fault(key, "", f"this setting of Hydra is not used here: {problem}")

@@ -1,0 +1,63 @@
+"""Run and sweep folders that ``hydra.run.dir``, ``hydra.sweep.dir`` and ``hydra.sweep.subdir`` ask for."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from vitrine.command.compose import Point, hydra_settings
+from vitrine.errors import ConfigError, Fault, first_line
+
+UNSET = "."  # in conf/train.yaml: vitrine names the folder
+
+
+def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
+    """Return ``points`` with the folders that the user chose for them.
+
+    Raises:
+        ConfigError: a folder cannot be used, or the setting does not apply.
+    """
+    kind, other = ("sweep", "run") if multirun else ("run", "sweep")
+    typed = {override.partition("=")[0] for override in points[0].words}
+    if ignored := sorted(key for key in typed if key.startswith(f"hydra.{other}.")):
+        hint = "hydra.sweep.dir=DIR is the folder of a sweep" if multirun else "it is for -m; use hydra.run.dir=DIR"
+        raise ConfigError([Fault(key, "", f"has no effect here: {hint}") for key in ignored])
+    composed = hydra_settings("train", points[0].words)
+    folder = _resolved(composed, f"hydra.{kind}.dir", 0, typed)
+    if folder is not None and points[0].config.resume is not None:
+        raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
+    placed = [replace(point, folder=None if folder is None else Path(folder)) for point in points]
+    key = "hydra.sweep.subdir"
+    if not multirun or _resolved(composed, key, 0, typed) is None:
+        return placed
+    if points[0].space:
+        raise ConfigError([Fault(key, "", "has no effect here: a search names the folders of its trials")])
+    names = [
+        _resolved(hydra_settings("train", point.words), key, number, typed) or "" for number, point in enumerate(points)
+    ]
+    problem = "must name one folder for each trial, without /, such as ${hydra.job.num} or seed-${seed}"
+    if unusable := [name for name in names if "/" in name or name in ("", "..")]:
+        raise ConfigError([Fault(key, unusable[0], problem)])
+    if shared := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError([Fault(key, shared[0], f"{problem}; several trials share this one")])
+    return [replace(point, subfolder=name) for point, name in zip(placed, names, strict=True)]
+
+
+def _resolved(composed: DictConfig, key: str, number: int, typed: set[str]) -> str | None:
+    """Return the value of a setting for the trial of this number; ``None`` where nobody set it."""
+    _, section, name = key.split(".")
+    raw = OmegaConf.to_container(composed.hydra[section], resolve=False)
+    assert isinstance(raw, dict)
+    if raw[name] == UNSET and key not in typed:
+        return None
+    with read_write(composed.hydra), open_dict(composed.hydra):
+        composed.hydra.job.num, composed.hydra.job.id = number, str(number)
+    HydraConfig.instance().set_config(composed)
+    try:
+        return str(OmegaConf.select(composed, key, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError([Fault(key, str(raw[name]), first_line(error))]) from None
