@@ -103,7 +103,7 @@ def test_larger_patches_of_larger_images_give_nearly_what_small_ones_gave(saved)
 def test_colour_filters_see_grey_images_as_if_they_were_coloured(saved):
     theirs = published()
     model, changes = started(saved(theirs), in_channels=1)
-    assert changes == ["filters of 3 colours added up for grey images"]
+    assert changes == ["filters of 3 colours summed for grey images"]
     grey = images(channels=1)
     torch.testing.assert_close(model(grey), theirs(grey.expand(-1, 3, -1, -1)), rtol=0, atol=1e-5)
 

@@ -1,11 +1,9 @@
 """The story of a run: from a configuration to a trained, tested and recorded model."""
 
-import hashlib
-import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,11 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
-from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose
-from vitrine.distributed.rendezvous import Ranks, recall, remember, together
+from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger, start_trackers
@@ -29,19 +26,11 @@ from vitrine.training.checkpoints import load_weights, model_weights, read_check
 from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
+from vitrine.training.lifecycle import StartUp, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
-from vitrine.training.run import (
-    Result,
-    StartUp,
-    TrainingRun,
-    deadline,
-    load_data,
-    record_origin,
-    record_resumption,
-    recorded,
-)
+from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
 from vitrine.training.throughput import PeakFlops, Throughput, flops_per_image, peak_memory, reset_peak_memory
 from vitrine.training.trainer import train
 
@@ -93,19 +82,19 @@ def fit(
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
             ranks.wait_for_all()  # nothing is written before every rank has its data
-            record = RunRecord(Path(ranks.share(lambda: _run_folder(config, folder, varies))))
-            restarted = ranks.share(lambda: (record.path / "run.json").exists())
-            if restarted and ranks.share(lambda: record.status) == "finished":
+            attempt = ranks.share(lambda: asdict(begin_attempt(config, folder, varies, time_from or began)))
+            record, status = RunRecord(Path(attempt["path"])), attempt["status"]
+            if status == "finished":
                 return Result(ranks.share(lambda: record.metrics), record.path)
-            end = deadline(config, began if time_from is None else time_from)
+            end = deadline(config, attempt["time_from"])
             run = TrainingRun(
                 config, record, hardware, began, data.placement, end, group, varies, pretrained, pruning_rule, callbacks
             )
             with recorded(record, ranks):
-                if ranks.rank == 0 and restarted:
-                    record_resumption(run)
-                elif ranks.rank == 0:
+                if ranks.rank == 0 and status == "new":
                     record_origin(run, data, inherited, facts or {})
+                elif ranks.rank == 0:
+                    record_resumption(run)
                 return carry_out(run, data, ranks)
 
 
@@ -199,29 +188,3 @@ def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, f
     if can_be_drawn(config.model):
         plots["attention"] = draw_attention(record, module, data.test or data.val, classes)
     return metrics, plots
-
-
-_fits: dict[str, int] = {}  # how often this process has begun to train each configuration
-
-
-def _run_folder(config: TrainConfig, folder: Path | None, varies: str) -> str:
-    """Create the run folder, or find that of the attempt that torchrun has restarted."""
-    request = json.dumps([to_plain(config), None if folder is None else str(folder), varies], sort_keys=True)
-    digest = hashlib.sha256(request.encode()).hexdigest()
-    _fits[digest] = number = _fits.get(digest, 0) + 1
-    key = f"run {digest} {number}"
-    earlier = recall(key)
-    if earlier is not None and (Path(earlier) / "run.json").exists():
-        return earlier
-    name = run_name(config, varies)
-    record = RunRecord.create(Path(config.paths.output_dir) / "runs", name) if folder is None else RunRecord.at(folder)
-    remember(key, str(record.path))
-    return str(record.path)
-
-
-def run_name(config: TrainConfig, varies: str) -> str:
-    """Return the part of a run folder's name that describes the run."""
-    model = config.model
-    described = f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
-    name = config.name or varies or described
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]

@@ -1,11 +1,11 @@
-"""Weights that someone has trained before: where they come from, and what is done to make them fit.
+"""Published or own pretrained weights as a starting point: read them, and resize them to the configured model.
 
-``model.pretrained=NAME`` names weights in timm's hub, as ``vit_base_patch16_224.augreg_in21k``, which takes the extra
-``pretrained``; ``model.pretrained=FILE`` is a state dict in a .safetensors, .pth, .pt or .bin file, or a
-checkpoint of vitrine. Names of parameters are timm's.
+``model.pretrained=NAME`` names weights in timm's hub, such as ``vit_base_patch16_224.augreg_in21k``; this needs the
+extra ``pretrained``. ``model.pretrained=FILE`` is a state dict in a .safetensors, .pth, .pt or .bin file, or a
+checkpoint of vitrine. Parameters have timm's names.
 
-Patches of another size are resized, positions interpolated, colour filters added up for grey images, and the head left
-new where it has other classes. All else must agree with the configuration; what doesn't is told at once.
+Patch filters and position embeddings are resized, colour filters are summed for grey images, and the head is new if the
+number of classes differs. Everything else must agree with the configuration; all differences are reported at once.
 """
 
 import math
@@ -27,7 +27,7 @@ from vitrine.models.resize import resize_weights
 from vitrine.text import did_you_mean, nearest
 from vitrine.training.checkpoints import check_weights, load_weights, model_weights, read_checkpoint
 
-# What may be other than where the weights were trained: sizes, which are made to fit, and what concerns training only.
+# Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
 SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
 NAMES = {field.name for field in fields(ViTConfig)}
 TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_path_shape"} | {
@@ -40,12 +40,12 @@ SECONDS_TO_ANSWER = 5.0
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Weights to start from, made to fit a model.
+    """Initial weights, adapted to a model.
 
     Attributes:
-        source: where they come from.
-        weights: under the model's names; without a head where that is to be a new one.
-        changes: what was done to make them fit, in words.
+        source: ``model.pretrained``.
+        weights: by the model's parameter names; without a head if that is to be a new one.
+        changes: the adaptations, for people.
     """
 
     source: str
@@ -54,11 +54,11 @@ class Pretrained:
 
     @classmethod
     def prepare(cls, config: ViTConfig) -> "Pretrained | None":
-        """Those that ``config.pretrained`` names, if it names any.
+        """Read and adapt the weights that ``config.pretrained`` names; ``None`` if it is unset.
 
         Raises:
             RunError: they can't be read or downloaded.
-            ConfigError: they are of another architecture; the settings that fit are in the message.
+            ConfigError: they belong to another architecture; the message has the settings that fit.
         """
         if config.pretrained is None:
             return None
@@ -67,7 +67,7 @@ class Pretrained:
         if stored is not None:
             facts = {name: value for name, value in stored.items() if name in ARCHITECTURE}
         elif PATCHES in weights:
-            facts = described(weights)
+            facts = infer_architecture(weights)
         else:
             problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
             raise RunError(f"model.pretrained={config.pretrained} {problem}")
@@ -80,7 +80,7 @@ class Pretrained:
         return start
 
     def copy_to(self, model: nn.Module) -> None:
-        """Set the weights of ``model``, whose head stays as it is where there is none among these.
+        """Copy the weights to ``model``, which keeps its own head if they have none.
 
         Raises:
             RunError: names or shapes differ.
@@ -88,16 +88,16 @@ class Pretrained:
         load_weights(model, self.with_head_of(model), self.source)
 
     def with_head_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """These weights, and those of the head of ``model`` where there are none among these."""
+        """Return the weights, with the head of ``model`` if they have none."""
         head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
         return head | self.weights
 
 
 def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    """What a name in timm's hub or a file holds; only tensors and plain values are read, no pickled objects.
+    """Read the weights of a name in timm's hub or of a file. Pickled objects are refused.
 
     Returns:
-        The model's configuration, where it is a checkpoint of vitrine, and the state dict.
+        The model's configuration if the file is a checkpoint of vitrine, else ``None``; and the state dict.
 
     Raises:
         RunError: there is no such name or file, or it can't be read.
@@ -117,10 +117,10 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
             return None, load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except ImportError:
-        raise RunError("reading .safetensors files takes: pip install -e '.[pretrained]'") from None
-    except Exception as error:  # what is no state dict can fail in any way
+        raise RunError("reading .safetensors files needs: pip install -e '.[pretrained]'") from None
+    except Exception as error:  # reading an arbitrary file can fail in any way
         raise RunError(f"{path} is damaged, or holds more than tensors: {first_line(error)}") from None
-    for key in ("state_dict", "model"):  # where training scripts put it
+    for key in ("state_dict", "model"):  # common keys of training scripts
         if isinstance(weights, dict) and isinstance(weights.get(key), dict):
             weights = weights[key]
     if not isinstance(weights, dict):
@@ -129,13 +129,13 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
 
 
 def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights without what wraps a model, and timm's RoPE models by the names of its VisionTransformer."""
+    """Rename weights to the model's parameter names: strip wrappers' prefixes, map timm's RoPE and layer scale."""
     renamed: dict[str, Tensor] = {}
     for name, value in weights.items():
         name = re.sub(r"^((module|model|_orig_mod)\.)+", "", name)
         name = re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
         if name == "rope.freqs":  # (2, depth, heads, D/heads/2)
-            renamed |= {f"blocks.{i}.attn.relation.frequencies": one for i, one in enumerate(value.unbind(1))}
+            renamed |= {f"blocks.{i}.attn.relation.frequencies": block for i, block in enumerate(value.unbind(1))}
         else:
             renamed[name] = value
     return renamed
@@ -150,55 +150,55 @@ def _from_hub(name: str) -> dict[str, Tensor]:
         found = None
     if found is None or found.hf_hub_id is None:
         known = timm.list_pretrained(["vit_*patch*", "deit*patch*", "flexivit*"])
-        near = next((one for one in known if one.startswith(name)), "") or nearest(name, known)
+        near = next((other for other in known if other.startswith(name)), "") or nearest(name, known)
         raise RunError(f"model.pretrained={name}: timm has no such weights{did_you_mean(near)}")
     try:
         model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": _download(found.hf_hub_id)})
-    except Exception as error:  # the hub's client raises whatever its transport does
+    except Exception as error:  # the hub's client raises errors of its transport
         hint = "without a network, name a file: model.pretrained=FILE.safetensors"
         raise RunError(f"model.pretrained={name} could not be downloaded: {first_line(error)}; {hint}") from None
     return model.state_dict()
 
 
 def _download(repository: str) -> str:
-    """Path of the weights in the hub's cache, downloaded if they are not in it yet."""
+    """Return the path of the weights in the hub's cache; download them first if needed."""
     from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
 
     file = "model.safetensors"
     cached = try_to_load_from_cache(repository, file)
     if isinstance(cached, str):
         return cached
-    get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)  # the download itself would try for a minute
+    get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)  # the download would retry for a minute
     return str(hf_hub_download(repository, file))
 
 
 def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
-    """Settings of ``config`` that are not those of the model that has the weights, which ``facts`` describe."""
+    """Return a fault for each field of ``config`` that differs from the model of the weights, given by ``facts``."""
     found = []
     for key, theirs in facts.items():
         ours, several = getattr(config, key), isinstance(theirs, tuple)
         if isinstance(ours, float) and isinstance(theirs, float) and key != "layer_scale":
             agree = math.isclose(ours, theirs, rel_tol=1e-6)
-        elif key == "layer_scale":  # its value is in the weights: only whether there is one matters
+        elif key == "layer_scale":  # the weights have its value; only its presence matters
             agree = (ours is None) == (theirs is None)
         else:
             agree = ours in theirs if several else ours == theirs
         if not agree:
-            words = [_word(one) for one in (theirs if several else (theirs,))]
-            near = "" if several else f"model.{key}={words[0]}"
-            found.append(Fault(f"model.{key}", _word(ours), f"the weights have {' or '.join(words)}", near))
+            values = [_as_override(value) for value in (theirs if several else (theirs,))]
+            near = "" if several else f"model.{key}={values[0]}"
+            found.append(Fault(f"model.{key}", _as_override(ours), f"the weights have {' or '.join(values)}", near))
     return found
 
 
-def _word(value: object) -> str:
-    """As it would be typed."""
+def _as_override(value: object) -> str:
+    """Write a value as in an override."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def described(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What names and shapes say of the model they belong to, as fields of a ``ViTConfig``.
+def infer_architecture(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Infer fields of a ``ViTConfig`` from the names and shapes of weights.
 
-    A tuple holds several values, any of which they may belong to.
+    A tuple holds alternatives that the weights don't distinguish.
     """
     dim = weights[PATCHES].shape[0]
     depth = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("blocks.")), default=-1)
@@ -235,25 +235,24 @@ def _position(weights: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> str
         return "rope_mixed"
     if "pos_conv.proj.weight" in weights:
         return "conv"
-    return ("rope", "sincos2d", "sincos1d", "alibi2d", "none")  # nothing in the weights tells them apart
+    return ("rope", "sincos2d", "sincos1d", "alibi2d", "none")  # the weights do not distinguish them
 
 
 def _fit(
     weights: dict[str, Tensor], config: ViTConfig, stored: Mapping[str, Any] | None
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights resized for ``config``, without a head of other classes; and what was done."""
+    """Return the weights adapted to ``config``, without a head of other classes, and the adaptations made."""
     weights, changes = dict(weights), []
     patches = weights.get(PATCHES)
     if patches is not None:
-        weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has none where a norm follows
+        weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has no bias before a norm
         if patches.ndim == 4 and config.in_channels == 1 and patches.shape[1] > 1:
-            changes.append(f"filters of {patches.shape[1]} colours added up for grey images")
+            changes.append(f"filters of {patches.shape[1]} colours summed for grey images")
             patches = patches.sum(dim=1, keepdim=True)
         weights[PATCHES] = patches.flatten(1) if config.patch_embed == "linear" else patches
     if config.position == "learned" and _side(weights[POSITIONS].shape[1] - config.prefix) is None:
-        weights[POSITIONS] = F.pad(
-            weights[POSITIONS], (0, 0, config.prefix, 0)
-        )  # published without the prefix's places
+        # Published without embeddings for the prefix tokens.
+        weights[POSITIONS] = F.pad(weights[POSITIONS], (0, 0, config.prefix, 0))
     old = _sizes(weights, config, patches, stored)
     if old.patch_size != config.patch_size:
         size = config.patch_size
@@ -271,9 +270,9 @@ def _fit(
 def _sizes(
     weights: Mapping[str, Tensor], config: ViTConfig, patches: Tensor | None, stored: Mapping[str, Any] | None
 ) -> ViTConfig:
-    """``config`` at the sizes that the weights are for: as stored, or as the patches and positions have them."""
+    """Return ``config`` with the image and patch size of the weights: as stored, or inferred from their shapes."""
     if stored is not None:
-        stride = stored.get("patch_stride")  # there was none once
+        stride = stored.get("patch_stride")  # older versions had no such field
         return replace(config, image_size=stored["image_size"], patch_size=stored["patch_size"], patch_stride=stride)
     patch_size = config.patch_size if patches is None or patches.ndim != 4 else patches.shape[-1]
     side = _side(weights[POSITIONS].shape[1] - config.prefix) if config.position == "learned" else config.grid
@@ -281,6 +280,6 @@ def _sizes(
 
 
 def _side(patches: int) -> int | None:
-    """Length of the side of a square grid of so many patches; ``None`` if there is no such."""
+    """Return the side of a square grid of ``patches`` patches; ``None`` if it isn't square."""
     side = math.isqrt(max(0, patches))
     return side if side * side == patches else None

@@ -17,8 +17,9 @@ from vitrine.training.callbacks import PruningRule
 from vitrine.training.checkpoints import differences, read_checkpoint
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import carry_out
+from vitrine.training.lifecycle import record_resumption, recorded
 from vitrine.training.pretrained import Pretrained
-from vitrine.training.run import Result, TrainingRun, deadline, load_data, record_resumption, recorded
+from vitrine.training.run import Result, TrainingRun, deadline, load_data
 
 CHANGEABLE = sections_where(TrainConfig, may_change_on_resume=True)
 GROUPS = {"accelerator": ("trainer.accelerator", "trainer.devices")}  # named otherwise than the keys they set

@@ -1,11 +1,11 @@
-"""A run about to be trained, and what its run.json keeps of how it began and ended."""
+"""A run about to be trained: its folder, configuration, data and deadline."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
@@ -14,14 +14,10 @@ from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
-from vitrine.distributed.rendezvous import Ranks
+from vitrine.distributed.rendezvous import Ranks, recall, remember
 from vitrine.durations import duration_seconds
-from vitrine.errors import Interrupted
-from vitrine.files import link
-from vitrine.runs import RunRecord, provenance
-from vitrine.runs.record import now
+from vitrine.runs import RunRecord
 from vitrine.training.callbacks import PruningRule
-from vitrine.training.checkpoints import Checkpoints, read_checkpoint
 from vitrine.training.pretrained import Pretrained
 
 
@@ -85,110 +81,63 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
     return data or read(Placement(**placement))
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """Where a call of ``fit`` writes, which after a restart by torchrun is where the attempt before it wrote.
+
+    Attributes:
+        path: the run folder.
+        time_from: when ``trainer.max_time`` began, as ``time.time()`` gives it: in the first attempt.
+        status: ``new``, or the status of the run to resume.
+    """
+
+    path: str
+    time_from: float
+    status: str = "new"
+
+
+_attempts: Counter[str] = Counter()  # how often this process has begun to train each configuration
+
+
+def begin_attempt(config: TrainConfig, folder: Path | None, varies: str, time_from: float) -> Attempt:
+    """Create a run folder, or find that of the attempt before a restart by ``torchrun --max-restarts``.
+
+    Args:
+        config: what to train.
+        folder: the run folder; ``None`` for one with a new name in ``runs/`` under ``paths.output_dir``.
+        varies: the overrides in which the run differs from others of its sweep.
+        time_from: when ``trainer.max_time`` began, in this attempt.
+
+    Raises:
+        RunError: the folder can't be created, or has another run.
+    """
+    request = json.dumps([to_plain(config), None if folder is None else str(folder), varies], sort_keys=True)
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    _attempts[digest] += 1
+    key = f"run {digest} {_attempts[digest]}"
+    if (earlier := recall(key)) is not None:
+        attempt = Attempt(**json.loads(earlier))
+        record = RunRecord(Path(attempt.path))
+        if (record.path / "run.json").exists():
+            # The process that wrote it may have run on another machine: it has ended all the same.
+            status = "finished" if record.status == "finished" else "interrupted"
+            return replace(attempt, status=status)
+    name = run_name(config, varies)
+    record = RunRecord.create(Path(config.paths.output_dir) / "runs", name) if folder is None else RunRecord.at(folder)
+    attempt = Attempt(str(record.path), time_from)
+    remember(key, json.dumps(asdict(attempt)))
+    return attempt
+
+
+def run_name(config: TrainConfig, varies: str) -> str:
+    """Return the part of a run folder's name that describes the run."""
+    model = config.model
+    described = f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
+    name = config.name or varies or described
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]
+
+
 def deadline(config: TrainConfig, since: float) -> float | None:
     """Return when a command that began at ``since`` must have ended (``trainer.max_time``); ``None`` for no limit."""
     limit = config.trainer.max_time
     return None if limit is None else since + duration_seconds(limit)
-
-
-@contextmanager
-def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
-    """Mark the run as running, and at the end as finished, failed, interrupted or pruned; only rank 0 writes."""
-    if ranks.rank == 0:
-        record.start()
-    try:
-        with ranks.failing_together():
-            yield
-    except BaseException as error:
-        if ranks.rank == 0:
-            if record.facts.get("status") == "finished":  # all is written; something failed after that
-                raise
-            record.end_with(error)
-        if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
-            kind = type(error) if isinstance(error, Interrupted) else Interrupted
-            raise kind(f"{kind.reason}; resume with: python train.py resume={record.path}") from None
-        raise
-
-
-def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None, facts: Mapping[str, Any]) -> None:
-    """Write what is known before training to the run folder: configuration, command, code, versions, machine, data.
-
-    Args:
-        run: the run.
-        data: its images.
-        inherited: the run whose configuration it started from, ``like=RUN``.
-        facts: further entries of run.json.
-    """
-    code, difference = provenance.code_state()
-    if difference:
-        run.record.write("code.diff", difference)
-    run.record.update(
-        **facts,
-        id=run.record.name,
-        started=now(),
-        command=provenance.command(),
-        code=code,
-        versions=provenance.versions(),
-        machine=provenance.machine(),
-        device=run.hardware.name,
-        processes=run.hardware.devices,
-        precision=run.hardware.precision,
-        attention_kernel=run.hardware.attention_kernel,
-        images=data.sizes,
-        storage=asdict(data.placement),
-        classes=data.dataset.classes,
-        validation=data.validation_hash,
-        group=run.group,
-        varies=run.varies,
-        like=inherited,
-        tags=run.config.tags,
-        pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
-    )
-    run.record.write_config(to_plain(run.config))
-
-
-def record_resumption(run: TrainingRun) -> None:
-    """Add to the run folder that the run is resumed now, with the configuration it is resumed with."""
-    record = run.record
-    if record.last.exists() and _is_best(record.last):
-        link(record.last, record.best)  # the process may have been killed just before it did this
-    times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
-    record.update(resumed=times, storage=asdict(run.placement))
-    record.write_config(to_plain(run.config))
-
-
-def _is_best(last: Path) -> bool:
-    """Whether last.ckpt was written at the end of the best epoch so far."""
-    checkpoint = read_checkpoint(last)
-    best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
-    return bool(best) and best["best_epoch"] == checkpoint["epoch"] + 1
-
-
-class StartUp:
-    """Time from the start of the command to the first training step, which metrics.csv's seconds leave out.
-
-    Args:
-        run: the run.
-        steps_done: optimiser steps done in earlier sessions.
-    """
-
-    def __init__(self, run: TrainingRun, steps_done: int) -> None:
-        self.run = run
-        self.steps_done = steps_done
-        self.seconds = time.time() - run.began
-        self.compile_seconds = 0.0
-
-    def compiled(self, what: str, seconds: float) -> None:
-        """Record what was compiled, so that a resumed run is compiled alike, and how long it took."""
-        self.compile_seconds += seconds
-        entry = {"step": self.steps_done, "seconds": round(self.seconds, 2), "compiling": round(seconds, 2)}
-        entries = [*self.run.record.facts.get("start_ups", []), entry]
-        self.run.record.update(compiled=what, start_ups=entries)
-
-    def summary(self, first_step: float | None) -> dict[str, float]:
-        """Return ``startup_seconds`` and ``compile_seconds``; ``first_step`` is when it began, by ``time.time()``."""
-        ready = self.run.began if first_step is None else first_step - self.compile_seconds
-        return {
-            "startup_seconds": round(ready - self.run.began, 2),
-            "compile_seconds": round(self.compile_seconds, 2),
-        }

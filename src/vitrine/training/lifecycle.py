@@ -1,0 +1,121 @@
+"""What run.json keeps of a run's life: how it began, each resumption, its start-up time, and how it ended."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vitrine.config.serialize import to_plain
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.distributed.rendezvous import Ranks
+from vitrine.errors import Interrupted
+from vitrine.files import link
+from vitrine.runs import RunRecord, provenance
+from vitrine.runs.record import now
+from vitrine.training.checkpoints import Checkpoints, read_checkpoint
+from vitrine.training.run import TrainingRun
+
+
+@contextmanager
+def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
+    """Mark the run as running, and at the end as finished, failed, interrupted or pruned; only rank 0 writes."""
+    if ranks.rank == 0:
+        record.start()
+    try:
+        with ranks.failing_together():
+            yield
+    except BaseException as error:
+        if ranks.rank == 0:
+            if record.facts.get("status") == "finished":  # all is written; something failed after that
+                raise
+            record.end_with(error)
+        if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
+            kind = type(error) if isinstance(error, Interrupted) else Interrupted
+            raise kind(f"{kind.reason}; resume with: python train.py resume={record.path}") from None
+        raise
+
+
+def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None, facts: Mapping[str, Any]) -> None:
+    """Write what is known before training to the run folder: configuration, command, code, versions, machine, data.
+
+    Args:
+        run: the run.
+        data: its images.
+        inherited: the run whose configuration it started from, ``like=RUN``.
+        facts: further entries of run.json.
+    """
+    code, difference = provenance.code_state()
+    if difference:
+        run.record.write("code.diff", difference)
+    run.record.update(
+        **facts,
+        id=run.record.name,
+        started=now(),
+        command=provenance.command(),
+        code=code,
+        versions=provenance.versions(),
+        machine=provenance.machine(),
+        device=run.hardware.name,
+        processes=run.hardware.devices,
+        precision=run.hardware.precision,
+        attention_kernel=run.hardware.attention_kernel,
+        images=data.sizes,
+        storage=asdict(data.placement),
+        classes=data.dataset.classes,
+        validation=data.validation_hash,
+        group=run.group,
+        varies=run.varies,
+        like=inherited,
+        tags=run.config.tags,
+        pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
+    )
+    run.record.write_config(to_plain(run.config))
+
+
+def record_resumption(run: TrainingRun) -> None:
+    """Add to the run folder that the run is resumed now, with the configuration it is resumed with."""
+    record = run.record
+    if record.last.exists() and _is_best(record.last):
+        link(record.last, record.best)  # the process may have been killed just before it did this
+    times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
+    record.update(resumed=times, storage=asdict(run.placement))
+    record.write_config(to_plain(run.config))
+
+
+def _is_best(last: Path) -> bool:
+    """Whether last.ckpt was written at the end of the best epoch so far."""
+    checkpoint = read_checkpoint(last)
+    best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
+    return bool(best) and best["best_epoch"] == checkpoint["epoch"] + 1
+
+
+class StartUp:
+    """Time from the start of the command to the first training step, which metrics.csv's seconds leave out.
+
+    Args:
+        run: the run.
+        steps_done: optimiser steps done in earlier sessions.
+    """
+
+    def __init__(self, run: TrainingRun, steps_done: int) -> None:
+        self.run = run
+        self.steps_done = steps_done
+        self.seconds = time.time() - run.began
+        self.compile_seconds = 0.0
+
+    def compiled(self, what: str, seconds: float) -> None:
+        """Record what was compiled, so that a resumed run is compiled alike, and how long it took."""
+        self.compile_seconds += seconds
+        entry = {"step": self.steps_done, "seconds": round(self.seconds, 2), "compiling": round(seconds, 2)}
+        entries = [*self.run.record.facts.get("start_ups", []), entry]
+        self.run.record.update(compiled=what, start_ups=entries)
+
+    def summary(self, first_step: float | None) -> dict[str, float]:
+        """Return ``startup_seconds`` and ``compile_seconds``; ``first_step`` is when it began, by ``time.time()``."""
+        ready = self.run.began if first_step is None else first_step - self.compile_seconds
+        return {
+            "startup_seconds": round(ready - self.run.began, 2),
+            "compile_seconds": round(self.compile_seconds, 2),
+        }
