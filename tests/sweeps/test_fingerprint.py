@@ -99,32 +99,16 @@ def test_the_source_of_outside_parts_counts(config):
     assert len(hashes | {fingerprint(config)}) == 3
 
 
-VALUES = [
-    "1e-4",
-    "-1",
-    "null",
-    "[default,ema]",
-    "a b",
-    "ä",
-    "..",
-    "$x",
-    "~x",
-    "{a: 1}",
-    "'3'",
-    "data/my.images",
-    "x,y=z",
-]
-
-
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("key", ["run", "resume", "like", "model.pretrained"])
-def test_a_trial_folder_can_be_typed_as_a_value_without_quotes(key, value):
+@pytest.mark.parametrize(
+    "value", ["1e-4", "-1", "null", "[default,ema]", "a b", "ä", "..", "$x", "~x", "{a: 1}", "'3'", "my/images", "x=y"]
+)
+def test_a_trial_folder_can_be_typed_as_a_value_without_quotes(value):
     name = trial_name({"optimizer.lr": value, "seed": "0"}, "7725e15600000000")
-    typed = f"{key}=outputs/sweeps/vit_nano_lr-seed_07a8635d@2/{name}"
-    assert OverridesParser.create().parse_override(typed).value() == typed.partition("=")[2]
-    assert shlex.split(typed) == [typed]
-    assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
-    assert not name.startswith("-")
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)
+    for key in ("run", "resume", "like", "model.pretrained"):
+        typed = f"{key}=outputs/sweeps/vit_nano_lr-seed_07a8635d@2/{name}"
+        assert OverridesParser.create().parse_override(typed).value() == typed.partition("=")[2]
+        assert shlex.split(typed) == [typed]
 
 
 def test_names_show_what_varies_and_fit_in_a_folder_name():

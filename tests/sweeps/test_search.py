@@ -57,7 +57,7 @@ def test_a_sampler_is_told_what_its_trials_reached_and_chooses_the_same_though_i
         (only,) = whole.runs(trial.number)
         assert trial.state == TrialState.COMPLETE
         assert trial.value == accuracy(only.config)
-        assert only.folder.name.startswith(only.told)
+        assert only.folder.name.startswith(f"optimizer.lr-{only.varies['optimizer.lr']}_optimizer.weight_decay-")
         assert f"{only.config.optimizer.lr!r}" == trial.user_attrs["varies"]["optimizer.lr"]
     assert set(trained(stopped).values()) == {1}
 

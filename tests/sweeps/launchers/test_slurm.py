@@ -86,7 +86,7 @@ def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
     ask("scancel", "--signal=TERM", job)  # as when the time of grace begins, or the job's time is nearly over
     until(lambda: jobs()[job] == "PENDING")
     until(lambda: jobs()[job] == "RUNNING")
-    (run,) = sweep.glob("seed=0_*/")
+    (run,) = sweep.glob("seed-0_*/")
     before = (run / "metrics.csv").stat().st_size
     until(lambda: (run / "metrics.csv").stat().st_size > before)
     ask("sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=true")
