@@ -1,7 +1,7 @@
-"""Searches whose trials are not trained: what they reach is a formula of what was chosen for them.
+"""Searches whose trials are not trained: a formula of their suggested values gives their metrics.
 
-All else is as it is: the command's words, Optuna, the study on disk, the locks and the run folders. As a program it is
-a process of such a search, to be killed or to share the search with another: python searching.py FOLDER SECONDS WORD...
+All else is real: overrides, Optuna, the study on disk, locks and run folders. As a program it is a process of such a
+search, to be killed or to share the search with another one: python searching.py FOLDER SECONDS OVERRIDE...
 """
 
 import math
@@ -12,28 +12,28 @@ from pathlib import Path
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
-from vitrine.sweeps.search import Search, folder_of
-from vitrine.sweeps.trial import OVER, Busy, held, outcome
+from vitrine.sweeps.search import Search, plan_search
+from vitrine.sweeps.trial import DONE, TrialLocked, locked, read_result
 
 TWO = ["optimizer.lr=tag(log,interval(1e-4,1e-2))", "optimizer.weight_decay=tag(log,interval(1e-3,1))"]
 
 
-def search(folder, *words):
-    """The search that these words ask for, under ``folder``."""
-    (point,) = points("train", [f"paths.output_dir={folder}", *words], multirun=True)
-    return Search(point, folder_of(point))
+def search(folder, *overrides):
+    """The search of a command with these overrides, under ``folder``."""
+    (point,) = points("train", [f"paths.output_dir={folder}", *overrides], multirun=True)
+    return Search(point, plan_search(point))
 
 
 def accuracy(config):
-    """Best at lr = 1e-3, weight decay = 0.1; a little by the seed."""
+    """Best at lr = 1e-3, weight decay = 0.1; slightly different for each seed."""
     off = abs(math.log10(config.optimizer.lr) + 3) + 0.1 * abs(math.log10(config.optimizer.weight_decay) + 1)
     return 0.9 - 0.1 * off - 0.001 * config.seed
 
 
-def train(trial, reach=accuracy, seconds=0.0):
-    """Leave the run folder that a training would."""
-    with held(trial):
-        if outcome(trial.folder).status in OVER:
+def train(trial, metrics_of=accuracy, seconds=0.0):
+    """Write the run folder of a trained trial."""
+    with locked(trial):
+        if read_result(trial.folder).status in DONE:
             return
         with (trial.folder.parent / "trained.txt").open("a") as file:
             file.write(f"{trial.folder.name}\n")
@@ -42,30 +42,31 @@ def train(trial, reach=accuracy, seconds=0.0):
         record.start()
         record.write_config(to_plain(trial.config))
         time.sleep(seconds)
-        reached = reach(trial.config)
-        if isinstance(reached, str):
-            record.end("failed", reached)
+        metrics = metrics_of(trial.config)
+        if isinstance(metrics, str):
+            record.end("failed", metrics)
             return
-        metrics = reached if isinstance(reached, dict) else {"val/acc": reached}
+        metrics = metrics if isinstance(metrics, dict) else {"val/acc": metrics}
         record.write_metrics({"val/loss": 1.0, "test/acc": 0.5, "train_seconds": 1.0} | metrics)
         record.update(parameters=1000 * trial.config.model.depth, speed={"images_per_second": 500.0})
         record.end("finished")
 
 
-def run(one, reach=accuracy, seconds=0.0, most=math.inf):
-    """Carry out what is left of a search, or ``most`` trials of it."""
-    while not one.done and most > 0:
-        if (trial := one.ask()) is None:
+def run(queue, metrics_of=accuracy, seconds=0.0, most=math.inf):
+    """Train the rest of a search, or at most ``most`` trials of it."""
+    while not queue.done and most > 0:
+        if (trial := queue.ask()) is None:
             time.sleep(0.05)
             continue
+        queue.started(trial)
         try:
-            train(trial, reach, seconds)
-        except Busy:
-            one.put_back(trial)
+            train(trial, metrics_of, seconds)
+        except TrialLocked:
+            queue.put_back(trial)
         else:
-            one.tell(trial, outcome(trial.folder))
+            queue.tell(trial, read_result(trial.folder))
             most -= 1
-    return one
+    return queue
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python train.py -m``, given once and again, killed, interrupted and given twice at a time."""
+"""``python train.py -m``: run, rerun, killed, interrupted, and run twice at the same time."""
 
 import json
 import os
@@ -120,8 +120,8 @@ def test_rerun_starts_over_beside_what_is_there(whole):
 
     assert anew.folder == known.folder.with_name(f"{known.folder.name}@2")
     assert {trial.folder.name for trial in anew.trials} <= set(before)
-    assert {came.status for came in known.outcomes()} == {"finished"}
-    assert {came.status for came in anew.outcomes()} == {"new"}
+    assert {result.status for result in known.results()} == {"finished"}
+    assert {result.status for result in anew.results()} == {"new"}
     anew.folder.mkdir()
     assert Sweep.plan(points("train", words, multirun=True)).folder == anew.folder, "the newest is meant from then on"
     anew.folder.rmdir()
@@ -163,7 +163,7 @@ def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_p
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
     _, err = running.communicate(timeout=100)
     assert running.returncode == 130
-    assert err == "vitrine: interrupted; the same command goes on with what is left\n"
+    assert err == "vitrine: interrupted; rerun the same command to continue\n"
     states = [one["status"] for one in facts(tmp_path).values()]
     assert "interrupted" in states
     assert set(states) <= {"interrupted", "finished"}
@@ -179,14 +179,14 @@ def test_ctrl_c_before_anything_is_trained_is_told_in_one_line(tmp_path):
     os.killpg(running.pid, signal.SIGINT)
     _, err = running.communicate(timeout=100)
     assert running.returncode == 130
-    assert err == "vitrine: interrupted; the same command goes on with what is left\n"
+    assert err == "vitrine: interrupted; rerun the same command to continue\n"
 
 
 def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_on(whole, tmp_path):
     words = ["seed=0,1,2", "launcher.workers=1"]
     stopped = sweep(tmp_path, *words, "trainer.max_time=1s")
     assert stopped.returncode == 75
-    assert stopped.stderr == "vitrine: trainer.max_time is over; the same command goes on with what is left\n"
+    assert stopped.stderr == "vitrine: trainer.max_time is over; rerun the same command to continue\n"
     (one,) = facts(tmp_path).values()  # no other trial was begun
     assert (one["status"], one["reason"]) == ("interrupted", "trainer.max_time is over")
 

@@ -1,62 +1,80 @@
 import pytest
 
-from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.trial import Outcome, held, outcome
+from vitrine.sweeps.queue import GridQueue
+from vitrine.sweeps.trial import TrialResult, locked, read_result
+
+
+class Listener:
+    """Keeps what it is notified of."""
+
+    def __init__(self):
+        self.started, self.ended = [], []
+
+    def trial_started(self, trial):
+        self.started.append(trial.number)
+
+    def trial_ended(self, trial, result):
+        self.ended.append((trial.number, result.status))
 
 
 @pytest.fixture
-def ended():
-    return []
+def listener():
+    return Listener()
 
 
 @pytest.fixture
-def queue_of(ended):
+def queue_of(listener):
     def make(*trials):
-        queue = Queue(trials, lambda trial: None, lambda trial, came: ended.append((trial.number, came.status)))
-        queue.ELSEWHERE_SECONDS = 0.0
+        queue = GridQueue(trials)
+        queue.subscribe(listener)
+        queue.POLL_SECONDS = 0.0
         return queue
 
     return make
 
 
-def test_trials_are_handed_out_in_order_and_told_of_once(make_trial, queue_of, ended):
+def test_trials_are_handed_out_in_order_and_reported_once(make_trial, queue_of, listener):
     trials = [make_trial(number) for number in range(3)]
     queue = queue_of(*trials)
     assert [queue.ask(), queue.ask(), queue.ask(), queue.ask()] == [*trials, None]
     assert not queue.done, "they are out"
-    assert ended == []
+    assert (listener.started, listener.ended) == ([], [])
+    queue.started(trials[0])
+    assert listener.started == [0]
     for trial in trials:
-        queue.tell(trial, Outcome("finished"))
+        queue.tell(trial, TrialResult("finished"))
     assert queue.done
-    assert ended == [(number, "finished") for number in range(3)]
+    assert listener.ended == [(number, "finished") for number in range(3)]
 
 
 @pytest.mark.parametrize(("status", "again"), [("finished", False), ("failed", False), ("interrupted", True)])
 def test_a_trial_of_another_process_is_waited_for_and_taken_up_only_if_it_is_left(
-    make_trial, left, queue_of, ended, status, again
+    make_trial, left, queue_of, listener, status, again
 ):
     trial = make_trial()
     queue = queue_of(trial)
     record = left(queue.ask(), "failed", error="before the other process took it up")
     queue.put_back(trial)
-    with held(trial):
-        assert (queue.ask(), queue.done, ended) == (None, False, [])
+    with locked(trial):
+        assert (queue.ask(), queue.done, listener.ended) == (None, False, [])
         record.end(status)
         if status == "finished":
             record.write_metrics({"val/acc": 0.5})
 
     assert (queue.ask() == trial) is again
     assert queue.done is not again
-    assert ended == ([] if again else [(0, status)])
+    assert listener.ended == ([] if again else [(0, status)])
 
 
-def test_what_a_folder_says_is_what_a_trial_has_come_to(make_trial, left):
+def test_a_result_is_read_from_the_trial_s_folder(make_trial, left):
     new, done, failed, damaged = (make_trial(number) for number in range(4))
     left(done, "finished")
     left(failed, "failed", error="out of memory")
     left(damaged, "finished").path.joinpath("run.json").write_text("{")
 
-    assert outcome(new.folder) == Outcome("new")
-    assert outcome(done.folder) == Outcome("finished", {"val/acc": 0.5, "train_seconds": 1.0}, "", 1.0)
-    assert outcome(failed.folder) == Outcome("failed", error="out of memory")
-    assert outcome(damaged.folder).status == "damaged"
+    assert read_result(new.folder) == TrialResult("new")
+    assert read_result(done.folder) == TrialResult(
+        "finished", {"val/acc": 0.5, "train_seconds": 1.0}, "", 1.0, fingerprint_version=1
+    )
+    assert read_result(failed.folder) == TrialResult("failed", error="out of memory", fingerprint_version=1)
+    assert read_result(damaged.folder).status == "damaged"

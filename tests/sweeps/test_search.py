@@ -1,4 +1,4 @@
-"""Searches: which trials are made, what Optuna is told of them, and what is found when the command is given again."""
+"""Searches: the trials they suggest, the results Optuna gets, and what a rerun of the command finds."""
 
 import json
 import math
@@ -16,8 +16,8 @@ from helpers.searching import TWO, accuracy, run, search, train
 from optuna.trial import TrialState
 
 from vitrine.errors import ConfigError, RunError
-from vitrine.sweeps.ranking import chosen, conclude, described, rows
-from vitrine.sweeps.trial import outcome
+from vitrine.sweeps.summary import best_trials, describe_search, print_search, rank_trials
+from vitrine.sweeps.trial import read_result
 
 RANDOM = [*TWO, "sweep.sampler=random"]
 
@@ -69,7 +69,7 @@ def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
     assert chosen_values(one)[:3] != chosen_values(other)
     rates = [math.log10(float(values["optimizer.lr"])) for values in chosen_values(one)]
     assert sum(abs(rate + 3) for rate in rates[-10:]) < sum(abs(rate + 3) for rate in rates[:10])
-    shares = described(one)["search"]["importance"]["val/acc"]
+    shares = describe_search(one)["search"]["importance"]["val/acc"]
     assert shares["optimizer.lr"] > 0.8
     assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
 
@@ -148,7 +148,7 @@ def test_a_trial_with_repeats_is_the_mean_over_its_seeds(tmp_path):
         assert [each.config.seed for each in runs] == [5, 6, 7]
         assert trial.value == pytest.approx(sum(accuracy(each.config) for each in runs) / 3)
     assert len(one.sweep.trials) == 6
-    (best,) = chosen(one, rows(one))
+    (best,) = best_trials(one, rank_trials(one))
     assert best.count == 3
     assert "seed" not in best.varies
 
@@ -159,19 +159,15 @@ def test_with_a_pruner_the_first_seed_says_whether_there_are_others(tmp_path):
     assert first.pruning_rule is not None
     assert one.ask() is None
     train(first)
-    one.tell(first, outcome(first.folder))
+    one.tell(first, read_result(first.folder))
     second = one.ask()
     assert (second.config.seed, second.pruning_rule) == (1, None)
 
 
 def test_launchers_are_given_several_at_once_but_not_more_than_can_be_learned_from(tmp_path):
     one = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12")
-    given = [one.ask(waits=True) for _ in range(4)]
+    given = [one.ask() for _ in range(4)]
     assert [trial is None for trial in given] == [False, False, False, True]
-    begun = []
-    one.begins = begun.append
-    one.begun(given[0])
-    assert begun == given[:1]
     other = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12", "launcher.workers=1")
     assert other.ask() is not None
     assert other.ask() is None
@@ -188,21 +184,21 @@ def test_failures_are_told_and_tried_again_unless_they_gave_no_number(tmp_path, 
 
     one = run(search(tmp_path, *words), reach)
     assert [trial.state.name for trial in one.trials()] == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
-    assert conclude(one) == 2
+    assert print_search(one) == 2
     told = capsys.readouterr()
     assert "2 of 4 trials failed" in told.err
     assert "depth=1: out of memory" in told.err
-    assert "depth=3: val/acc is not a number" in told.err
+    assert "depth=3: val/acc is NaN or infinite" in told.err
     again = run(search(tmp_path, *words), lambda config: 0.8)
-    assert conclude(again) == 1
-    assert [row.varies["depth"] for row in rows(again)] == ["1", "2", "4", "3"]
-    assert [row.state for row in rows(again)] == ["finished"] * 3 + ["failed"]
+    assert print_search(again) == 1
+    assert [row.varies["depth"] for row in rank_trials(again)] == ["1", "2", "4", "3"]
+    assert [row.state for row in rank_trials(again)] == ["finished"] * 3 + ["failed"]
     assert sorted(trained(again).values()) == [1, 1, 1, 2]
 
 
 def test_a_loss_that_is_no_number_is_a_failure_whatever_the_accuracy_is(tmp_path):
     one = run(search(tmp_path, *RANDOM, "sweep.n_trials=1"), lambda config: {"val/acc": 0.1, "val/loss": math.nan})
-    assert [(row.state, row.why) for row in rows(one)] == [("failed", "val/loss is not a number")]
+    assert [(row.state, row.why) for row in rank_trials(one)] == [("failed", "val/loss is NaN or infinite")]
 
 
 def test_what_cannot_be_combined_is_avoided_and_does_not_count(tmp_path, capsys):
@@ -216,10 +212,10 @@ def test_what_cannot_be_combined_is_avoided_and_does_not_count(tmp_path, capsys)
         assert "must divide the image size, 8" in trial.user_attrs["infeasible"]
     late = [trial for trial in one.infeasible() if trial.number >= 20]
     assert len(late) < len(one.infeasible()) / 2
-    assert len(rows(one)) == 2  # each configuration once
+    assert len(rank_trials(one)) == 2  # each configuration once
     assert sorted(trained(one).values()) == [1, 1]
-    conclude(one)
-    assert "suggestions could not be trained" in capsys.readouterr().err
+    print_search(one)
+    assert "suggestions were invalid" in capsys.readouterr().err
 
 
 def test_a_grid_is_every_combination_once_in_its_order(tmp_path):
@@ -242,14 +238,14 @@ def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
     words = ["depth=1,2,3,4,6", "sweep.sampler=grid", "sweep.metrics=[val/acc,parameters]"]
     reached = {1: 0.5, 2: 0.7, 3: 0.6, 4: 0.9, 6: 0.9}  # depth 3 has more parameters than 2, and is worse; 6 than 4
     one = run(search(tmp_path, *words), lambda config: reached[config.model.depth])
-    best = chosen(one, rows(one))
+    best = best_trials(one, rank_trials(one))
     assert [each.varies["depth"] for each in best] == ["4", "2", "1"]
     assert [each.metrics["parameters"] for each in best] == [4000, 2000, 1000]
-    assert conclude(one) == 0
+    assert print_search(one) == 0
     shown = capsys.readouterr().out
     assert "depth=2 (val/acc 0.7000, parameters 2,000; test/acc 0.5000)" in shown
     assert f"python train.py {_out(tmp_path)} depth=2" in shown
-    facts = described(one)["search"]
+    facts = describe_search(one)["search"]
     assert [each["command"] for each in facts["pareto"]] == [
         f"python train.py {_out(tmp_path)} depth={depth}" for depth in (4, 2, 1)
     ]
@@ -270,7 +266,7 @@ def test_nsga2_searches_for_such_a_front(tmp_path):
 
 def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, capsys):
     one = run(search(tmp_path, *RANDOM, "model=vit_nano", "patch=2", "sweep.n_trials=4"))
-    assert conclude(one) == 0
+    assert print_search(one) == 0
     shown = capsys.readouterr().out
     lines = [line.split() for line in shown.splitlines() if line.endswith("finished")]
     values = [float(line[2]) for line in lines]
@@ -281,7 +277,7 @@ def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, cap
     command = f"python train.py {_out(tmp_path)} {words}"
     assert command in shown
     assert shown.count("test/acc") == 1
-    facts = described(one)
+    facts = describe_search(one)
     assert facts["best"]["command"] == command
     assert facts["best"]["mean"] == pytest.approx(values[0], abs=1e-4)
     assert [row["values"]["val/acc"] for row in facts["search"]["trials"]] == pytest.approx(values, abs=1e-4)
@@ -291,7 +287,7 @@ def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, cap
 def test_losses_are_ranked_from_below(tmp_path):
     words = ["depth=1,2,3", "sweep.sampler=grid", "sweep.metrics=[val/loss]"]
     one = run(search(tmp_path, *words), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
-    assert rows(one)[0].varies == {"depth": "2"}
+    assert rank_trials(one)[0].varies == {"depth": "2"}
     assert one.study.best_trial.user_attrs["varies"] == {"depth": "2"}
 
 
@@ -299,15 +295,15 @@ def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
     words = ["sweep.name=mine", "sweep.n_trials=1"]
     run(search(tmp_path, *RANDOM, *words))
     with pytest.raises(
-        ConfigError, match=r"another search: its space .*high: 0\.01.*this one's.*high: 0\.1.*sweep\.name"
+        ConfigError, match=r"another search: its space is .*high: 0\.01.*, not .*high: 0\.1.*sweep\.name"
     ):
         search(tmp_path, "optimizer.lr=tag(log,interval(1e-4,1e-1))", TWO[1], "sweep.sampler=random", *words)
-    with pytest.raises(ConfigError, match=r"its metrics \[val/acc\], this one's \[val/loss\]"):
+    with pytest.raises(ConfigError, match=r"its metrics is \[val/acc\], not \[val/loss\]"):
         search(tmp_path, *RANDOM, *words, "sweep.metrics=[val/loss]")
     grid = tmp_path / "sweeps" / "theirs"
     grid.mkdir()
     (grid / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ConfigError, match="a sweep that is no search"):
+    with pytest.raises(ConfigError, match="a sweep that is not a search"):
         search(tmp_path, *RANDOM, "sweep.name=theirs", "sweep.n_trials=1")
 
 
@@ -324,7 +320,7 @@ def test_half_a_line_at_the_journal_s_end_is_dropped_and_a_damaged_journal_is_to
 
 
 def test_a_search_that_can_train_nothing_more_comes_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitrine.sweeps.search.IN_VAIN", 3)
+    monkeypatch.setattr("vitrine.sweeps.search.MAX_INFEASIBLE", 3)
     words = ["patch=2,7,14,16", "sweep.sampler=random", "sweep.n_trials=1000"]
     one = search(tmp_path, *words)
     run(one)

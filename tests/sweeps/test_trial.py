@@ -8,24 +8,32 @@ import pytest
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, OutOfTime
 from vitrine.runs import RunRecord
-from vitrine.sweeps import run as launch
-from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.trial import Busy, Outcome, carry_out, died, held, no_time_for_another, outcome
+from vitrine.sweeps import run as sweeps_run
+from vitrine.sweeps.queue import GridQueue
+from vitrine.sweeps.trial import (
+    TrialLocked,
+    TrialResult,
+    locked,
+    read_result,
+    record_crash,
+    run_trial,
+    time_is_short,
+)
 from vitrine.training.graceful_stop import CleanStop
 
 
 def test_a_trial_is_trained_once_and_then_only_read(make_trial):
     trial = make_trial()
-    first = carry_out(trial)
+    first = run_trial(trial)
     assert first.status == "finished"
     assert 0 < first.metrics["val/acc"] <= 1
     files = {path: path.stat().st_mtime_ns for path in trial.folder.rglob("*")}
-    assert carry_out(trial) == first
+    assert run_trial(trial) == first
     assert {path: path.stat().st_mtime_ns for path in trial.folder.rglob("*")} == files
 
 
 def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypatch):
-    whole = carry_out(make_trial(3))
+    whole = run_trial(make_trial(3))
     trial = replace(make_trial(3), folder=make_trial(3).folder.with_name("stopped"))
 
     def stop(self, trainer, module):
@@ -34,11 +42,11 @@ def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(CleanStop, "on_train_epoch_end", stop)
         with pytest.raises(Interrupted):
-            carry_out(trial)
-    assert outcome(trial.folder).status == "interrupted"
+            run_trial(trial)
+    assert read_result(trial.folder).status == "interrupted"
     assert (trial.folder / "checkpoints" / "last.ckpt").exists()
 
-    again = carry_out(trial)
+    again = run_trial(trial)
 
     for name in ("train_seconds", "images_per_second"):
         del whole.metrics[name], again.metrics[name]
@@ -49,16 +57,16 @@ def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypa
 def test_a_trial_that_cannot_go_on_starts_over(make_trial, left, capsys):
     trial = make_trial()
     left(trial, "interrupted").last.write_bytes(b"half a checkpoint")
-    assert carry_out(trial).status == "finished"
+    assert run_trial(trial).status == "finished"
     assert "starts over" in capsys.readouterr().err
 
 
 def test_a_failure_is_recorded_also_where_it_comes_before_the_run_and_is_tried_again(make_trial, small):
     broken = make_trial(data=replace(small.data, name="mnist", root="/proc/nowhere"))
-    came = carry_out(broken)
+    came = run_trial(broken)
     assert came.status == "failed"
     assert "/proc/nowhere" in came.error
-    assert carry_out(make_trial()).status == "finished", "the cause is gone"
+    assert run_trial(make_trial()).status == "finished", "the cause is gone"
 
 
 def test_a_trial_is_carried_out_by_one_process_at_a_time_and_a_dead_one_holds_nothing(make_trial):
@@ -73,22 +81,22 @@ input()
     trial.lock.parent.mkdir(parents=True)
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(Busy):
-        carry_out(trial)
+    with pytest.raises(TrialLocked):
+        run_trial(trial)
     other.kill()
     other.wait()
-    with held(trial), pytest.raises(Busy), held(trial):
+    with locked(trial), pytest.raises(TrialLocked), locked(trial):
         pass
 
 
 def test_a_process_that_died_leaves_a_failed_trial_with_the_reason(make_trial, left):
     trial = make_trial()
     left(trial, "running")
-    assert died(trial, "its process was killed by SIGKILL").error == "its process was killed by SIGKILL"
-    assert outcome(trial.folder).status == "failed"
+    assert record_crash(trial, "its process was killed by SIGKILL").error == "its process was killed by SIGKILL"
+    assert read_result(trial.folder).status == "failed"
     finished = make_trial(1)
     left(finished, "finished")
-    assert died(finished, "killed at its very end").status == "finished"
+    assert record_crash(finished, "killed at its very end").status == "finished"
 
 
 def test_no_trial_is_begun_that_the_time_left_does_not_let_come_to_its_first_step(make_trial, small, left):
@@ -96,24 +104,25 @@ def test_no_trial_is_begun_that_the_time_left_does_not_let_come_to_its_first_ste
     trials = [make_trial(seed, trainer=replace(small.trainer, max_time="10m")) for seed in range(2)]
     for trial, seconds in zip(trials, (5.0, 8.0), strict=True):
         left(trial, "finished").update(start_ups=[{"step": 0, "seconds": seconds, "compiling": 22.0}])
-    assert not no_time_for_another(trials, time.time() - 555)
-    assert no_time_for_another(trials, time.time() - 565)
-    assert not no_time_for_another(trials[:1], time.time() - 561)
-    assert not no_time_for_another([], time.time() - 700), "one may always begin"
-    assert not no_time_for_another([make_trial()], time.time() - 700), "there is no limit"
+    assert not time_is_short(trials, time.time() - 555)
+    assert time_is_short(trials, time.time() - 565)
+    assert not time_is_short(trials[:1], time.time() - 561)
+    assert not time_is_short([], time.time() - 700), "one may always begin"
+    assert not time_is_short([make_trial()], time.time() - 700), "there is no limit"
 
 
 def test_a_sweep_without_time_for_another_trial_stops_between_two(make_trial, small, monkeypatch):
     trials = [make_trial(seed, trainer=replace(small.trainer, max_time="1m")) for seed in range(3)]
-    monkeypatch.setattr(launch.provenance, "process_started_at", lambda: time.time() - 55)
-    carried_out, told = [], []
+    monkeypatch.setattr(sweeps_run.provenance, "process_started_at", lambda: time.time() - 55)
+    trained = []
 
-    def carry_out_one(trial, time_from, ranks):
-        carried_out.append(trial)
-        return Outcome("finished")
+    def train(trial, time_from, ranks):
+        trained.append(trial)
+        return TrialResult("finished")
 
-    monkeypatch.setattr(launch, "carry_out", carry_out_one)
+    monkeypatch.setattr(sweeps_run, "run_trial", train)
+    queue = GridQueue(trials)
     with pytest.raises(OutOfTime):
-        launch._one_after_the_other(Queue(trials, lambda trial: None, lambda *one: told.append(one)), Ranks())
-    assert carried_out == trials[:1]
-    assert len(told) == 1
+        sweeps_run._train_in_this_process(queue, Ranks())
+    assert trained == trials[:1]
+    assert queue.ask() == trials[1]

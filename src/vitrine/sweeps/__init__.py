@@ -1,1 +1,1 @@
-"""How many runs are made from one command. No torch here until a trial is carried out."""
+"""Sweeps and searches: many trials from one command, resumed by the same command. Imports no torch until one trains."""

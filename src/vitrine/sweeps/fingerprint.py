@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vitrine.config.keys import defaults
+from vitrine.config.keys import defaults, keys, optional_section
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import facts_of
@@ -85,6 +85,7 @@ class TrialFolders:
     def __init__(self, sweep: Path) -> None:
         self.sweep = sweep
         self._known: dict[str, Path] | None = None
+        self._owners: dict[Path, str] = {}
 
     def find(self, config: TrainConfig, varies: Mapping[str, str], name: str | None = None) -> Path:
         """Return the folder that holds the trial, or the path to create it at.
@@ -95,7 +96,7 @@ class TrialFolders:
             name: name that the user chose for a new folder; ``None`` is :func:`trial_name`.
 
         Raises:
-            RunError: the folder of this name holds another trial.
+            RunError: the folder of this name belongs to another trial.
         """
         identity = fingerprint(config)
         expected = self.sweep / (name or trial_name(varies, identity))
@@ -103,9 +104,11 @@ class TrialFolders:
             return expected
         if self._known is None:
             self._known = dict(self._fingerprints())
-        if identity not in self._known and expected in self._known.values():
-            raise RunError(f"{expected} holds another trial; each needs a hydra.sweep.subdir of its own")
-        return self._known.get(identity, expected)
+            self._owners = {folder: known for known, folder in self._known.items()}
+        folder = self._known.setdefault(identity, expected)
+        if self._owners.setdefault(folder, identity) != identity:
+            raise RunError(f"{folder} belongs to another trial; hydra.sweep.subdir must differ between trials")
+        return folder
 
     def _fingerprints(self) -> Iterator[tuple[str, Path]]:
         """Fingerprint and folder of each readable trial; finished ones last, so that they win."""
@@ -148,8 +151,9 @@ def _sections_on(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    """Default value of each key of the schema; keys that the user must give are left out."""
-    return defaults(TrainConfig)
+    """Default value of each key of the schema, and null for sections that can be off; required keys are left out."""
+    sections = {optional_section(TrainConfig, key) for key in keys(TrainConfig)} - {""}
+    return defaults(TrainConfig) | dict.fromkeys(sections)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Who stops a run of a search, in whichever process it is trained."""
+"""Early stopping of a search's runs by comparison with its other trials."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pruner:
-    """A :class:`vitrine.training.callbacks.PruningRule` that goes by the other trials of a search.
+    """Rule by which a run stops early, in whichever process it is trained (``PruningRule`` of training.callbacks).
 
     Attributes:
-        folder: of the sweep.
-        number: of the trial in the study.
-        name: of the rule, one of ``PRUNERS``.
-        metric: compared.
-        epochs: that the run has.
+        folder: folder of the search, with its study.
+        number: number of the trial in the study.
+        name: one of ``PRUNERS``.
+        metric: validation metric that is compared.
+        epochs: epochs of a run that is not stopped.
     """
 
     folder: Path
@@ -29,11 +29,11 @@ class Pruner:
     epochs: int
 
     def __call__(self, epoch: int, metrics: Mapping[str, float]) -> bool:
-        """Tell the study what the epoch has reached; gives whether others leave the run behind."""
-        from vitrine.sweeps.study import pruner, report
+        """Report an epoch's metrics to the study; return whether to stop the run."""
+        from vitrine.sweeps.study import make_pruner, report
 
         study = _study(self.folder)
-        study.pruner = pruner(self.name, self.epochs)
+        study.pruner = make_pruner(self.name, self.epochs)
         return report(study, self.number, epoch, metrics[self.metric])
 
 

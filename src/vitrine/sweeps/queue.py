@@ -1,99 +1,118 @@
-"""What is left of a sweep, handed out trial by trial to whoever carries trials out."""
+"""Queues that hand out the trials of a sweep to a launcher."""
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from vitrine.sweeps.trial import OVER, Outcome, Trial, busy, outcome
+from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result
 
 
-class Source(Protocol):
-    """Where launchers get trials from; each one that was handed out is told or put back."""
+class TrialListener(Protocol):
+    """Is notified of the trials of a sweep."""
 
-    def ask(self, *, waits: bool = False) -> Trial | None:
-        """The next trial to carry out; ``None`` where there is none now."""
+    def trial_started(self, trial: Trial) -> None:
+        """Take note that a trial was started."""
 
-    def begun(self, trial: Trial) -> None:
-        """A trial that was handed out to wait has been begun."""
-
-    def tell(self, trial: Trial, came: Outcome) -> None:
-        """Take what a trial has come to."""
-
-    def put_back(self, trial: Trial) -> None:
-        """Take back a trial that another process is at."""
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left to hand out, or handed out, or with other processes."""
+    def trial_ended(self, trial: Trial, result: TrialResult) -> None:
+        """Take the result of a trial that ended, in this process or another one."""
 
 
-class Queue:
-    """The trials of a grid that are left, in their order.
+class TrialQueue(ABC):
+    """Hands out trials until none is left.
 
-    A trial that another process is at is looked at again later: it may finish it, or leave it.
-
-    Args:
-        trials: those that are neither finished nor pruned.
-        begins: told of each trial when it is handed out.
-        ended: told of each trial with what it has come to, once.
+    A launcher calls :meth:`ask` until the queue is :attr:`done`, and :meth:`started` when it starts a trial. It then
+    gives back each trial: by :meth:`tell` with its result, or by :meth:`put_back` if another process is training it.
     """
 
-    ELSEWHERE_SECONDS = 1.0  # between two looks at what other processes do
+    POLL_SECONDS = 1.0  # between two looks at the trials of other processes
 
-    def __init__(
-        self, trials: Sequence[Trial], begins: Callable[[Trial], None], ended: Callable[[Trial, Outcome], None]
-    ) -> None:
-        self._left = deque(trials)
+    def __init__(self) -> None:
+        self._listeners: list[TrialListener] = []
+
+    def subscribe(self, listener: TrialListener) -> None:
+        """Notify ``listener`` of every trial that is started or ends from now on."""
+        self._listeners.append(listener)
+
+    @abstractmethod
+    def ask(self) -> Trial | None:
+        """Return the next trial to train, or ``None`` if there is none at present."""
+
+    def started(self, trial: Trial) -> None:
+        """Take note that a trial from :meth:`ask` was started: at once, or after it waited in a cluster's queue."""
+        for listener in self._listeners:
+            listener.trial_started(trial)
+
+    @abstractmethod
+    def tell(self, trial: Trial, result: TrialResult) -> None:
+        """Take the result of a trial from :meth:`ask`."""
+
+    @abstractmethod
+    def put_back(self, trial: Trial) -> None:
+        """Take back a trial that another process is training."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether every trial has ended, those in other processes included."""
+
+    def _notify_ended(self, trial: Trial, result: TrialResult) -> None:
+        for listener in self._listeners:
+            listener.trial_ended(trial, result)
+
+
+class GridQueue(TrialQueue):
+    """The unfinished trials of a grid, in order.
+
+    A trial that another process is training is looked at again later, since that process may leave it unfinished.
+
+    Args:
+        trials: those to train.
+    """
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        super().__init__()
+        self._waiting = deque(trials)
         self._elsewhere: deque[Trial] = deque()
-        self._begins, self._ended = begins, ended
-        self._looked = 0.0
-        self._out = 0  # handed out and not yet ended
+        self._last_look = 0.0
+        self._handed_out = 0
 
-    def ask(self, *, waits: bool = False) -> Trial | None:
-        """The next trial to carry out; ``None`` where there is none now. Every trial is then told or put back.
-
-        Where it ``waits`` for something before it is begun, :meth:`begun` says when it is.
-        """
-        if not self._left:
+    def ask(self) -> Trial | None:
+        """Return the next trial to train, or ``None`` if there is none at present."""
+        if not self._waiting:
             self._look_elsewhere()
-        if not self._left:
+        if not self._waiting:
             return None
-        trial = self._left.popleft()
-        self._out += 1
-        if not waits:
-            self.begun(trial)
-        return trial
+        self._handed_out += 1
+        return self._waiting.popleft()
 
-    def begun(self, trial: Trial) -> None:
-        """A trial that was handed out to wait has been begun."""
-        self._begins(trial)
-
-    def tell(self, trial: Trial, came: Outcome) -> None:
-        """Take what a trial that was handed out has come to."""
-        self._out -= 1
-        self._ended(trial, came)
+    def tell(self, trial: Trial, result: TrialResult) -> None:
+        """Take the result of a trial from :meth:`ask`."""
+        self._handed_out -= 1
+        self._notify_ended(trial, result)
 
     def put_back(self, trial: Trial) -> None:
-        """Another process is at it."""
-        self._out -= 1
+        """Take back a trial that another process is training."""
+        self._handed_out -= 1
         self._elsewhere.append(trial)
 
     @property
     def done(self) -> bool:
-        """Whether no trial is left, handed out, or with other processes."""
-        return not (self._left or self._elsewhere or self._out)
+        """Whether every trial has ended, those in other processes included."""
+        return not (self._waiting or self._elsewhere or self._handed_out)
 
     def _look_elsewhere(self) -> None:
-        if time.monotonic() - self._looked < self.ELSEWHERE_SECONDS:
+        """Report trials that other processes have ended; queue those that they left unfinished."""
+        if time.monotonic() - self._last_look < self.POLL_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._last_look = time.monotonic()
         for trial in list(self._elsewhere):
-            if busy(trial):
+            if is_locked(trial):
                 continue
             self._elsewhere.remove(trial)
-            known = outcome(trial.folder)
-            if known.status in (*OVER, "failed"):
-                self._ended(trial, known)
+            result = read_result(trial.folder)
+            if result.status in ENDED:
+                self._notify_ended(trial, result)
             else:
-                self._left.append(trial)
+                self._waiting.append(trial)

@@ -1,72 +1,82 @@
-"""``python train.py -m``: the trials of a sweep carried out by the launcher that was chosen."""
+"""``python train.py -m``: plan a sweep or a search, and train its trials with the chosen launcher."""
 
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from vitrine.command.compose import Point
+from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import launched
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs import provenance
 from vitrine.sweeps.launchers import process
-from vitrine.sweeps.progress import Board, show_end
-from vitrine.sweeps.queue import Queue, Source
+from vitrine.sweeps.progress import SweepProgress
+from vitrine.sweeps.queue import GridQueue, TrialQueue
+from vitrine.sweeps.summary import print_sweep
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import OVER, Busy, Trial, carry_out, follow, no_time_for_another
+from vitrine.sweeps.trial import DONE, Trial, TrialLocked, run_trial, run_trials_of_rank_0, time_is_short
+
+Launch = Callable[[TrialQueue], None]
 
 
 def run(points: Sequence[Point], launcher: str) -> int:
-    """Carry out what is left of the sweep that ``points`` make; gives how many of its trials failed.
+    """Train the unfinished trials of a sweep or search; return how many failed.
+
+    Under torchrun or srun, all ranks train each trial together, and rank 0 decides which is next.
+
+    Args:
+        points: the trials of a sweep, or the single starting point of a search.
+        launcher: ``hydra/launcher``.
 
     Raises:
-        RunError: its folder is of another version, or cannot be written.
-        ConfigError: the launcher is asked for more than there is.
-        Interrupted: a signal asked to stop; the same command goes on.
+        RunError: the sweep's folder was written by another version, or cannot be written.
+        ConfigError: the launcher needs more cores or GPUs than there are.
+        Interrupted: stopped by a signal or by trainer.max_time; the same command continues.
     """
     with together(process_group=False) as ranks:
         if ranks.rank > 0:
-            follow(ranks, provenance.process_started_at())
+            run_trials_of_rank_0(ranks, provenance.process_started_at())
             return 0
         try:
-            return _lead(points, launcher, ranks)
+            return _run_search(points[0], launcher, ranks) if points[0].space else _run_grid(points, launcher, ranks)
         finally:
             ranks.send(None)
 
 
-def _lead(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
-    """Carry out the sweep as rank 0, or alone."""
-    if points[0].space:
-        return _search(points[0], launcher, ranks)
+def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     sweep = Sweep.plan(points)
-    outcomes = sweep.outcomes()
-    left = [trial for trial, came in zip(sweep.trials, outcomes, strict=True) if came.status not in OVER]
-    carry_out_all = _carrier(launcher if left else "basic", points[0].config.launcher, sweep, ranks)
-    with Board(sweep, outcomes, live=_is_live(launcher)) as board, _to_the_end(board):
-        carry_out_all(Queue(left, board.begins, board.ended))
-    show_end(sweep, board.outcomes)
-    return sum(came.status not in OVER for came in board.outcomes)
+    results = sweep.results()
+    left = [trial for trial, result in zip(sweep.trials, results, strict=True) if result.status not in DONE]
+    configs = [trial.config for trial in left]
+    name = launcher if left else "basic"
+    launch = _prepare_launcher(name, points[0].config.launcher, configs, sweep.folder, ranks)
+    queue = GridQueue(left)
+    progress = SweepProgress(sweep, results, live=_is_live(launcher))
+    queue.subscribe(progress)
+    with progress, _recording(progress):
+        launch(queue)
+    print_sweep(sweep, progress.results)
+    return sum(result.status not in DONE for result in progress.results)
 
 
-def _search(point: Point, launcher: str, ranks: Ranks) -> int:
-    from vitrine.sweeps.ranking import conclude, described
-    from vitrine.sweeps.search import Search, folder_of
+def _run_search(point: Point, launcher: str, ranks: Ranks) -> int:
+    from vitrine.sweeps.search import Search, plan_search
+    from vitrine.sweeps.summary import describe_search, print_search
 
-    folder = folder_of(point)
-    one = Trial(0, point.config.run, {}, folder)  # what each of them needs of a machine
-    carry_out_all = _carrier(launcher, point.config.launcher, Sweep(folder, [one], [], []), ranks)
-    search = Search(point, folder)
-    sweep = replace(search.sweep, more=lambda: described(search))
-    with Board(sweep, sweep.outcomes(), live=_is_live(launcher)) as board:
-        search.begins, search.ended = board.begins, board.ended
-        with _to_the_end(board):
-            carry_out_all(search)
-    return conclude(search)
+    sweep = plan_search(point)
+    launch = _prepare_launcher(launcher, point.config.launcher, [point.config.run], sweep.folder, ranks)
+    search = Search(point, sweep)
+    progress = SweepProgress(sweep, sweep.results(), live=_is_live(launcher), describe=partial(describe_search, search))
+    search.subscribe(progress)
+    with progress, _recording(progress):
+        launch(search)
+    return print_search(search)
 
 
 def _is_live(launcher: str) -> bool:
@@ -74,49 +84,58 @@ def _is_live(launcher: str) -> bool:
 
 
 @contextmanager
-def _to_the_end(board: Board) -> Iterator[None]:
-    """Say how to go on where it is stopped, and write down what became of the trials."""
+def _recording(progress: SweepProgress) -> Iterator[None]:
+    """Record the trials' results at the end, and add to an interruption how to continue."""
     try:
         yield
-    except Interrupted as stop:
-        raise type(stop)(f"{stop.reason}; the same command goes on with what is left") from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"{Interrupted.reason}; the same command goes on with what is left") from None
+    except (Interrupted, KeyboardInterrupt) as stop:
+        kind = type(stop) if isinstance(stop, Interrupted) else Interrupted
+        raise kind(f"{kind.reason}; rerun the same command to continue") from None
     finally:
-        board.conclude()
+        progress.record_results()
 
 
-def _carrier(launcher: str, settings: LauncherConfig, sweep: Sweep, ranks: Ranks) -> Callable[[Source], None]:
-    """What carries out the trials of a queue, once it is certain that it can.
+def _prepare_launcher(
+    name: str, settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path, ranks: Ranks
+) -> Launch:
+    """Return the function that trains a queue's trials.
+
+    Args:
+        name: ``hydra/launcher``.
+        settings: ``launcher``.
+        configs: configurations of the trials, or of one that stands for all.
+        folder: the sweep's folder.
+        ranks: those that train each trial together.
 
     Raises:
-        ConfigError: it can not.
+        ConfigError: the launcher cannot train such trials here.
     """
-    if launcher == "basic":
-        return partial(_one_after_the_other, ranks=ranks)
+    if name == "basic":
+        return partial(_train_in_this_process, ranks=ranks)
     if (started := launched()) is not None:
         problem = f"{started.by} has started ranks that train each trial together"
-        raise ConfigError([Fault("hydra/launcher", launcher, problem, "hydra/launcher=basic")])
-    os.environ[provenance.COMMAND] = provenance.command()  # what the processes of trials record
-    if launcher == "process":
-        return partial(process.carry_out_all, free=process.places(settings, sweep.trials))
-    from vitrine.sweeps.launchers import slurm as cluster
+        raise ConfigError([Fault("hydra/launcher", name, problem, "hydra/launcher=basic")])
+    os.environ[provenance.COMMAND] = provenance.command()  # for the trials' run.json
+    if name == "process":
+        return partial(process.train_in_processes, slots=process.allocate_slots(settings, configs))
+    from vitrine.sweeps.launchers import slurm
 
-    return partial(cluster.carry_out_all, scheduler=cluster.scheduler(launcher, settings, sweep))
+    return partial(slurm.train_in_jobs, scheduler=slurm.make_scheduler(name, settings, configs, folder / "jobs"))
 
 
-def _one_after_the_other(queue: Source, ranks: Ranks) -> None:
-    """``hydra/launcher=basic``: in this process."""
+def _train_in_this_process(queue: TrialQueue, ranks: Ranks) -> None:
+    """Train trials sequentially: ``hydra/launcher=basic``."""
     time_from = provenance.process_started_at()
-    before: list[Trial] = []
+    trained: list[Trial] = []
     while not queue.done:
-        if no_time_for_another(before, time_from):
+        if time_is_short(trained, time_from):
             raise OutOfTime
         if (trial := queue.ask()) is None:
             time.sleep(0.2)
             continue
+        queue.started(trial)
         try:
-            queue.tell(trial, carry_out(trial, time_from=time_from, ranks=ranks))
-            before.append(trial)
-        except Busy:
+            queue.tell(trial, run_trial(trial, time_from=time_from, ranks=ranks))
+            trained.append(trial)
+        except TrialLocked:
             queue.put_back(trial)

@@ -1,17 +1,17 @@
-"""A search: Optuna says which trial is next, and every launcher carries it out.
+"""A search: Optuna suggests trials, and any launcher trains them.
 
-hydra-optuna-sweeper 1.3, the sweeper for stable Hydra, needs Optuna below 3 and hands out trials in batches to Hydra's
-launchers, without pruning, repeats, or going on with what was interrupted.
+A trial of the study is one run, or with ``sweep.repeats`` several with successive seeds. Optuna gets its result once
+its runs have ended: failed if a run failed or has a non-finite metric, pruned if the first run was stopped early, else
+the mean of each objective. A suggestion whose configuration is invalid counts as pruned, which samplers take as bad; it
+does not count towards ``sweep.n_trials``.
 
-A trial of the study is one run, or several with successive seeds. It is told to Optuna when its runs are over: as
-failed if one of them failed or gave no number, as pruned if the first one was stopped early, else with the means of
-what the search goes by. What cannot be trained at all is told as pruned before it began, which samplers take for
-worst, and does not count among ``sweep.n_trials``.
+hydra-optuna-sweeper 1.3, the sweeper for Hydra 1.3, is not used: it needs Optuna below 3, hands out trials in batches,
+and can neither prune, repeat nor resume them.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -22,260 +22,239 @@ from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from vitrine.command.compose import Point, Variants
-from vitrine.config.space import Interval
-from vitrine.config.sweep import TrainCommand, facts_of
+from vitrine.config.space import Interval, Space
+from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
-from vitrine.sweeps.study import distribution, note, open_study, sampler
+from vitrine.sweeps.queue import TrialQueue
+from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
 from vitrine.sweeps.sweep import Sweep, check_format, newest
-from vitrine.sweeps.trial import OVER, Busy, Outcome, Trial, busy, held, outcome
+from vitrine.sweeps.trial import DONE, ENDED, Trial, TrialLocked, TrialResult, is_locked, locked, read_result
 
-IN_VAIN = 200  # suggestions in a row that cannot be trained, after which a search gives up
+MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
 
 
-class Search:
-    """The trials of a search, handed out one by one as a :class:`vitrine.sweeps.queue.Queue` does.
+class Search(TrialQueue):
+    """The trials of a search, suggested one after the other.
 
-    Several processes that are given the same search share its study: each asks for trials under a lock, and none is
-    done twice. A trial that nobody is at any more is handed out again, and goes on from its checkpoint.
+    Processes that run the same command share the study: each asks for trials under a lock, and none is trained twice. A
+    trial whose process died is handed out again and resumed from its checkpoint.
 
     Args:
-        point: where it begins.
-        folder: where it lies, as :func:`folder_of` says.
+        point: where the search starts, with its space.
+        sweep: its folder, as :func:`plan_search` returns it; runs are added to its trials.
 
     Attributes:
-        sweep: the runs known so far.
-        study: what Optuna knows.
-        begins: told of each run when it is handed out.
-        ended: told of each run with what it has come to, once.
+        study: the Optuna study.
 
     Raises:
         RunError: the study cannot be read.
     """
 
-    ELSEWHERE_SECONDS = 1.0  # between two looks at what other processes do
-
-    def __init__(self, point: Point, folder: Path) -> None:
+    def __init__(self, point: Point, sweep: Sweep) -> None:
+        super().__init__()
         command: TrainCommand = point.config
-        self.command, self.settings, self.space, self.words = command, command.sweep, point.space, point.words
+        self.sweep, self.command, self.settings = sweep, command, command.sweep
+        self.space, self.overrides = point.space, point.words
+        self.n_trials = _count_trials(command.sweep, point.space)
         self._variants = Variants(point.words)
-        (folder / "locks").mkdir(parents=True, exist_ok=True)
-        self._folders = TrialFolders(folder)
-        self._lock = FileLock(folder / "locks" / "search.lock")
+        self._folders = TrialFolders(sweep.folder)
         self._runs: dict[int, list[Trial]] = {}  # of each trial of the study
         self._ready: list[Trial] = []
-        self._out: set[Path] = set()
-        self._ended: set[Path] = set()
-        self._done = False
-        self._looked = -math.inf
-        self.begins: Callable[[Trial], None] = lambda trial: None
-        self.ended: Callable[[Trial, Outcome], None] = lambda trial, came: None
-        keys = [*self.space, *(["seed"] if self.settings.repeats > 1 else [])]
-        planned = self.n_trials * self.settings.repeats
-        self.sweep = Sweep(folder, [], self.words, keys, self.settings.metrics[0], planned)
+        self._handed_out: set[Path] = set()
+        self._reported: set[Path] = set()
+        self._complete = False
+        (sweep.folder / "locks").mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(sweep.folder / "locks" / "search.lock")
         with self._lock:
-            self.study = open_study(folder, self.settings.metrics)
+            self.study = open_study(sweep.folder, self.settings.metrics)
             if "asked" not in self.study.user_attrs:
-                self.study.set_user_attr("asked", _asked(point))
-            self._learn()
-            self._try_again()
-            self._look()
-        self._looked = -math.inf
+                self.study.set_user_attr("asked", _identity(point))
+            self._load_runs()
+            self._retry_failed()
+            self._update()
+        self._last_update = -math.inf
 
     @property
-    def n_trials(self) -> int:
-        """Trials that are asked for in all."""
-        combinations = math.prod(map(len, self._values())) if self.settings.sampler == "grid" else math.inf
-        return int(min(self.settings.n_trials or math.inf, combinations))
-
-    @property
-    def at_once(self) -> float:
-        """Runs that are handed out at a time: what a sampler is to learn from has to be over before it chooses."""
+    def max_parallel(self) -> float:
+        """Runs at a time: a sampler that learns from results needs some before it suggests more."""
         learns = self.settings.sampler not in ("random", "grid")
         return self.command.launcher.workers or (max(2, self.n_trials // 4) if learns else math.inf)
 
-    def ask(self, *, waits: bool = False) -> Trial | None:
-        """The next run to carry out; ``None`` where there is none now. Every run is then told or put back.
-
-        Where it ``waits`` for something before it is begun, :meth:`begun` says when it is.
-        """
-        if len(self._out) >= self.at_once:
+    def ask(self) -> Trial | None:
+        """Return the next run to train, or ``None`` if there is none at present."""
+        if len(self._handed_out) >= self.max_parallel:
             return None
-        if not self._ready and time.monotonic() - self._looked >= self.ELSEWHERE_SECONDS:
+        if not self._ready and time.monotonic() - self._last_update >= self.POLL_SECONDS:
             with self._lock:
-                self._look()
+                self._update()
                 while not self._ready and self._suggest():
-                    self._look()
+                    self._update()
         if not self._ready:
             return None
-        trial = self._ready.pop(0)
-        self._out.add(trial.folder)
-        self._looked = -math.inf  # there may be another one at once
-        if not waits:
-            self.begun(trial)
-        return trial
+        run = self._ready.pop(0)
+        self._handed_out.add(run.folder)
+        self._last_update = -math.inf  # another one may be ready at once
+        return run
 
-    def begun(self, trial: Trial) -> None:
-        """A run that was handed out to wait has been begun."""
-        self.begins(trial)
-
-    def tell(self, trial: Trial, came: Outcome) -> None:
-        """Take what a run that was handed out has come to."""
-        self._out.discard(trial.folder)
-        self._end(trial, came)
+    def tell(self, trial: Trial, result: TrialResult) -> None:
+        """Take the result of a run from :meth:`ask`."""
+        self._handed_out.discard(trial.folder)
+        self._report(trial, result)
         with self._lock:
-            self._look()
-        self._looked = -math.inf
+            self._update()
+        self._last_update = -math.inf
 
     def put_back(self, trial: Trial) -> None:
-        """Another process is at it."""
-        self._out.discard(trial.folder)
+        """Take back a run that another process is training."""
+        self._handed_out.discard(trial.folder)
 
     @property
     def done(self) -> bool:
-        """Whether no trial is left to choose, handed out, or with other processes."""
-        return self._done and not self._out
+        """Whether every trial has ended, those in other processes included."""
+        return self._complete and not self._handed_out
 
     def trials(self) -> list[FrozenTrial]:
-        """Those of the study that count, in their order: not what cannot be trained, nor what was tried again."""
-        all_of_them = self._all()
-        again = {one.user_attrs.get("again") for one in all_of_them}
-        return [one for one in all_of_them if "folders" in one.user_attrs and one.number not in again]
+        """Trials of the study that count, in order: neither invalid ones nor those that were retried."""
+        trials = self._study_trials()
+        retried = {trial.user_attrs.get("again") for trial in trials}
+        return [trial for trial in trials if "folders" in trial.user_attrs and trial.number not in retried]
 
     def infeasible(self) -> list[FrozenTrial]:
-        """Suggestions that cannot be trained; ``user_attrs["infeasible"]`` says why."""
-        return [one for one in self._all() if "infeasible" in one.user_attrs]
+        """Suggestions with an invalid configuration; ``user_attrs["infeasible"]`` has the reason."""
+        return [trial for trial in self._study_trials() if "infeasible" in trial.user_attrs]
 
     def runs(self, number: int) -> list[Trial]:
         """The runs of a trial of the study."""
         return self._runs[number]
 
-    # All that follows is done under the lock.
+    def results(self, number: int) -> list[TrialResult]:
+        """The results of a trial's runs, from their folders."""
+        return [read_result(run.folder) for run in self._runs[number]]
 
-    def _all(self) -> list[FrozenTrial]:
+    def importance(self) -> dict[str, dict[str, float]]:
+        """Share of each objective's variance that each key explains; empty where there are too few trials."""
+        return {metric: importance(self.study, number) for number, metric in enumerate(self.settings.metrics)}
+
+    # The methods below are called with the lock held.
+
+    def _study_trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
 
-    def _look(self) -> None:
-        """Take in what has become of all trials, here and elsewhere, and find the runs that can begin."""
-        self._looked = time.monotonic()
-        self._learn()
+    def _update(self) -> None:
+        """Take in the results of all runs, in whichever process, and find the runs that can start."""
+        self._last_update = time.monotonic()
+        self._load_runs()
         self._ready = []
-        for trial in self._all():
+        for trial in self._study_trials():
             if trial.state != TrialState.RUNNING:
                 continue
-            if "folders" not in trial.user_attrs:  # whoever asked for it was killed before it was complete
+            if "folders" not in trial.user_attrs:  # its process was killed before the trial was complete
                 self.study.tell(trial.number, state=TrialState.FAIL)
-            elif not self._settled(trial.number):
+            elif not self._conclude(trial.number):
                 self._ready += self._startable(trial.number)
-        left = any(one.state == TrialState.RUNNING for one in self._all())
-        self._done = not left and (len(self.trials()) >= self.n_trials or self._given_up())
+        unfinished = any(trial.state == TrialState.RUNNING for trial in self._study_trials())
+        self._complete = not unfinished and (len(self.trials()) >= self.n_trials or self._exhausted())
 
-    def _learn(self) -> None:
-        """Make runs of what is in the study."""
-        new = [one for one in self._all() if "folders" in one.user_attrs and one.number not in self._runs]
-        seeds = self._seeds()
-        for one in new:
-            varies, configs = one.user_attrs["varies"], []
-            for seed in seeds:
+    def _load_runs(self) -> None:
+        """Create the runs of trials that the study has gained."""
+        for trial in self._study_trials():
+            if "folders" not in trial.user_attrs or trial.number in self._runs:
+                continue
+            varies, configs = trial.user_attrs["varies"], []
+            for seed in self._seeds():
                 config = self._variants.config(varies | seed)
                 if isinstance(config, ConfigError):
                     raise config
                 configs.append(config)
-            self._add(one.number, varies, configs, one.user_attrs["folders"])
+            self._add_runs(trial.number, varies, configs, trial.user_attrs["folders"])
 
     def _seeds(self) -> list[dict[str, str]]:
-        """The words in which the runs of a trial differ."""
+        """The overrides in which the runs of a trial differ."""
         count = self.settings.repeats
-        return [{"seed": str(self.command.seed + number)} for number in range(count)] if count > 1 else [{}]
+        return [{"seed": str(self.command.seed + offset)} for offset in range(count)] if count > 1 else [{}]
 
-    def _add(self, number: int, varies: dict[str, str], configs: list[TrainCommand], folders: list[str]) -> None:
+    def _add_runs(self, number: int, varies: dict[str, str], configs: list[TrainCommand], folders: list[str]) -> None:
         runs: list[Trial] = []
-        known = {one.folder: one.number for one in self.sweep.trials}
+        known = {trial.folder: trial.number for trial in self.sweep.trials}
         for config, name, seed in zip(configs, folders, self._seeds(), strict=True):
             folder = self.sweep.folder / name
-            place = known.get(folder, len(self.sweep.trials))
+            position = known.get(folder, len(self.sweep.trials))
             rule = None
             if self.settings.pruner != "none" and not runs:
                 epochs = config.trainer.max_epochs
                 rule = Pruner(self.sweep.folder, number, self.settings.pruner, self.settings.metrics[0], epochs)
-            runs.append(Trial(place, config.run, varies | seed, folder, rule))
-            self.sweep.trials[place : place + 1] = runs[-1:]
+            runs.append(Trial(position, config.run, varies | seed, folder, rule))
+            self.sweep.trials[position : position + 1] = runs[-1:]
         self._runs[number] = runs
 
     def _suggest(self) -> bool:
-        """Add a trial to the study, if there is still one to come; gives whether to look at it."""
-        if len(self.trials()) >= self.n_trials or self._given_up():
+        """Add a trial to the study, unless there are enough; return whether one was added."""
+        if len(self.trials()) >= self.n_trials or self._exhausted():
             return False
-        number = len(self._all())
+        number = len(self._study_trials())
         distributions = {key: distribution(values) for key, values in self.space.items()}
         if self.settings.sampler == "grid":
-            params = self._next_of_grid()
+            params = self._next_combination()
             self.study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributions))
         else:
-            self.study.sampler = sampler(str(self.settings.sampler), self.command.seed, number)
+            self.study.sampler = make_sampler(str(self.settings.sampler), self.command.seed, number)
             params = self.study.ask(distributions).params
-        self._complete(number, params)
+        self._configure(number, params)
         return True
 
-    def _values(self) -> list[tuple[Any, ...]]:
-        """All values of each key, for a grid."""
-        return [one.numbers if isinstance(one, Interval) else one for one in self.space.values()]
+    def _next_combination(self) -> dict[str, Any]:
+        """The first combination of a grid that was not tried yet; empty if all were."""
+        tried = [trial.params for trial in self._study_trials() if trial.user_attrs.keys() & {"folders", "infeasible"}]
+        combinations = (dict(zip(self.space, values, strict=True)) for values in product(*_grid_values(self.space)))
+        return next((combination for combination in combinations if combination not in tried), {})
 
-    def _next_of_grid(self) -> dict[str, Any]:
-        """The first combination that was not tried yet; empty where all were."""
-        tried = [one.params for one in self._all() if one.user_attrs.keys() & {"folders", "infeasible"}]
-        combinations = (dict(zip(self.space, one, strict=True)) for one in product(*self._values()))
-        return next((one for one in combinations if one not in tried), {})
-
-    def _complete(self, number: int, params: dict[str, Any]) -> None:
-        """Find the runs of a new trial, or that there can be none."""
+    def _configure(self, number: int, params: Mapping[str, Any]) -> None:
+        """Compose the runs of a new trial, or mark it as infeasible."""
         varies = {
             key: values.word(params[key]) if isinstance(values, Interval) else params[key]
             for key, values in self.space.items()
         }
-        seeds = self._seeds()
-        configs = []
-        for seed in seeds:
+        configs, folders = [], []
+        for seed in self._seeds():
             config = self._variants.config(varies | seed)
             if isinstance(config, ConfigError):
-                why = "; ".join(f"{one.key}={one.given} {one.problem}" for one in config.faults)
+                why = "; ".join(f"{fault.key}={fault.given} {fault.problem}" for fault in config.faults)
                 note(self.study, number, varies=varies, infeasible=why)
                 self.study.tell(number, state=TrialState.PRUNED)
                 return
             configs.append(config)
-        found = [self._folders.find(config.run, varies | seed) for config, seed in zip(configs, seeds, strict=True)]
-        folders = [folder.name for folder in found]
-        note(self.study, number, varies=varies, folders=folders)  # folders last: they say that the trial is complete
-        self._add(number, varies, configs, folders)
+            folders.append(self._folders.find(config.run, varies | seed).name)
+        note(self.study, number, varies=varies, folders=folders)  # folders last: with them the trial is complete
+        self._add_runs(number, varies, configs, folders)
 
-    def _given_up(self) -> bool:
-        """Whether nothing more is to be expected: a grid is at its end, or the last suggestions were all in vain."""
+    def _exhausted(self) -> bool:
+        """Whether no valid suggestion is left: all of a grid was tried, or the last suggestions were all invalid."""
         if self.settings.sampler == "grid":
-            return not self._next_of_grid()
-        last = self._all()[-IN_VAIN:]
-        return len(last) == IN_VAIN and all("infeasible" in one.user_attrs for one in last)
+            return not self._next_combination()
+        last = self._study_trials()[-MAX_INFEASIBLE:]
+        return len(last) == MAX_INFEASIBLE and all("infeasible" in trial.user_attrs for trial in last)
 
-    def _settled(self, number: int) -> bool:
-        """Tell Optuna what a trial has come to, if that can be said; gives whether it can."""
-        runs = self._runs[number]
-        came = [outcome(run.folder) for run in runs]
-        for run, one in zip(runs, came, strict=True):
-            if one.status in (*OVER, "failed") and run.folder not in self._out:
-                self._end(run, one)
-        states = [one.status for one in came]
-        if "failed" in states:
-            return self._fail(number, came[states.index("failed")].error)
-        if "pruned" in states:
+    def _conclude(self, number: int) -> bool:
+        """Give Optuna the result of a trial if its runs have ended; return whether they have."""
+        runs, results = self._runs[number], self.results(number)
+        for run, result in zip(runs, results, strict=True):
+            if result.status in ENDED and run.folder not in self._handed_out:
+                self._report(run, result)
+        statuses = [result.status for result in results]
+        if "failed" in statuses:
+            return self._fail(number, results[statuses.index("failed")].error)
+        if "pruned" in statuses:
             self.study.tell(number, state=TrialState.PRUNED)
             return True
-        if set(states) != {"finished"}:
+        if set(statuses) != {"finished"}:
             return False
         for name in dict.fromkeys([*self.settings.metrics, "val/loss"]):
-            if not all(math.isfinite(one.metrics.get(name, math.nan)) for one in came):
-                return self._fail(number, f"{name} is not a number")
-        self.study.tell(number, [fmean(one.metrics[name] for one in came) for name in self.settings.metrics])
+            if not all(math.isfinite(result.metrics.get(name, math.nan)) for result in results):
+                return self._fail(number, f"{name} is NaN or infinite")
+        self.study.tell(number, [fmean(result.metrics[name] for result in results) for name in self.settings.metrics])
         return True
 
     def _fail(self, number: int, why: str) -> bool:
@@ -283,29 +262,32 @@ class Search:
         self.study.tell(number, state=TrialState.FAIL)
         return True
 
-    def _end(self, run: Trial, came: Outcome) -> None:
-        if run.folder not in self._ended:
-            self.ended(run, came)
-        if came.status in (*OVER, "failed"):
-            self._ended.add(run.folder)
+    def _report(self, run: Trial, result: TrialResult) -> None:
+        """Notify listeners of a run's end, once."""
+        if run.folder not in self._reported:
+            self._notify_ended(run, result)
+        if result.status in ENDED:
+            self._reported.add(run.folder)
 
     def _startable(self, number: int) -> list[Trial]:
-        """Runs of a trial that nobody is at. With a pruner, the first one says whether the others are worth it."""
+        """Runs of a trial that no process is training. With a pruner, the first run decides about the others."""
         runs = self._runs[number]
-        if self.settings.pruner != "none" and outcome(runs[0].folder).status != "finished":
+        if self.settings.pruner != "none" and read_result(runs[0].folder).status != "finished":
             runs = runs[:1]
-        known = {one.folder for one in self._ready} | self._out
+        taken = {run.folder for run in self._ready} | self._handed_out
         return [
-            run for run in runs if run.folder not in known and outcome(run.folder).status not in OVER and not busy(run)
+            run
+            for run in runs
+            if run.folder not in taken and read_result(run.folder).status not in DONE and not is_locked(run)
         ]
 
-    def _try_again(self) -> None:
-        """Make new trials of those that failed for a reason that may be gone: not of those that gave no number."""
+    def _retry_failed(self) -> None:
+        """Add failed trials to the study again, except those with non-finite metrics, which would fail again."""
         for trial in self.trials():
-            failed = [run for run in self._runs[trial.number] if outcome(run.folder).status == "failed"]
-            if trial.state != TrialState.FAIL or not failed or any(map(busy, failed)):
+            failed = [run for run in self._runs[trial.number] if read_result(run.folder).status == "failed"]
+            if trial.state != TrialState.FAIL or not failed or any(map(is_locked, failed)):
                 continue
-            again = create_trial(
+            retry = create_trial(
                 state=TrialState.RUNNING,
                 params=trial.params,
                 distributions=trial.distributions,
@@ -313,53 +295,70 @@ class Search:
                 system_attrs=trial.system_attrs,
                 intermediate_values=trial.intermediate_values,
             )
-            self.study.add_trial(again)
+            self.study.add_trial(retry)
             for run in failed:
-                with suppress(Busy), held(run):
+                with suppress(TrialLocked), locked(run):
                     RunRecord(run.folder).end("interrupted")
 
 
-def folder_of(point: Point) -> Path:
-    """Where the search that begins at ``point`` lies; nothing is written.
+def plan_search(point: Point) -> Sweep:
+    """Plan the search that starts at ``point``, in the folder where the same command left it. Nothing is written.
 
     Raises:
-        ConfigError: the folder is another search's, or no search's.
-        RunError: it is of another version of vitrine.
+        ConfigError: the folder holds another search, or a sweep that is not a search.
+        RunError: the folder was written by another version of vitrine.
     """
     command: TrainCommand = point.config
-    asked = _asked(point)
-    name = command.sweep.name or sweep_name(point.words, list(point.space), command.data.name, asked)
+    settings, identity = command.sweep, _identity(point)
+    name = settings.name or sweep_name(point.words, list(point.space), command.data.name, identity)
     folder = newest(point.folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
     check_format(folder)
-    _check_owner(folder, asked)
-    return folder
+    _check_owner(folder, identity)
+    keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
+    planned = _count_trials(settings, point.space) * settings.repeats
+    return Sweep(folder, [], point.words, keys, settings.metrics[0], planned)
 
 
-def _asked(point: Point) -> dict[str, Any]:
-    """What makes a search the same search: what is fixed, where it looks and what it goes by; not how it looks."""
+def _count_trials(settings: SweepConfig, space: Space) -> int:
+    """Number of trials that a search asks for."""
+    combinations = math.prod(map(len, _grid_values(space))) if settings.sampler == "grid" else math.inf
+    return int(min(settings.n_trials or math.inf, combinations))
+
+
+def _grid_values(space: Space) -> list[tuple[Any, ...]]:
+    """All values of each key of a grid."""
+    return [values.numbers if isinstance(values, Interval) else values for values in space.values()]
+
+
+def _identity(point: Point) -> dict[str, Any]:
+    """What makes two commands the same search: fixed overrides, space and objectives; not the sampler or its budget."""
     sweep, data = point.config.sweep, point.config.data.name
     fixed = sorted(word.replace("'", "") for word in point.words if facts_of(word.partition("=")[0]).affects(data))
-    space = {key: one.plain if isinstance(one, Interval) else list(one) for key, one in sorted(point.space.items())}
+    space = {
+        key: values.plain if isinstance(values, Interval) else list(values)
+        for key, values in sorted(point.space.items())
+    }
     return {"fixed": fixed, "space": space, "metrics": sweep.metrics, "repeats": sweep.repeats}
 
 
-def _check_owner(folder: Path, asked: dict[str, Any]) -> None:
-    hint = "give this one another sweep.name"
+def _check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Raise ConfigError if ``folder`` holds another search or a sweep."""
+    hint = "set another sweep.name"
     if not (folder / "study.journal").exists():
         if (folder / "sweep.json").exists():
-            problem = f"is the name of a sweep that is no search; {hint}"
+            problem = f"is the name of a sweep that is not a search; {hint}"
             raise ConfigError([Fault("sweep.name", folder.name, problem)])
         return
-    theirs = open_study(folder, asked["metrics"]).user_attrs.get("asked", asked)
-    differs = [
-        f"its {key} {_told(theirs.get(key))}, this one's {_told(ours)}"
-        for key, ours in asked.items()
-        if theirs.get(key) != ours
+    known = open_study(folder, identity["metrics"]).user_attrs.get("asked", identity)
+    differences = [
+        f"its {name} is {_plain_text(known.get(name))}, not {_plain_text(value)}"
+        for name, value in identity.items()
+        if known.get(name) != value
     ]
-    if differs:
-        problem = f"is the name of another search: {'; '.join(differs)}; {hint}"
+    if differences:
+        problem = f"is the name of another search: {'; '.join(differences)}; {hint}"
         raise ConfigError([Fault("sweep.name", folder.name, problem)])
 
 
-def _told(value: Any) -> str:
+def _plain_text(value: Any) -> str:
     return str(value).replace("'", "")

@@ -1,7 +1,7 @@
-"""The study of a search: what Optuna knows of its trials, kept in ``study.journal`` in the sweep's folder.
+"""The Optuna study of a search, in ``study.journal`` in the sweep's folder.
 
-The journal only grows, by whole lines, under a lock that the system takes back when a process dies; so several
-processes add to it, and a killed one leaves nothing half done.
+Processes append whole lines to the journal under a lock, which the system releases when a process dies. So several
+processes can share a study, and one that is killed leaves it consistent.
 """
 
 import hashlib
@@ -24,15 +24,19 @@ from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError, first_line
 
 NAME = "search"
-TELLING = 20  # finished trials from which on they say what matters
-POPULATION = 16  # of NSGA-II: few, since each of its members is a training
+MIN_TRIALS_FOR_IMPORTANCE = 20
+POPULATION = 16  # of NSGA-II: small, since each member is a training run
 
 
 def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
-    """The study in the sweep's ``folder``; made, if it is not there and ``metrics`` says what for.
+    """Open the study in a sweep's folder.
+
+    Args:
+        folder: the sweep's folder.
+        metrics: objectives of a new study, which is created if there is none.
 
     Raises:
-        RunError: there is none, or it cannot be read.
+        RunError: the study is missing or damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder / "study.journal"
@@ -40,35 +44,36 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
     try:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
         with lock:
-            _drop_half_a_line(path)
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=cast(Any, lock)))  # Optuna's own locks outlive
+            _drop_incomplete_line(path)
+        storage = JournalStorage(
+            JournalFileBackend(str(path), lock_obj=cast(Any, lock))
+        )  # Optuna's own lock outlives its process
         if metrics is None:
             return optuna.load_study(study_name=NAME, storage=storage, sampler=RandomSampler())
         directions = [Direction.MAXIMIZE if OBJECTIVES[metric] else Direction.MINIMIZE for metric in metrics]
         return optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read {path}: {first_line(error)}; rerun=true starts over beside it") from None
+        raise RunError(f"cannot read {path}: {first_line(error)}; rerun=true starts over in a new folder") from None
 
 
 def distribution(values: Values) -> BaseDistribution:
-    """What a key or group of a space may be, as Optuna puts it."""
+    """Optuna's distribution for the values of a key or config group."""
     if not isinstance(values, Interval):
         return CategoricalDistribution(values)
-    high = values.numbers[-1] if values.step else values.high  # of the last step that is whole
+    high = values.numbers[-1] if values.step else values.high  # the last value of the grid
     if values.whole:
         return IntDistribution(int(values.low), int(high), log=values.log, step=int(values.step or 1))
     return FloatDistribution(values.low, high, log=values.log, step=values.step)
 
 
-def sampler(name: str, *seeds: int) -> BaseSampler:
-    """A sampler that knows nothing but the study and ``seeds``.
+def make_sampler(name: str, *seeds: int) -> BaseSampler:
+    """Make a sampler whose suggestion depends on the study and ``seeds`` alone.
 
-    One is made for each trial, with the trial's number among its seeds: so what it chooses does not depend on how often
-    the search was stopped before.
+    Each trial gets its own, with the trial's number among the seeds: an interruption does not change what is suggested.
     """
     seed = int.from_bytes(hashlib.sha256(",".join(map(str, seeds)).encode()).digest()[:4], "little")
     if name == "tpe":
-        return TPESampler(seed=seed, constant_liar=True)  # trials that run count as bad: their neighbours wait
+        return TPESampler(seed=seed, constant_liar=True)  # avoids the neighbours of running trials
     if name == "cmaes":
         return CmaEsSampler(seed=seed, warn_independent_sampling=False)
     if name == "nsga2":
@@ -76,12 +81,12 @@ def sampler(name: str, *seeds: int) -> BaseSampler:
     return RandomSampler(seed=seed)
 
 
-def pruner(name: str, epochs: int) -> BasePruner:
-    """A pruner of runs of so many epochs.
+def make_pruner(name: str, epochs: int) -> BasePruner:
+    """Make a pruner for runs of ``epochs`` epochs.
 
-    ``median`` stops a run whose best epoch so far is worse than the median of five or more others at that epoch, and
-    looks at none in its first quarter, which says little yet. ``successive_halving`` (arXiv:1810.05934) keeps the best
-    quarter at 1/16 of the epochs, and of these the best quarter at 1/4.
+    ``median`` stops a run whose best value so far is worse than the median of at least five other runs at the same
+    epoch, but never in the first quarter of the epochs. ``successive_halving`` (arXiv:1810.05934) keeps the best
+    quarter of the runs at 1/16 of the epochs, and the best quarter of these at 1/4.
     """
     if name == "median":
         return MedianPruner(n_startup_trials=5, n_warmup_steps=epochs // 4)
@@ -91,31 +96,31 @@ def pruner(name: str, epochs: int) -> BasePruner:
 
 
 def report(study: optuna.Study, number: int, epoch: int, value: float) -> bool:
-    """Tell what a trial has reached after an epoch, from whichever process trains it; gives whether to stop it."""
+    """Report a trial's value after an epoch; return whether to prune the trial."""
     known = study.get_trials(deepcopy=False)[number]
-    if known.state.is_finished():  # another of its runs has failed
+    if known.state.is_finished():  # another run of the trial failed
         return False
     trial = Trial(study, known._trial_id)
-    if epoch not in known.intermediate_values:  # else it was trained so far before
+    if epoch not in known.intermediate_values:  # a resumed run repeats epochs
         trial.report(value, epoch)
     return trial.should_prune()
 
 
 def note(study: optuna.Study, number: int, **facts: Any) -> None:
-    """Keep facts of a trial in the study, one after the other."""
+    """Store user attributes of a trial, in the given order."""
     trial = Trial(study, study.get_trials(deepcopy=False)[number]._trial_id)
     for name, value in facts.items():
         trial.set_user_attr(name, value)
 
 
 def importance(study: optuna.Study, objective: int) -> dict[str, float]:
-    """How much of an objective's variance each key explains, in shares of 1: fANOVA (Hutter et al., ICML 2014).
+    """Share of an objective's variance that each key explains, in [0, 1]: fANOVA (Hutter et al., ICML 2014).
 
-    Empty where there is too little to say: fewer than ``TELLING`` trials, one key, or values that are all the same.
+    Empty with fewer than ``MIN_TRIALS_FOR_IMPORTANCE`` finished trials, a single key, or equal values throughout.
     """
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.values is not None]
     values = {trial.values[objective] for trial in done}
-    if len(done) < TELLING or len(values) < 2 or len(done[0].params) < 2:
+    if len(done) < MIN_TRIALS_FOR_IMPORTANCE or len(values) < 2 or len(done[0].params) < 2:
         return {}
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # imports scikit-learn
 
@@ -124,8 +129,8 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
     return {key: round(float(share), 4) for key, share in shares.items()}
 
 
-def _drop_half_a_line(path: Path) -> None:
-    """What a full disk or a power cut has left at the journal's end."""
+def _drop_incomplete_line(path: Path) -> None:
+    """Remove an incomplete last line, as a full disk or a power cut leaves it."""
     if not path.exists():
         return
     with path.open("rb+") as file:

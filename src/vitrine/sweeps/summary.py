@@ -1,97 +1,331 @@
-"""What sweeps have come to, from their trials' folders, while they run or after."""
+"""Summaries of sweeps and searches: tables for people, and a search's entries in sweep.json."""
 
+import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.sweeps.sweep import METRIC, Best, best_of, read
-from vitrine.sweeps.trial import Outcome, outcome
-from vitrine.text import did_you_mean, nearest
+from vitrine.runs.provenance import program
+from vitrine.sweeps.progress import COLOURS, format_value, trial_table, varying_cells
+from vitrine.sweeps.sweep import (
+    METRIC,
+    BestConfiguration,
+    Sweep,
+    best_configuration,
+    by_configuration,
+    mean_metrics,
+    mixed_versions,
+    read_sweep,
+)
+from vitrine.sweeps.trial import TrialResult, read_result
+from vitrine.text import did_you_mean, nearest, plural
+
+if TYPE_CHECKING:
+    from vitrine.sweeps.search import Search
+
+STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "unfinished"}  # Optuna's and ours
 
 
 @dataclass(frozen=True)
-class Overview:
-    """One sweep.
+class SweepSummary:
+    """State of a sweep on disk.
 
     Attributes:
-        folder: of the sweep.
-        keys: that vary.
-        common: overrides that all its trials share.
-        varies: what distinguishes each trial that was ever asked for.
-        outcomes: what each has come to.
-        metric: that chooses among them.
-        left: how long the rest takes, if as many trials run at a time as do now; ``None`` where that is not known.
-        problem: why the sweep cannot be read, all else being empty then.
+        folder: folder of the sweep.
+        keys: keys or groups that vary.
+        common: overrides that all trials share.
+        varies: varying overrides of each trial that was ever asked for.
+        results: result of each trial.
+        metric: selects the best configuration.
+        time_left: time for the rest, with as many trials at a time as now; ``None`` if unknown.
+        problem: why the sweep cannot be read; then all else is empty.
     """
 
     folder: Path
     keys: list[str]
     common: list[str]
     varies: list[dict[str, str]]
-    outcomes: list[Outcome]
+    results: list[TrialResult]
     metric: str = METRIC
-    left: timedelta | None = None
+    time_left: timedelta | None = None
     problem: str = ""
 
     @classmethod
-    def of(cls, folder: Path) -> "Overview":
-        """The sweep in ``folder``."""
+    def read(cls, folder: Path) -> "SweepSummary":
+        """Read the sweep in ``folder``."""
         try:
-            known = read(folder)
-            folders = [folder / one["folder"] for one in known["trials"]]
-            varies = [dict(one["varies"]) for one in known["trials"]]
+            known = read_sweep(folder)
+            folders = [folder / trial["folder"] for trial in known["trials"]]
+            varies = [dict(trial["varies"]) for trial in known["trials"]]
             keys, common = list(known["keys"]), list(known["common"])
         except (RunError, KeyError, TypeError) as error:
             return cls(folder, [], [], [], [], problem=str(error))
-        outcomes = [outcome(one) for one in folders]
-        return cls(folder, keys, common, varies, outcomes, known["metric"], _left(folders, outcomes))
+        results = [read_result(path) for path in folders]
+        return cls(folder, keys, common, varies, results, known["metric"], _time_left(folders, results))
 
     @property
     def counts(self) -> Counter[str]:
-        """Trials by status."""
-        return Counter(one.status for one in self.outcomes)
+        """Number of trials with each status."""
+        return Counter(result.status for result in self.results)
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> BestConfiguration | None:
         """The best configuration so far."""
-        return best_of(self.varies, self.outcomes, self.metric)
+        return best_configuration(self.varies, self.results, self.metric)
 
 
-def find(root: Path, name: str | None = None) -> list[Overview]:
-    """The sweeps under ``root``, the newest last; or the one that is called ``name``, or lies there.
+def find_sweeps(root: Path, name: str | None = None) -> list[SweepSummary]:
+    """Read the sweeps under ``root``, the newest last; or only the one with this name or path.
 
     Raises:
         RunError: there is none.
     """
-    folders = sorted((path.parent for path in root.glob("*/sweep.json")), key=lambda one: one.stat().st_mtime)
+    folders = sorted((path.parent for path in root.glob("*/sweep.json")), key=lambda folder: folder.stat().st_mtime)
     if name is not None:
         chosen = Path(name) if (Path(name) / "sweep.json").exists() else root / name
         if not (chosen / "sweep.json").exists():
-            hint = did_you_mean(nearest(name, [one.name for one in folders]))
+            hint = did_you_mean(nearest(name, [folder.name for folder in folders]))
             raise RunError(f"there is no sweep called {name} in {root}{hint}")
         folders = [chosen]
     if not folders:
-        raise RunError(f"there are no sweeps in {root}; python train.py -m patch=2,4 seed=0,1,2 makes one")
-    return [Overview.of(folder) for folder in folders]
+        raise RunError(f"there are no sweeps in {root}; start one: {program('train')} -m patch=2,4 seed=0,1,2")
+    return [SweepSummary.read(folder) for folder in folders]
 
 
-def _left(folders: list[Path], outcomes: list[Outcome]) -> timedelta | None:
-    """Trials take as long as those that are finished, and go on as many at a time as now."""
-    took = [one.seconds for one in outcomes if one.status == "finished" and one.seconds]
-    running = [folder for folder, one in zip(folders, outcomes, strict=True) if one.status == "running"]
-    if not took or not running:
+def print_overview(sweeps: Sequence[SweepSummary]) -> None:
+    """Print a line for each sweep; unreadable sweeps go to stderr."""
+    statuses = ("finished", "pruned", "running", "failed")
+    table = _folding_table("sweep", "trials", *statuses, "left", "best", "with", "time left")
+    for sweep in sweeps:
+        numbers = [sweep.counts[status] for status in statuses]
+        best = sweep.best
+        value = f"{sweep.metric} {format_value(best.mean)}" if best else ""
+        row = [len(sweep.results), *numbers, len(sweep.results) - sum(numbers), value, best.label if best else ""]
+        table.add_row(*(escape(str(cell)) for cell in (sweep.folder.name, *row, sweep.time_left or "")))
+    print_table(table)
+    for sweep in sweeps:
+        _warn(sweep.problem)
+
+
+def print_trials(sweep: SweepSummary) -> None:
+    """Print each trial of a sweep, and the command of the best configuration.
+
+    Raises:
+        RunError: the sweep cannot be read.
+    """
+    if sweep.problem:
+        raise RunError(sweep.problem)
+    table = _folding_table(*sweep.keys, sweep.metric, "seconds", "status")
+    for varies, result in zip(sweep.varies, sweep.results, strict=True):
+        value = format_value(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
+        status = f"{result.status}: {result.error}" if result.error else result.status
+        table.add_row(*varying_cells(sweep.keys, varies), value, _seconds(result.seconds), escape(status))
+    print_table(table)
+    if best := sweep.best:
+        print(f"\nbest on validation: {_describe_best(best, [sweep.metric])}\n  {best.command(sweep.common)}")
+    if sweep.time_left is not None:
+        print(f"time left: {sweep.time_left}")
+    _warn(mixed_versions(by_configuration(sweep.varies, sweep.results).values()))
+
+
+def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
+    """Print all trials of a grid and the command of the best configuration; failures go to stderr."""
+    table = trial_table(sweep.keys, [METRIC, "seconds"], ["status"])
+    for trial, result in zip(sweep.trials, results, strict=True):
+        value = f"{result.metrics[METRIC]:.4f}" if METRIC in result.metrics else ""
+        status = Text(result.status, COLOURS.get(result.status, ""))
+        table.add_row(*varying_cells(sweep.keys, trial.varies), value, _seconds(result.seconds), status)
+    print()
+    print_table(table)
+    if best := sweep.best(results):
+        print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.common)}")
+    _print_location(sweep)
+    _warn(mixed_versions(by_configuration([trial.varies for trial in sweep.trials], results).values()))
+    failed = [(trial, result) for trial, result in zip(sweep.trials, results, strict=True) if result.status == "failed"]
+    if failed:
+        head = f"vitrine: {len(failed)} of {len(results)} trials failed; rerun the same command to retry them:"
+        lines = [f"  {trial.label or trial.folder.name}: {result.error}" for trial, result in failed]
+        print("\n".join([head, *lines]), file=sys.stderr)
+
+
+def print_table(table: Table) -> None:
+    """Print a table, fitted to the terminal's width; in files and pipes lines are never broken."""
+    console = Console()
+    (console if console.is_terminal else Console(width=10_000)).print(table)
+
+
+@dataclass(frozen=True)
+class RankedTrial:
+    """A trial of a search; an entry of sweep.json.
+
+    Attributes:
+        number: number in the study.
+        varies: values that were suggested.
+        state: ``finished``, ``pruned``, ``failed`` or ``unfinished``.
+        values: objectives, means over its runs; empty unless finished.
+        why: reason of a failure or of pruning.
+        folders: names of its run folders.
+        seconds: training time over all its runs.
+    """
+
+    number: int
+    varies: dict[str, str]
+    state: str
+    values: dict[str, float]
+    why: str
+    folders: list[str]
+    seconds: float
+
+
+def rank_trials(search: "Search") -> list[RankedTrial]:
+    """All trials of a search, each configuration once: finished ones first, the best at the top."""
+    found: dict[tuple[str, ...], RankedTrial] = {}
+    for trial in search.trials():
+        results = search.results(trial.number)
+        ranked = RankedTrial(
+            number=trial.number,
+            varies=trial.user_attrs["varies"],
+            state=STATES[trial.state.name],
+            values=dict(zip(search.settings.metrics, trial.values or [], strict=False)),
+            why=trial.user_attrs.get("why") or next((result.error for result in results if result.error), ""),
+            folders=trial.user_attrs["folders"],
+            seconds=sum(result.seconds for result in results),
+        )
+        found.setdefault(tuple(ranked.folders), ranked)
+    order = list(STATES.values())
+    metric = search.settings.metrics[0]
+    sign = -1 if OBJECTIVES[metric] else 1
+    return sorted(found.values(), key=lambda trial: (order.index(trial.state), sign * trial.values.get(metric, 0.0)))
+
+
+def best_trials(search: "Search", ranked: Sequence[RankedTrial]) -> list[BestConfiguration]:
+    """The best trial; with several objectives, the Pareto front."""
+    best = [trial for trial in ranked if trial.state == "finished"]
+    if len(search.settings.metrics) == 1:
+        best = best[:1]
+    else:
+        front = {trial.number for trial in search.study.best_trials}
+        best = [trial for trial in best if trial.number in front]
+    found = []
+    for trial in best:
+        metrics = [result.metrics for result in search.results(trial.number)]
+        mean = trial.values[search.settings.metrics[0]]
+        found.append(BestConfiguration(trial.varies, mean, mean_metrics(metrics), len(metrics)))
+    return found
+
+
+def describe_search(search: "Search") -> dict[str, Any]:
+    """Entries of sweep.json for a search; the importance of keys only once it is done."""
+    ranked = rank_trials(search)
+    best = [asdict(trial) | {"command": trial.command(search.overrides)} for trial in best_trials(search, ranked)]
+    settings = search.settings
+    return {
+        "best": best[0] if best else None,
+        "search": {
+            "sampler": settings.sampler,
+            "pruner": settings.pruner,
+            "n_trials": search.n_trials,
+            "repeats": settings.repeats,
+            "metrics": settings.metrics,
+            "space": search.study.user_attrs["asked"]["space"],
+            "trials": [asdict(trial) for trial in ranked],
+            "infeasible": [trial.user_attrs for trial in search.infeasible()],
+            "pareto": best if len(settings.metrics) > 1 else None,
+            "importance": search.importance() if search.done else None,
+        },
+    }
+
+
+def print_search(search: "Search") -> int:
+    """Print all trials of a search, the importance of keys and the best trials; return how many trials failed."""
+    metrics, ranked = search.settings.metrics, rank_trials(search)
+    table = trial_table(list(search.space), [*metrics, "seconds"], ["status"])
+    for trial in ranked:
+        values = [format_value(trial.values[metric]) if metric in trial.values else "" for metric in metrics]
+        shown = f"{trial.state} {trial.why.partition(',')[0]}" if trial.state == "pruned" else trial.state
+        status = Text(shown, COLOURS.get(trial.state, ""))
+        table.add_row(*varying_cells(list(search.space), trial.varies), *values, _seconds(trial.seconds), status)
+    print()
+    print_table(table)
+    for metric, shares in search.importance().items():
+        if shares:
+            print(f"\nimportance for {metric}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()))
+    if best := best_trials(search, ranked):
+        print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
+    for configuration in best:
+        print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
+    _print_location(search.sweep)
+    _warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
+    return _print_search_failures(search, ranked)
+
+
+def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> int:
+    failed = [trial for trial in ranked if trial.state == "failed"]
+    if failed:
+        lines = [f"  {','.join(f'{key}={value}' for key, value in t.varies.items())}: {t.why}" for t in failed]
+        print("\n".join([f"vitrine: {len(failed)} of {len(ranked)} trials failed:", *lines]), file=sys.stderr)
+    if infeasible := search.infeasible():
+        last = infeasible[-1].user_attrs["infeasible"]
+        are = plural(len(infeasible), "suggestion was", "suggestions were")
+        print(f"vitrine: {are} invalid and skipped; the last one: {last}", file=sys.stderr)
+    return len(failed)
+
+
+def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
+    """``patch=2 (val/acc 0.9800; test/acc 0.9700, mean of 3 seeds)``."""
+    seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
+    values = ", ".join(f"{name} {format_value(best.metrics[name])}" for name in metrics)
+    test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
+    return f"{best.label or 'the only configuration'} ({values}{test}{seeds})"
+
+
+def _print_location(sweep: Sweep) -> None:
+    print(f"\nsweep folder  {sweep.folder}\ncompare       {program('compare')} {sweep.folder}", flush=True)
+
+
+def _folding_table(*names: str) -> Table:
+    """An empty table whose long cells are folded, never cut."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _warn(message: str) -> None:
+    if message:
+        print(f"vitrine: {message}", file=sys.stderr)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds else ""
+
+
+def _time_left(folders: list[Path], results: list[TrialResult]) -> timedelta | None:
+    """Time for the unfinished trials at the mean duration of the finished ones."""
+    durations = [result.seconds for result in results if result.status == "finished" and result.seconds]
+    running = [folder for folder, result in zip(folders, results, strict=True) if result.status == "running"]
+    if not durations or not running:
         return None
-    each = fmean(took)
-    waiting = sum(one.status in ("new", "interrupted", "damaged") for one in outcomes)
-    rest = sum(max(0.0, each - _age(folder)) for folder in running)
-    return timedelta(seconds=round((waiting * each + rest) / len(running)))
+    mean = fmean(durations)
+    waiting = sum(result.status in ("new", "interrupted", "damaged") for result in results)
+    rest = sum(max(0.0, mean - _running_seconds(folder)) for folder in running)
+    return timedelta(seconds=round((waiting * mean + rest) / len(running)))
 
 
-def _age(folder: Path) -> float:
+def _running_seconds(folder: Path) -> float:
+    """Seconds since a running trial was started or resumed."""
     facts = RunRecord(folder).facts
     began = facts["resumed"][-1]["at"] if facts.get("resumed") else facts.get("started")
     if began is None:

@@ -1,14 +1,14 @@
-"""A sweep: a folder of trials that the same command finds again.
+"""A sweep: a folder of trials, found again by the same command.
 
 ::
 
     outputs/sweeps/vit_nano_patch-seed_1f0c2b9a/
-        sweep.json                       the command, and what became of each trial, rewritten as they end
-        locks/                           who is at which trial; can be deleted when nothing runs
-        patch-2_seed-0_8c6f2d1e/         a run folder (runs/record.py)
+        sweep.json                   the command and each trial's result, rewritten as trials end
+        locks/                       held by the processes that train; can be deleted when none runs
+        patch-2_seed-0_8c6f2d1e/     a run folder (runs/record.py)
         patch-2_seed-1_...
 
-The trials' folders are the truth: sweep.json is made from them.
+sweep.json is derived from the trials' folders and can be deleted.
 """
 
 import json
@@ -16,7 +16,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,25 +30,27 @@ from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
-from vitrine.sweeps.trial import Outcome, Trial, outcome
+from vitrine.sweeps.trial import Trial, TrialResult, read_result
+from vitrine.text import listed
 
-FORMAT = 1  # of sweep.json and of the folders' names
-METRIC = "val/acc"  # chooses among trials, as it chooses epochs
+FORMAT = 1  # of sweep.json
+METRIC = "val/acc"  # selects the best configuration of a grid
+
+Group = tuple[tuple[str, str], ...]  # varying overrides without the seed
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trials of one command.
+    """The trials of one command.
 
     Attributes:
-        folder: of all trials.
-        trials: that the command asks for, in its order.
-        common: the overrides that all of them share.
-        keys: that vary.
-        metric: that chooses among them.
-        planned: trials that there will be, where more are made while it runs.
-        more: what else is to stand in sweep.json.
-        own_name: what its folder is called, or would be without sweep.name.
+        folder: holds all trials.
+        trials: those that the command asks for, in order; a search appends to them.
+        common: overrides that all trials share.
+        keys: keys or groups that vary.
+        metric: selects the best configuration.
+        planned: number of trials of a search.
+        own_name: name of the folder without ``sweep.name``.
     """
 
     folder: Path
@@ -57,24 +59,24 @@ class Sweep:
     keys: list[str]
     metric: str = METRIC
     planned: int = 0
-    more: Callable[[], dict[str, Any]] = dict
     own_name: str = ""
 
     @property
     def total(self) -> int:
-        """Trials there are or will be."""
+        """Number of trials, those to come included."""
         return max(self.planned, len(self.trials))
 
     @classmethod
     def plan(cls, points: Sequence[Point]) -> "Sweep":
-        """The sweep that ``points`` make, found again if there is one; nothing is written.
+        """Plan the sweep over ``points``, in the folder where the same command left it. Nothing is written.
 
         Raises:
-            RunError: its folder is of another version of vitrine.
+            RunError: the folder holds another sweep or was written by another version of vitrine, or
+            hydra.sweep.subdir names one folder for two trials.
         """
         command: TrainCommand = points[0].config
         keys = list(points[0].varies)
-        common = [word for word in points[0].words if word.partition("=")[0] not in keys]
+        common = [override for override in points[0].words if override.partition("=")[0] not in keys]
         own_name = sweep_name(common, keys, command.data.name)
         default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
         folder = newest(points[0].folder or default, command.rerun)
@@ -83,62 +85,63 @@ class Sweep:
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         for point in points:
             config = point.config.run
-            place = folders.find(config, point.varies, point.subfolder)
-            trials.setdefault(place, Trial(len(trials), config, point.varies, place))
+            path = folders.find(config, point.varies, point.subfolder)
+            trials.setdefault(path, Trial(len(trials), config, point.varies, path))
         return cls(folder, list(trials.values()), common, keys, own_name=own_name)
 
-    def outcomes(self) -> list[Outcome]:
-        """What each trial has come to so far."""
-        return [outcome(trial.folder) for trial in self.trials]
+    def results(self) -> list[TrialResult]:
+        """Read the result of each trial from its folder."""
+        return [read_result(trial.folder) for trial in self.trials]
 
-    def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Write sweep.json."""
-        best = self.best(outcomes)
+    def best(self, results: Sequence[TrialResult]) -> "BestConfiguration | None":
+        """The best configuration so far; ``results`` are in the order of the trials."""
+        return best_configuration([trial.varies for trial in self.trials], results, self.metric)
+
+    def write(self, results: Sequence[TrialResult], extra: Mapping[str, Any]) -> None:
+        """Write sweep.json, with ``extra`` entries.
+
+        Trials that earlier commands asked for stay in it, unless one of this command's replaces them: the same varying
+        overrides have another fingerprint when a default has changed.
+        """
         described = {
-            trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(came)}
-            for trial, came in zip(self.trials, outcomes, strict=True)
+            trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(result)}
+            for trial, result in zip(self.trials, results, strict=True)
         }
-        varies = [trial.varies for trial in self.trials]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "locks").mkdir(exist_ok=True)
+        asked = {tuple(sorted(trial.varies.items())) for trial in self.trials}
+        best = self.best(results)
+        (self.folder / "locks").mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / "locks" / "sweep.lock"):
-            before = read(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
-            for one in before:  # trials of values that were asked for earlier; not those of an older version's defaults
-                place = self.folder / one["folder"]
-                if place.exists() and one["varies"] not in varies:
-                    described.setdefault(one["folder"], {**one, **asdict(outcome(place))})
-            self._write(described, best)
-
-    def _write(self, described: Mapping[str, Any], best: "Best | None") -> None:
-        values = {
-            "format": FORMAT,
-            "name": self.folder.name,
-            "own_name": self.own_name,
-            "command": provenance.command(),
-            "metric": self.metric,
-            "common": self.common,
-            "keys": self.keys,
-            "written": time.time(),
-            "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
-            **self.more(),
-            "trials": list(described.values()),
-        }
-        write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
-
-    def best(self, outcomes: Sequence[Outcome]) -> "Best | None":
-        """The best configuration so far."""
-        return best_of([trial.varies for trial in self.trials], outcomes, self.metric)
+            before = read_sweep(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
+            for trial in before:
+                if trial["folder"] in described or tuple(sorted(trial["varies"].items())) in asked:
+                    continue
+                if (folder := self.folder / trial["folder"]).exists():
+                    described[trial["folder"]] = {**trial, **asdict(read_result(folder))}
+            values = {
+                "format": FORMAT,
+                "name": self.folder.name,
+                "own_name": self.own_name,
+                "command": provenance.command(),
+                "metric": self.metric,
+                "common": self.common,
+                "keys": self.keys,
+                "written": time.time(),
+                "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
+                **extra,
+                "trials": list(described.values()),
+            }
+            write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
-class Best:
-    """The configuration that is best on validation, by its mean over seeds.
+class BestConfiguration:
+    """The configuration with the best mean over seeds on validation.
 
     Attributes:
-        varies: what it is, seed left out where there are several.
-        mean: of the metric.
-        metrics: means of all metrics, those of the test images among them.
-        count: seeds.
+        varies: its varying overrides; without the seed if there are several seeds.
+        mean: mean of the selecting metric.
+        metrics: means of all metrics, test metrics included.
+        count: number of seeds.
     """
 
     varies: dict[str, str]
@@ -146,89 +149,118 @@ class Best:
     metrics: dict[str, float]
     count: int
 
+    @property
+    def label(self) -> str:
+        """Its varying overrides in one word: ``patch=2,depth=4``."""
+        return ",".join(f"{key}={value}" for key, value in self.varies.items())
+
     def command(self, common: Sequence[str]) -> str:
-        """What trains it again, to be pasted, where ``common`` are the sweep's fixed overrides."""
-        kept = [word for word in common if not word.startswith(("hydra", "launcher.", "sweep", "rerun"))]
-        varied = [f"{key}={value}" for key, value in self.varies.items()]
-        return shlex.join(["python", "train.py", *(_as_typed(word) for word in kept), *varied])
+        """The command that trains it again, where ``common`` are the sweep's fixed overrides."""
+        kept = [override for override in common if not override.startswith(("hydra", "launcher.", "sweep", "rerun"))]
+        varying = [f"{key}={value}" for key, value in self.varies.items()]
+        return f"{provenance.program('train')} {shlex.join([*map(_without_quotes, kept), *varying])}"
 
 
-def best_of(varies: Sequence[Mapping[str, str]], outcomes: Sequence[Outcome], metric: str = METRIC) -> Best | None:
-    """The best of the configurations with the most finished seeds; ``None`` while there is none.
+def best_configuration(
+    varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
+) -> BestConfiguration | None:
+    """The best among the configurations with the most finished seeds; ``None`` if none is finished.
 
     Args:
-        varies: what distinguishes each trial.
-        outcomes: what each has come to.
-        metric: that chooses.
+        varies: varying overrides of each trial.
+        results: result of each trial.
+        metric: selects the best.
     """
-    seeds = {one.get("seed") for one in varies}
-    groups: dict[tuple[tuple[str, str], ...], list[dict[str, float]]] = {}
-    for one, came in zip(varies, outcomes, strict=True):
-        kept = tuple((key, value) for key, value in one.items() if key != "seed" or len(seeds) == 1)
-        if came.status == "finished" and math.isfinite(came.metrics.get(metric, math.nan)):
-            groups.setdefault(kept, []).append(came.metrics)
-    if not groups:
+    found = {
+        group: metrics
+        for group, members in by_configuration(varies, results).items()
+        if (metrics := [result.metrics for result in members if math.isfinite(result.metrics.get(metric, math.nan))])
+    }
+    if not found:
         return None
-    most = max(map(len, groups.values()))
-    full = {kept: means(metrics) for kept, metrics in groups.items() if len(metrics) == most}
+    most = max(map(len, found.values()))
+    means = {group: mean_metrics(metrics) for group, metrics in found.items() if len(metrics) == most}
     sign = 1 if OBJECTIVES[metric] else -1
-    kept = max(full, key=lambda one: sign * full[one][metric])
-    return Best(dict(kept), full[kept][metric], full[kept], most)
+    best = max(means, key=lambda group: sign * means[group][metric])
+    return BestConfiguration(dict(best), means[best][metric], means[best], most)
 
 
-def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each metric that all have."""
-    return {name: fmean(one[name] for one in metrics) for name in metrics[0] if all(name in one for one in metrics)}
+def by_configuration(
+    varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]
+) -> dict[Group, list[TrialResult]]:
+    """Results of finished trials by their varying overrides; without the seed if there are several seeds."""
+    several_seeds = len({overrides.get("seed") for overrides in varies}) > 1
+    groups: dict[Group, list[TrialResult]] = {}
+    for overrides, result in zip(varies, results, strict=True):
+        group = tuple((key, value) for key, value in overrides.items() if key != "seed" or not several_seeds)
+        if result.status == "finished":
+            groups.setdefault(group, []).append(result)
+    return groups
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """sweep.json of the sweep in ``folder``.
+def mixed_versions(groups: Iterable[Sequence[TrialResult]]) -> str:
+    """A warning if trials are averaged whose fingerprints have different versions; else empty."""
+    found = [{result.fingerprint_version for result in group} for group in groups]
+    versions = sorted(set[int]().union(*(group for group in found if len(group) > 1)))
+    if not versions:
+        return ""
+    return (
+        f"warning: means include trials of different versions of vitrine (fingerprint versions {listed(versions)}); "
+        "rerun=true trains all of them again in a new folder"
+    )
+
+
+def mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each metric that all of ``metrics`` have."""
+    return {name: fmean(values[name] for values in metrics) for name in metrics[0] if all(name in m for m in metrics)}
+
+
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """Read sweep.json.
 
     Raises:
-        RunError: there is none, or it is damaged or of another version.
+        RunError: it is missing or damaged, or was written by another version of vitrine.
     """
     check_format(folder)
     try:
         return dict(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder} is no sweep: cannot read its sweep.json: {error}") from None
-
-
-def _as_typed(word: str) -> str:
-    """Without the quotes that Hydra's grammar needs around a number that chooses from a group: ``depth='3'``."""
-    return re.sub(r"^([\w/]+)='(\d+)'$", r"\1=\2", word)
+        raise RunError(f"{folder} is not a sweep: cannot read its sweep.json: {error}") from None
 
 
 def newest(first: Path, rerun: bool) -> Path:
-    """The newest folder of a sweep: ``NAME``, or ``NAME@2`` once it was carried out anew; or the one after that."""
-    others = [
+    """The newest folder of a sweep: ``NAME``, or ``NAME@2`` after ``rerun=true``; with ``rerun``, the next one."""
+    suffixes = [
         path.name.rpartition("@")[2] for path in first.parent.glob("*@*") if path.name.startswith(f"{first.name}@")
     ]
-    numbers = [int(one) for one in others if one.isdigit()] + ([1] if first.exists() else [])
+    numbers = [int(suffix) for suffix in suffixes if suffix.isdigit()] + ([1] if first.exists() else [])
     number = max(numbers, default=1) + (1 if rerun and numbers else 0)
     return first if number == 1 else first.with_name(f"{first.name}@{number}")
 
 
-def _check_owner(folder: Path, own_name: str) -> None:
-    """Raise RunError where another sweep lies, which had been given the same name."""
-    theirs = read(folder).get("own_name", own_name) if (folder / "sweep.json").exists() else own_name
-    if theirs != own_name or (folder / "study.journal").exists():
-        raise RunError(
-            f"{folder} is of another sweep, {theirs or 'a search'}; this one, {own_name}, needs another name"
-        )
-
-
 def check_format(folder: Path) -> None:
-    """Raise RunError where the sweep in ``folder`` was written by another version."""
+    """Raise RunError if the sweep in ``folder`` was written by another version of vitrine, or cannot be read."""
     path = folder / "sweep.json"
     if not path.exists():
         return
     try:
         written = json.loads(path.read_text(encoding="utf-8")).get("format")
     except (OSError, ValueError, AttributeError) as error:
-        raise RunError(f"cannot read {path}: {error}; remove it, and it is made again from the trials") from None
+        raise RunError(f"cannot read {path}: {error}; delete it, and it is rebuilt from the trials") from None
     if written != FORMAT:
         raise RunError(
             f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "
-            "rerun=true starts over beside it, sweep.name=NAME elsewhere"
+            "rerun=true starts over in a new folder beside it, sweep.name=NAME in another one"
         )
+
+
+def _check_owner(folder: Path, own_name: str) -> None:
+    """Raise RunError if ``folder`` holds another sweep that was given the same ``sweep.name``."""
+    owner = read_sweep(folder).get("own_name", own_name) if (folder / "sweep.json").exists() else own_name
+    if owner != own_name or (folder / "study.journal").exists():
+        raise RunError(f"{folder} holds another sweep, {owner or 'a search'}; set another sweep.name for {own_name}")
+
+
+def _without_quotes(override: str) -> str:
+    """``depth='3'`` as a user types it; the grammar needs the quotes where a number chooses from a group."""
+    return re.sub(r"^([\w/]+)='(\d+)'$", r"\1=\2", override)

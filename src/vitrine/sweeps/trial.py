@@ -1,7 +1,7 @@
-"""One trial of a sweep, carried out whenever and wherever it is asked for: what is done stays done.
+"""A trial of a sweep: trained once, by whichever process gets to it first.
 
-A trial is its folder. Whoever carries it out holds a lock that the system takes back when the process dies, looks at
-what is there, and does what is left: nothing, the rest from the last checkpoint, or all.
+The state of a trial is its folder. The process that trains it holds a lock, which the system releases when the process
+dies. It reads the folder and does what is left: nothing, the epochs after the last checkpoint, or everything.
 """
 
 import secrets
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -26,185 +26,186 @@ from vitrine.durations import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.runs.record import status_of
-from vitrine.sweeps.fingerprint import record_facts
+from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
 
-if TYPE_CHECKING:
-    from vitrine.training.callbacks import PruningRule
-
-OVER = ("finished", "pruned")  # nothing is left to do
-STEP_AND_SAVE_SECONDS = 10.0  # a trial that is begun gets a step further, whatever the clock says
+DONE = ("finished", "pruned")  # never trained again
+ENDED = (*DONE, "failed")
+STEP_AND_SAVE_SECONDS = 10.0  # of a trial's first step and its checkpoint, at most
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial, plain enough to be sent to another process.
+    """A trial; picklable, so that it can be sent to another process.
 
     Attributes:
-        number: its place in the sweep, from 0.
-        config: what it is made with.
-        varies: the overrides in which it differs from other trials.
-        folder: its run folder, in that of the sweep.
-        pruning_rule: of a search, stops it early where others do better.
+        number: position in the sweep, from 0.
+        config: complete configuration.
+        varies: overrides in which it differs from the other trials.
+        folder: its run folder, inside the sweep's folder.
+        pruning_rule: stops the run early if other trials of the search do better.
     """
 
     number: int
     config: TrainConfig
     varies: dict[str, str]
     folder: Path
-    pruning_rule: "PruningRule | None" = None
+    pruning_rule: Pruner | None = None
 
     @property
-    def told(self) -> str:
-        """What varies, in a word: ``patch=2,seed=1``."""
+    def label(self) -> str:
+        """The varying overrides in one word: ``patch=2,seed=1``."""
         return ",".join(f"{key}={value}" for key, value in self.varies.items())
 
     @property
     def lock(self) -> Path:
-        """Beside the folder, which may be removed."""
+        """Lock file, outside the run folder, which may be removed."""
         return self.folder.parent / "locks" / f"{self.folder.name}.lock"
 
     @property
     def log(self) -> Path:
-        """What it printed, where it had a process of its own."""
+        """Output of the trial's process, if the launcher gives it one."""
         return self.folder.parent / "logs" / f"{self.folder.name}.txt"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a trial has come to.
+class TrialResult:
+    """What a trial's folder holds.
 
     Attributes:
-        status: ``finished``, ``pruned``, ``failed``, ``interrupted``; ``new`` before anything is done, ``running`` in a
-            process, ``damaged`` where run.json cannot be read.
-        metrics: final metrics, and what else of the run is told by a number; empty for a trial that is not finished.
-        error: why it failed, or where it was pruned; empty otherwise.
-        seconds: that training took, in all its sessions; 0.0 where that is not known.
+        status: ``new`` (not started), ``running``, ``finished``, ``pruned``, ``failed``, ``interrupted``, or
+            ``damaged`` if run.json cannot be read.
+        metrics: final metrics, model size and speed; empty unless finished.
+        error: why the trial failed, or where it was pruned; else empty.
+        seconds: training time over all sessions; 0.0 if unknown.
+        fingerprint_version: see :mod:`vitrine.sweeps.fingerprint`.
     """
 
     status: str
     metrics: dict[str, float] = field(default_factory=dict)
     error: str = ""
     seconds: float = 0.0
+    fingerprint_version: int = VERSION
 
 
-def outcome(folder: Path) -> Outcome:
-    """What a trial's folder says."""
+def read_result(folder: Path) -> TrialResult:
+    """Read a trial's result from its run folder."""
     if not (folder / "run.json").exists():
-        return Outcome("new")
+        return TrialResult("new")
     record = RunRecord(folder)
     try:
-        facts = record.facts
-        status = status_of(facts)
+        known = record.facts
+        status = status_of(known)
         metrics = record.metrics if status == "finished" else {}
     except RunError as error:
-        return Outcome("damaged", error=str(error))
+        return TrialResult("damaged", error=str(error))
     seconds = metrics.get("train_seconds", 0.0)
-    return Outcome(status, metrics and metrics | _figures(facts), facts.get("error") or "", seconds)
+    version = known.get("fingerprint_version", 1)
+    return TrialResult(status, metrics and metrics | _size_and_speed(known), known.get("error") or "", seconds, version)
 
 
-def _figures(facts: dict[str, Any]) -> dict[str, float]:
-    """Size and speed, which searches may go by too."""
-    figures = {name: facts.get(name) for name in ("parameters", "flops_per_image")}
-    figures["images_per_second"] = (facts.get("speed") or {}).get("images_per_second")
-    return {name: value for name, value in figures.items() if value is not None}
+def _size_and_speed(known: dict[str, Any]) -> dict[str, float]:
+    """Facts of a run that a search can use as objectives."""
+    found = {name: known.get(name) for name in ("parameters", "flops_per_image")}
+    found["images_per_second"] = (known.get("speed") or {}).get("images_per_second")
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def carry_out(
+def run_trial(
     trial: Trial, began: float | None = None, time_from: float | None = None, ranks: Ranks | None = None
-) -> Outcome:
-    """Do what is left of ``trial``, and return its outcome.
+) -> TrialResult:
+    """Train what is left of ``trial``; a failure is recorded in its folder and returned, not raised.
 
     Args:
-        trial: what to do.
-        began: when the process began to do it, as ``time.time()`` gives it.
-        time_from: from when trainer.max_time counts, if not from then.
-        ranks: those that train it together; this one is rank 0, and the others :func:`follow`.
+        trial: what to train.
+        began: when its process began, as ``time.time()`` gives it; now if ``None``.
+        time_from: when ``trainer.max_time`` began; ``began`` if ``None``.
+        ranks: those that train it together; this is rank 0, the others call :func:`run_trials_of_rank_0`.
 
     Raises:
-        Busy: another process is at it.
-        Interrupted: a signal asked to stop; what was done is saved.
+        TrialLocked: another process is training it.
+        Interrupted: stopped by a signal or by ``trainer.max_time``, with a checkpoint.
     """
-    with held(trial):
-        known = outcome(trial.folder)
-        if known.status in OVER:
+    with locked(trial):
+        known = read_result(trial.folder)
+        if known.status in DONE:
             return known
         try:
-            resumes = _prepare(trial, known)
+            resumes = _prepare_folder(trial, known)
             if ranks is not None:
-                ranks.send(_task(trial, resumes=resumes))
+                ranks.send(_message(trial, resumes=resumes))
             _train(trial, began, time_from, resumes=resumes)
         except Interrupted:
             raise
         except Pruned as error:
-            print(f"vitrine: {trial.told}: pruned {error}")
+            print(f"vitrine: {trial.label}: pruned {error}")
         except VitrineError as error:
-            print(f"vitrine: {trial.told}: {error}", file=sys.stderr)
-            return _failed(trial, str(error))
+            print(f"vitrine: {trial.label}: {error}", file=sys.stderr)
+            return _record_failure(trial, str(error))
         except Exception as error:
             traceback.print_exc()
-            return _failed(trial, f"{type(error).__name__}: {error}")
-        return outcome(trial.folder)
+            return _record_failure(trial, f"{type(error).__name__}: {error}")
+        return read_result(trial.folder)
 
 
-class Busy(Exception):
-    """A trial is being carried out by another process."""
+class TrialLocked(Exception):
+    """Another process is training the trial."""
 
 
 @contextmanager
-def held(trial: Trial) -> Iterator[None]:
-    """Keep other processes from the trial.
+def locked(trial: Trial) -> Iterator[None]:
+    """Hold the trial's lock.
 
     Raises:
-        Busy: another one has it.
+        TrialLocked: another process holds it.
     """
     trial.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(trial.lock)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise Busy from None
+        raise TrialLocked from None
     try:
         yield
     finally:
         lock.release()
 
 
-def busy(trial: Trial) -> bool:
-    """Whether some process is carrying it out."""
+def is_locked(trial: Trial) -> bool:
+    """Whether a process is training the trial."""
     try:
-        with held(trial):
+        with locked(trial):
             return False
-    except Busy:
+    except TrialLocked:
         return True
 
 
-def died(trial: Trial, reason: str) -> Outcome:
-    """Record that the process which carried out ``trial`` ended without a word; another may have taken it up since."""
+def record_crash(trial: Trial, reason: str) -> TrialResult:
+    """Mark a trial as failed whose process ended without a result, unless another process has taken it up since."""
     try:
-        with held(trial):
-            known = outcome(trial.folder)
-            return known if known.status in OVER else _failed(trial, reason)
-    except Busy:
-        return outcome(trial.folder)
+        with locked(trial):
+            known = read_result(trial.folder)
+            return known if known.status in DONE else _record_failure(trial, reason)
+    except TrialLocked:
+        return read_result(trial.folder)
 
 
-def follow(ranks: Ranks, time_from: float) -> None:
-    """Train with rank 0, on another rank, each trial that rank 0 carries out, until it sends ``None``.
+def run_trials_of_rank_0(ranks: Ranks, time_from: float) -> None:
+    """Train, on another rank, each trial that rank 0 trains, until rank 0 sends ``None``.
 
-    Rank 0 decides about trials, holds their locks and reports their errors.
+    Rank 0 alone selects trials, holds their locks and reports their errors.
     """
-    while (task := ranks.receive()) is not None:
-        rule = task["pruning_rule"]
+    while (message := ranks.receive()) is not None:
+        rule = message["pruning_rule"]
         trial = Trial(
-            task["number"],
-            from_plain(TrainConfig, task["config"], trust=task["trust"]),
-            task["varies"],
-            Path(task["folder"]),
+            message["number"],
+            from_plain(TrainConfig, message["config"], trust=message["trust"]),
+            message["varies"],
+            Path(message["folder"]),
             None if rule is None else Pruner(**rule | {"folder": Path(rule["folder"])}),
         )
         try:
-            _train(trial, None, time_from, resumes=task["resumes"])
+            _train(trial, None, time_from, resumes=message["resumes"])
         except (Pruned, VitrineError):
             pass
         except Interrupted:
@@ -213,10 +214,9 @@ def follow(ranks: Ranks, time_from: float) -> None:
             traceback.print_exc()
 
 
-def _task(trial: Trial, *, resumes: bool) -> dict[str, Any]:
-    """A trial as plain values, for :func:`follow`."""
+def _message(trial: Trial, *, resumes: bool) -> dict[str, Any]:
+    """A trial as JSON values for :func:`run_trials_of_rank_0`."""
     rule = trial.pruning_rule
-    assert rule is None or isinstance(rule, Pruner)
     return {
         "number": trial.number,
         "config": to_plain(trial.config),
@@ -228,8 +228,8 @@ def _task(trial: Trial, *, resumes: bool) -> dict[str, Any]:
     }
 
 
-def _prepare(trial: Trial, known: Outcome) -> bool:
-    """Clear the trial's folder unless it can be resumed; return whether it can."""
+def _prepare_folder(trial: Trial, known: TrialResult) -> bool:
+    """Remove the trial's folder unless it can be resumed; return whether it can."""
     from vitrine.training.checkpoints import read_checkpoint
 
     record = RunRecord(trial.folder)
@@ -237,13 +237,13 @@ def _prepare(trial: Trial, known: Outcome) -> bool:
         try:
             read_checkpoint(record.last)
         except RunError as error:
-            print(f"vitrine: {trial.told} starts over: {error}", file=sys.stderr)
+            print(f"vitrine: {trial.label} starts over: {error}", file=sys.stderr)
         else:
-            record.end("interrupted")  # also where it says that it is running: that process would hold the lock
+            record.end("interrupted")  # also if it reads as running: that process would hold the lock
             return True
     if known.status == "damaged":
         aside = trial.folder.with_name(f".{trial.folder.name}_{secrets.token_hex(2)}")
-        print(f"vitrine: {trial.told} starts over; what cannot be read is now {aside}: {known.error}", file=sys.stderr)
+        print(f"vitrine: {trial.label} starts over; the damaged folder is now {aside}: {known.error}", file=sys.stderr)
         trial.folder.rename(aside)
     shutil.rmtree(trial.folder, ignore_errors=True)
     return False
@@ -253,59 +253,55 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
 
+    rule = trial.pruning_rule
     if resumes:
-        resume(
-            trial.folder,
-            trial.config,
-            _changeable_keys(),
-            began=began,
-            time_from=time_from,
-            pruning_rule=trial.pruning_rule,
-        )
+        keys = _resumable_keys()
+        resume(trial.folder, trial.config, keys, began=began, time_from=time_from, pruning_rule=rule)
         return
     fit(
         trial.config,
         folder=trial.folder,
         group=trial.folder.parent.name,
-        varies=trial.told,
+        varies=trial.label,
         facts=record_facts(trial.config),
         began=began,
         time_from=time_from,
-        pruning_rule=trial.pruning_rule,
+        pruning_rule=rule,
     )
 
 
-def _changeable_keys() -> list[str]:
-    """Return the keys that may differ from the interrupted run's without making another trial."""
+def _resumable_keys() -> list[str]:
+    """Keys that may differ from the interrupted run's without making another trial."""
     keys = keys_where(TrainConfig, may_change_on_resume=True)
     return [key for key in keys if facts(TrainConfig, key).affects_result is not True]  # data.root: of imagefolder only
 
 
-def no_time_for_another(before: Sequence[Trial], time_from: float) -> bool:
-    """Whether ``trainer.max_time``, counted since ``time_from``, leaves less than a trial needs for its first step.
+def time_is_short(trained: Sequence[Trial], time_from: float) -> bool:
+    """Whether ``trainer.max_time``, counted from ``time_from``, leaves too little time to start another trial.
 
-    That is what the start of the slowest ``before`` took, compiling included; without any, one may always begin.
+    A trial needs as long as the slowest start among those ``trained``, compilation included, plus a step. The first
+    trial always starts.
     """
-    if not before or (limit := before[-1].config.trainer.max_time) is None:
+    if not trained or (limit := trained[-1].config.trainer.max_time) is None:
         return False
-    needed = max(map(_start_seconds, before)) + STEP_AND_SAVE_SECONDS
+    needed = max(map(_start_seconds, trained)) + STEP_AND_SAVE_SECONDS
     return time.time() + needed >= time_from + duration_seconds(limit)
 
 
 def _start_seconds(trial: Trial) -> float:
-    """Until its first step, at the longest; 0.0 where it did not come to one."""
+    """Seconds until the first step, in the slowest session; 0.0 if there was no step."""
     try:
-        starts = RunRecord(trial.folder).facts.get("start_ups", [])
+        sessions = RunRecord(trial.folder).facts.get("start_ups", [])
     except RunError:
         return 0.0
-    return max((one["seconds"] + one["compiling"] for one in starts), default=0.0)
+    return max((session["seconds"] + session["compiling"] for session in sessions), default=0.0)
 
 
-def _failed(trial: Trial, error: str) -> Outcome:
-    """Say so in run.json, also where there was none; on a full disk, which may be why, nothing can be said there."""
+def _record_failure(trial: Trial, error: str) -> TrialResult:
+    """Record a failure in run.json, if it can be written: a full disk may be the cause."""
     record = RunRecord(trial.folder)
     with suppress(OSError, RunError):
         trial.folder.mkdir(parents=True, exist_ok=True)
-        record.update(id=record.name, group=trial.folder.parent.name, varies=trial.told)
+        record.update(id=record.name, group=trial.folder.parent.name, varies=trial.label, **record_facts(trial.config))
         record.end("failed", error)
-    return Outcome("failed", error=error)
+    return TrialResult("failed", error=error)

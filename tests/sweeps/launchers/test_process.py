@@ -6,7 +6,7 @@ import pytest
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError
 from vitrine.sweeps.launchers import process
-from vitrine.sweeps.launchers.process import Place, places
+from vitrine.sweeps.launchers.process import Slot, allocate_slots
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +18,9 @@ def machine(monkeypatch):
 
 
 @pytest.fixture
-def trials(make_trial, small):
+def configs(small):
     def make(accelerator, devices):
-        return [make_trial(0, trainer=replace(small.trainer, accelerator=accelerator, devices=devices))]
+        return [replace(small, trainer=replace(small.trainer, accelerator=accelerator, devices=devices))]
 
     return make
 
@@ -28,28 +28,28 @@ def trials(make_trial, small):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (LauncherConfig(), [Place(2)] * 4),
-        (LauncherConfig(workers=2), [Place(4)] * 2),
-        (LauncherConfig(threads=1), [Place(1)] * 8),
-        (LauncherConfig(workers=3, threads=2), [Place(2)] * 3),
+        (LauncherConfig(), [Slot(2)] * 4),
+        (LauncherConfig(workers=2), [Slot(4)] * 2),
+        (LauncherConfig(threads=1), [Slot(1)] * 8),
+        (LauncherConfig(workers=3, threads=2), [Slot(2)] * 3),
     ],
 )
-def test_cores_are_shared_out(trials, settings, expected):
-    assert places(settings, trials("cpu", 1)) == expected
+def test_cores_are_shared_out(configs, settings, expected):
+    assert allocate_slots(settings, configs("cpu", 1)) == expected
 
 
 @pytest.mark.parametrize(
     ("devices", "settings", "expected"),
     [
-        (1, LauncherConfig(), [Place(2, ("4",)), Place(2, ("5",)), Place(2, ("6",))]),
-        (1, LauncherConfig(workers=2, threads=3), [Place(3, ("4",)), Place(3, ("5",))]),
-        (2, LauncherConfig(), [Place(8, ("4", "5"))]),
-        (None, LauncherConfig(), [Place(8, ("4", "5", "6"))]),
-        (1, LauncherConfig(workers=4, per_gpu=2), [Place(2, (one,)) for one in ("4", "5", "6", "4")]),
+        (1, LauncherConfig(), [Slot(2, ("4",)), Slot(2, ("5",)), Slot(2, ("6",))]),
+        (1, LauncherConfig(workers=2, threads=3), [Slot(3, ("4",)), Slot(3, ("5",))]),
+        (2, LauncherConfig(), [Slot(8, ("4", "5"))]),
+        (None, LauncherConfig(), [Slot(8, ("4", "5", "6"))]),
+        (1, LauncherConfig(workers=4, per_gpu=2), [Slot(2, (one,)) for one in ("4", "5", "6", "4")]),
     ],
 )
-def test_each_trial_has_gpus_of_its_own(trials, devices, settings, expected):
-    assert places(settings, trials("auto", devices)) == expected
+def test_each_trial_has_gpus_of_its_own(configs, devices, settings, expected):
+    assert allocate_slots(settings, configs("auto", devices)) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_each_trial_has_gpus_of_its_own(trials, devices, settings, expected):
         ("gpu", LauncherConfig(workers=4), ["there are 3 GPUs", "launcher.workers=3", "launcher.per_gpu=2"]),
     ],
 )
-def test_more_than_there_is_is_refused(trials, accelerator, settings, told):
+def test_more_than_there_is_is_refused(configs, accelerator, settings, told):
     with pytest.raises(ConfigError) as error:
-        places(settings, trials(accelerator, 1))
+        allocate_slots(settings, configs(accelerator, 1))
     for part in told:
         assert part in str(error.value)

@@ -16,13 +16,13 @@ from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 from vitrine import compose
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import Launch
+from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, Interrupted
 from vitrine.sweeps.launchers import slurm as cluster
 from vitrine.sweeps.launchers import slurm_job as job
-from vitrine.sweeps.launchers import slurm_scheduler as scheduler
-from vitrine.sweeps.launchers.slurm_scheduler import Needs, needs
-from vitrine.sweeps.run import _carrier
-from vitrine.sweeps.trial import Outcome, Trial
+from vitrine.sweeps.launchers.slurm import Resources, resources
+from vitrine.sweeps.run import _prepare_launcher
+from vitrine.sweeps.trial import Trial, TrialResult
 from vitrine.training.fit import fit
 
 LONG = [*SMALL, "trainer.max_epochs=50", "trainer.precision=32-true", "trainer.compile=nothing"]
@@ -74,7 +74,7 @@ def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
     code, out, err = ended(first)
     assert code == 130
     assert "2 jobs left with Slurm" in out
-    assert "the same command goes on" in err
+    assert "rerun the same command to continue" in err
 
     (sweep,) = tmp_path.glob("out/sweeps/*")
     job, waiting = sorted(jobs())
@@ -115,7 +115,7 @@ def test_without_slurm(tmp_path):
         command(tmp_path, {**os.environ, "PATH": "/nowhere"}, *SMALL, "hydra/launcher=slurm", "seed=0")
     )
     assert code == 2
-    assert "there is no sbatch here" in err
+    assert "sbatch is not installed here" in err
     assert "hydra/launcher=local" in err
     assert not (tmp_path / "out").exists()
 
@@ -131,10 +131,10 @@ def test_local(tmp_path):
 @pytest.mark.parametrize(
     ("words", "settings", "needed"),
     [
-        ([], {}, Needs(4, 0, 4)),
-        (["accelerator=cpu_ddp"], {"threads": 3}, Needs(6, 0, 6)),
-        (["accelerator=auto"], {"gpus": 1}, Needs(4, 1, 4)),
-        (["trainer.accelerator=gpu", "trainer.devices=2"], {}, Needs(8, 2, 4)),
+        ([], {}, Resources(4, 0, 4)),
+        (["accelerator=cpu_ddp"], {"threads": 3}, Resources(6, 0, 6)),
+        (["accelerator=auto"], {"gpus": 1}, Resources(4, 1, 4)),
+        (["trainer.accelerator=gpu", "trainer.devices=2"], {}, Resources(8, 2, 4)),
     ],
 )
 def test_what_a_trial_needs(words, settings, needed):
@@ -145,14 +145,14 @@ def test_what_a_trial_needs(words, settings, needed):
             config.trainer.accelerator = value
         elif key == "trainer.devices":
             config.trainer.devices = int(value)
-    assert needs(Trial(0, config, {}, Path()), LauncherConfig(**settings)) == needed
+    assert resources(config, LauncherConfig(**settings)) == needed
 
 
 def test_a_trial_that_wants_all_gpus_of_a_machine_elsewhere():
     config = compose(["accelerator=cpu"])
     config.trainer.accelerator, config.trainer.devices = "gpu", None
-    with pytest.raises(ConfigError, match="how many GPUs each job gets"):
-        needs(Trial(0, config, {}, Path()), LauncherConfig())
+    with pytest.raises(ConfigError, match="the number of GPUs per job"):
+        resources(config, LauncherConfig())
 
 
 class Told:
@@ -176,10 +176,10 @@ def trial(tmp_path):
 @pytest.mark.parametrize(
     ("state", "status", "error"),
     [
-        ("OUT_OF_MEMORY", "failed", "ran out of memory, launcher.mem_gb=N"),
+        ("OUT_OF_MEMORY", "failed", "ran out of memory; launcher.mem_gb=N"),
         ("TIMEOUT", "failed", "before it could save"),
-        ("NODE_FAIL", "failed", "lost its machine"),
-        ("FAILED", "failed", "may say more"),
+        ("NODE_FAIL", "failed", "lost its node"),
+        ("FAILED", "failed", "ended without a result; see"),
         ("CANCELLED", "new", ""),
     ],
 )
@@ -194,9 +194,9 @@ def test_a_job_that_ended_without_a_word(trial, state, status, error):
 def test_a_job_that_says_what_it_came_to(trial, tmp_path):
     queue = Told()
     result = tmp_path / "1_0_result.pkl"
-    result.write_bytes(pickle.dumps(("success", Outcome("finished", {"val/acc": 0.5}))))
+    result.write_bytes(pickle.dumps(("success", TrialResult("finished", {"val/acc": 0.5}))))
     cluster._collect(queue, trial, "COMPLETED", result)
-    assert queue.told == [Outcome("finished", {"val/acc": 0.5})]
+    assert queue.told == [TrialResult("finished", {"val/acc": 0.5})]
     result.write_bytes(pickle.dumps(("success", None)))
     cluster._collect(queue, trial, "COMPLETED", result)
     assert queue.back == [trial], "another process was at it"
@@ -206,15 +206,15 @@ def test_a_job_that_says_what_it_came_to(trial, tmp_path):
 def test_a_job_whose_time_is_nearly_over(monkeypatch, trial, saves):
     """It goes on in another job if it came to a step in this one; if not, it never would."""
 
-    def carry_out(trial, began):
+    def run_trial(trial, began):
         monkeypatch.setattr(job.time, "time", lambda: began + 60 * 60 - job.WARNING_SECONDS)
         if saves:
             (trial.folder / "checkpoints").mkdir(parents=True)
             (trial.folder / "checkpoints/last.ckpt").touch()
         raise Interrupted
 
-    monkeypatch.setattr(job, "print_to", lambda trial: None)
-    monkeypatch.setattr(job, "carry_out", carry_out)
+    monkeypatch.setattr(job, "redirect_output", lambda trial: None)
+    monkeypatch.setattr(job, "run_trial", run_trial)
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
     monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
@@ -231,13 +231,13 @@ def test_a_job_whose_time_is_nearly_over(monkeypatch, trial, saves):
 
 
 def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path):
-    monkeypatch.setattr(scheduler.shutil, "which", str)
-    monkeypatch.setattr(scheduler, "_longest_array", lambda: 2)
-    slurm = scheduler.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig())
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    monkeypatch.setattr(cluster, "_max_array_size", lambda: 2)
+    slurm = cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig())
     arrays = []
     monkeypatch.setattr(
         slurm,
-        "_submit_alike",
+        "_submit_array",
         lambda part, needed: arrays.append(part) or [f"{len(arrays)}_{i}" for i in range(len(part))],
     )
     assert list(slurm.submit([trial] * 5)) == ["1_0", "1_1", "2_0", "2_1", "3_0"]
@@ -245,5 +245,5 @@ def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path
 
 def test_processes_that_train_together_are_not_given_trials_to_share_out(monkeypatch):
     monkeypatch.setattr("vitrine.sweeps.run.launched", lambda: Launch("torchrun", 0, 2, 0, 1))
-    with pytest.raises(ConfigError, match="torchrun has started processes that train together"):
-        _carrier("process", LauncherConfig(), None)
+    with pytest.raises(ConfigError, match="torchrun has started ranks"):
+        _prepare_launcher("process", LauncherConfig(), [], Path(), Ranks())

@@ -1,1 +1,1 @@
-"""Ways to run the trials of a sweep."""
+"""Launchers: how the trials of a sweep are trained, several at a time."""

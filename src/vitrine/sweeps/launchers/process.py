@@ -1,8 +1,8 @@
-"""``hydra/launcher=process``: each trial in a process of its own, several at a time.
+"""``hydra/launcher=process``: train each trial in a separate process, several at a time.
 
-Processes are forked from one that has imported PyTorch and Lightning and done nothing else, so that a trial starts in a
-moment and still shares nothing with others: not its devices, its threads, its W&B run, its memory or its death. What a
-trial prints goes to ``logs/TRIAL.txt`` in the sweep's folder.
+The processes are forked from a server process that has imported PyTorch and Lightning and done nothing else. So a trial
+starts fast and yet shares no device, threads, memory or W&B run with others, and its crash ends no other trial. Its
+output goes to ``logs/TRIAL.txt`` in the sweep's folder.
 """
 
 import multiprocessing
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -19,19 +19,20 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import FrameType
 
+from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
 from vitrine.runs.provenance import available_cores, process_started_at
-from vitrine.sweeps.queue import Source
-from vitrine.sweeps.trial import Busy, Trial, carry_out, died, no_time_for_another, outcome
+from vitrine.sweeps.queue import TrialQueue
+from vitrine.sweeps.trial import Trial, TrialLocked, read_result, record_crash, run_trial, time_is_short
 
-BUSY = 76  # exit code of a process that found another at its trial
+LOCKED_EXIT_CODE = 76  # another process is training the trial
 POLL_SECONDS = 0.5
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without one of them there is no need to ask PyTorch
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without any of them there is no GPU
 
-# What the process that trials are forked from imports: everything slow that a trial uses and that starts no threads.
-# The trials of a sweep thereby run the code that the sweep began with, whatever is edited meanwhile.
+# Imports of the server process: slow modules that start no threads. So all trials of a sweep run the code that it
+# started with, even if files are edited meanwhile.
 PRELOADED = [
     "sklearn.datasets",
     "torch._dynamo",
@@ -42,128 +43,133 @@ PRELOADED = [
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one trial at a time is carried out: CPU threads, and GPUs by their numbers."""
+class Slot:
+    """Resources of one trial at a time: CPU threads, and GPUs by their CUDA ids."""
 
     threads: int
     gpus: tuple[str, ...] = ()
 
 
-def carry_out_all(queue: Source, free: list[Place]) -> None:
-    """Carry out the trials of ``queue`` in processes, one at a time in each place.
+def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
+    """Train the trials of ``queue`` in processes, one at a time in each slot.
 
     Raises:
-        Interrupted: Ctrl-C or SIGTERM; the processes have saved what they were at.
+        Interrupted: stopped by Ctrl-C or SIGTERM, or by trainer.max_time; the trials have saved checkpoints.
     """
     context = _context()
     time_from = process_started_at()
     late = False
-    before: list[Trial] = []
-    running: dict[ForkServerProcess, tuple[Trial, Place]] = {}
-    with _asked_to_stop(running) as asked:
-        while running or not (queue.done or asked or late):
-            late |= not queue.done and no_time_for_another(before, time_from)
-            while free and not (asked or late) and (trial := queue.ask()) is not None:
-                place = free.pop()
-                process = context.Process(target=_one, args=(trial, place, time.time(), time_from))
-                with _signals_held_back():
+    free = list(slots)
+    ended: list[Trial] = []
+    running: dict[ForkServerProcess, tuple[Trial, Slot]] = {}
+    with _forwarding_stop_signals(running) as signals:
+        while running or not (queue.done or signals or late):
+            late |= not queue.done and time_is_short(ended, time_from)
+            while free and not (signals or late) and (trial := queue.ask()) is not None:
+                queue.started(trial)
+                slot = free.pop()
+                process = context.Process(target=_run_in_process, args=(trial, slot, time.time(), time_from))
+                with _stop_signals_blocked():
                     process.start()
-                    running[process] = (trial, place)
-            ended = wait([process.sentinel for process in running], POLL_SECONDS) if running else []
+                    running[process] = (trial, slot)
+            sentinels = wait([process.sentinel for process in running], POLL_SECONDS) if running else []
             if not running:
                 time.sleep(POLL_SECONDS)
-            for process in [one for one in running if one.sentinel in ended]:
+            for process in [process for process in running if process.sentinel in sentinels]:
                 process.join()
-                trial, place = running.pop(process)
-                free.append(place)
-                before.append(trial)
+                trial, slot = running.pop(process)
+                free.append(slot)
+                ended.append(trial)
                 late |= process.exitcode == OutOfTime.exit_code
-                _collect(queue, trial, process.exitcode or 0, bool(asked))
-    if asked or late:
+                _collect(queue, trial, process.exitcode or 0, stopped=bool(signals))
+    if signals or late:
         raise OutOfTime if late else Interrupted
 
 
-def places(launcher: LauncherConfig, trials: list[Trial]) -> list[Place]:
-    """Where trials are carried out on this machine, as many at a time as ``launcher`` says.
+def allocate_slots(launcher: LauncherConfig, configs: Sequence[TrainConfig]) -> list[Slot]:
+    """Share this machine's cores or GPUs out among as many trials at a time as ``launcher`` asks for.
+
+    Args:
+        launcher: settings of the launcher.
+        configs: configurations of the trials.
 
     Raises:
-        ConfigError: there is less than ``launcher`` asks for.
+        ConfigError: there are fewer cores or GPUs than ``launcher`` asks for.
     """
     available = available_cores()
-    on_cpu = all(trial.config.trainer.accelerator == "cpu" for trial in trials)
-    gpus = [] if on_cpu or not any(map(os.path.exists, GPU_DRIVERS)) else _gpus()
+    trainers = [config.trainer for config in configs if config.trainer.accelerator != "cpu"]
+    gpus = _gpus() if trainers and any(map(os.path.exists, GPU_DRIVERS)) else []
     if gpus:
-        trainers = [trial.config.trainer for trial in trials if trial.config.trainer.accelerator != "cpu"]
-        each = max(one.devices or len(gpus) for one in trainers)
+        each = max(trainer.devices or len(gpus) for trainer in trainers)
         if each > len(gpus):
             raise ConfigError([Fault("trainer.devices", str(each), f"there are {len(gpus)} GPUs here")])
         groups = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)] * launcher.per_gpu
         workers = launcher.workers or len(groups)
         if workers > len(groups):
-            there = f"{len(gpus)} GPUs, {each} for each trial"
+            problem = f"is too many: there are {len(gpus)} GPUs, and each trial needs {each}"
             hint = f"launcher.workers={len(groups)}, or launcher.per_gpu={-(-workers // max(1, len(gpus) // each))}"
-            raise ConfigError([Fault("launcher.workers", str(workers), f"there are {there}", hint)])
+            raise ConfigError([Fault("launcher.workers", str(workers), problem, hint)])
         threads = launcher.threads or max(1, available // workers)
-        return [Place(threads, group) for group in groups[:workers]]
+        return [Slot(threads, group) for group in groups[:workers]]
     workers = launcher.workers or max(1, available // (launcher.threads or 2))
     threads = launcher.threads or max(1, available // workers)
     if workers * threads > available:
         problem = f"needs {workers * threads} cores, {threads} for each trial; there are {available}"
         hint = f"launcher.workers={available // threads}" if threads <= available else f"launcher.threads={available}"
         raise ConfigError([Fault("launcher.workers", str(workers), problem, hint)])
-    return [Place(threads)] * workers
+    return [Slot(threads)] * workers
 
 
-def _collect(queue: Source, trial: Trial, code: int, asked: bool) -> None:
-    if code == BUSY:
+def _collect(queue: TrialQueue, trial: Trial, code: int, *, stopped: bool) -> None:
+    """Give the queue the result of a process that ended with exit code ``code``."""
+    if code == LOCKED_EXIT_CODE:
         queue.put_back(trial)
-    elif code < 0 and not asked:
+    elif code < 0 and not stopped:
         name = signal.Signals(-code).name
         hint = "; out of memory?" if name == "SIGKILL" else ""
-        queue.tell(trial, died(trial, f"its process was killed by {name}{hint}"))
-    elif code == Interrupted.exit_code and not asked:
-        queue.tell(trial, died(trial, "its process alone was asked to stop by a signal"))
-    elif code in (0, OutOfTime.exit_code) or asked:
-        queue.tell(trial, outcome(trial.folder))
+        queue.tell(trial, record_crash(trial, f"its process was killed by {name}{hint}"))
+    elif code == Interrupted.exit_code and not stopped:
+        queue.tell(trial, record_crash(trial, "its process was stopped by a signal that only it received"))
+    elif code in (0, OutOfTime.exit_code) or stopped:
+        queue.tell(trial, read_result(trial.folder))
     else:
-        log = trial.log
-        queue.tell(trial, died(trial, f"its process ended with code {code}; {log} may say why"))
+        queue.tell(trial, record_crash(trial, f"its process ended with exit code {code}; see {trial.log}"))
 
 
-def _one(trial: Trial, place: Place, began: float, time_from: float) -> None:
-    """The life of one process."""
-    os.setsid()  # Ctrl-C reaches it by its parent alone
-    print_to(trial)
-    _end_with_parent()
-    os.environ["OMP_NUM_THREADS"] = str(place.threads)
-    if place.gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) -> None:
+    """Train a trial: the body of its process."""
+    os.setsid()  # a terminal's Ctrl-C reaches the parent only, which forwards it
+    redirect_output(trial)
+    _stop_with_parent()
+    os.environ["OMP_NUM_THREADS"] = str(slot.threads)
+    if slot.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     import torch
 
-    torch.set_num_threads(place.threads)
+    torch.set_num_threads(slot.threads)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # held back when it was made
-        carry_out(trial, began, time_from)
-    except Busy:
-        sys.exit(BUSY)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # blocked by the parent while it was started
+        run_trial(trial, began, time_from)
+    except TrialLocked:
+        sys.exit(LOCKED_EXIT_CODE)
     except Interrupted as stop:
         sys.exit(stop.exit_code)
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
 
 
-def print_to(trial: Trial) -> None:
-    """Send what is printed, by libraries written in C too, to the trial's log."""
+def redirect_output(trial: Trial) -> None:
+    """Append this process's output to the trial's log, also that of libraries written in C."""
     trial.log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed process says what it has said
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed process loses no line
     with trial.log.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
 
 
-def _end_with_parent() -> None:
-    """Stop cleanly, as by a signal, once the sweep's process is gone: nothing goes on behind a user's back."""
+def _stop_with_parent() -> None:
+    """Stop as by SIGTERM, with a checkpoint, once the sweep's process is gone."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -175,30 +181,30 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _asked_to_stop(running: dict[ForkServerProcess, tuple[Trial, Place]]) -> Iterator[list[int]]:
-    """The signals that have come, which are passed on as Ctrl-C: a trial finishes its step, a second time it stops."""
-    asked: list[int] = []
+def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]]) -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM and forward them as SIGINT: a trial ends after its step, on the second one at once."""
+    received: list[int] = []
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         for process in running:
             assert process.pid is not None
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in STOPPING}
+    before = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """While a process is made it can't be told of a signal; it, and what it is forked from, get theirs later."""
-    resource_tracker.ensure_running()  # which lets signals through when it starts, and is needed to make a process
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+def _stop_signals_blocked() -> Iterator[None]:
+    """Block signals while a process is started, which inherits this; it and its server unblock them later."""
+    resource_tracker.ensure_running()  # it would unblock them when it starts, and starting a process needs it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
@@ -212,11 +218,11 @@ def _context() -> ForkServerContext:
 
 
 def _gpus() -> list[str]:
-    """GPUs that PyTorch can use here, asked of a process of its own: this one need not import it for that."""
+    """CUDA ids of the GPUs that PyTorch can use, found in another process: this one need not import PyTorch."""
     context = _context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_gpus, args=(sender,))
-    with _signals_held_back():
+    with _stop_signals_blocked():
         process.start()
     sender.close()
     found: list[str] = receiver.recv()

@@ -1,96 +1,338 @@
-"""``hydra/launcher=slurm``: each trial a job of a cluster, the jobs of a command one array; ``local`` tries it here.
+"""``hydra/launcher=slurm``: train each trial as a job of a Slurm cluster; ``local`` tries the same without a cluster.
 
-submitit submits them. Hydra's launcher of that name is not used: it composes the configuration again in each job and
-makes folders of its own. Here a job is given a trial, and does with it what every other process does
-(:func:`vitrine.sweeps.trial.carry_out`): nothing if it is finished, the rest if there is a checkpoint. So a job can be
-preempted, put back into the queue or submitted twice, and the trial's folder says what has become of it.
+submitit submits the jobs, those of one command as one array. Hydra's submitit launcher is not used: it composes the
+configuration again in each job and creates run folders of its own. A job here trains one trial as any other process
+does (:func:`vitrine.sweeps.trial.run_trial`) and skips what the trial's folder holds already. So a job can be
+preempted, requeued or submitted twice.
 
 ::
 
     outputs/sweeps/NAME/
-        logs/TRIAL.txt      what the trial printed, in all its jobs
-        jobs/               submitit's: the script, what each job was given, and what Slurm said, in *_log.out
+        logs/TRIAL.txt      output of the trial, over all its jobs
+        jobs/               submitit's files: the batch script, each job's pickled trial, and Slurm's output, *_log.out
 """
 
+import getpass
+import os
 import pickle
+import re
+import shutil
+import signal
+import subprocess
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import submitit
+from submitit.core.utils import DelayedSubmission
+
+from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
-from vitrine.errors import Interrupted
-from vitrine.sweeps.launchers.slurm_scheduler import ENDED, NOT_ITS_FAULT, Local, Slurm, needs
-from vitrine.sweeps.queue import Queue
-from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import Outcome, Trial, died, outcome
+from vitrine.errors import ConfigError, Fault, Interrupted, RunError
+from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
+from vitrine.sweeps.queue import TrialQueue
+from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash
 from vitrine.text import plural
 
-SHORTEST, LONGEST = 1.0, 15.0  # seconds between two looks at the cluster: the longer it takes, the fewer
+THREADS = 4  # CPU threads per process of a trial without launcher.threads
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 1.0, 15.0  # between two calls of squeue; they get rarer
+RETRY_SECONDS = 10.0  # until squeue is called again after it failed
+
+# States of jobs that have ended (squeue(1)), and what to say if the trial has not.
+JOB_ENDED = {
+    "COMPLETED": "ended without a result",
+    "FAILED": "ended without a result",
+    "OUT_OF_MEMORY": "ran out of memory; launcher.mem_gb=N gives it more",
+    "TIMEOUT": "reached its time limit before it could save",
+    "NODE_FAIL": "lost its node",
+    "BOOT_FAIL": "lost its node",
+    "DEADLINE": "reached its deadline",
+    "CANCELLED": "was cancelled",
+    "PREEMPTED": "was preempted",
+}
+STOPPED = ("CANCELLED", "PREEMPTED", "DEADLINE")  # states that are no failure of the trial
 
 
-def scheduler(launcher: str, settings: LauncherConfig, sweep: Sweep) -> Slurm | Local:
-    """Who runs the jobs of a sweep.
+@dataclass(frozen=True)
+class Resources:
+    """What a job asks Slurm for: CPUs and GPUs in total, and CPU threads per process."""
+
+    cpus: int
+    gpus: int
+    threads: int
+
+
+class Slurm:
+    """Jobs of a Slurm cluster, which outlive this process.
+
+    Args:
+        folder: for submitit's files, inside the sweep's folder.
+        settings: what each job asks for.
 
     Raises:
-        ConfigError: there is no Slurm here, or a trial needs what ``settings`` do not say.
+        ConfigError: Slurm's commands are not installed.
     """
-    for trial in sweep.trials:
-        needs(trial, settings)
-    return (Slurm if launcher == "slurm" else Local)(sweep.folder / "jobs", settings)
+
+    capacity = 10**9  # jobs submitted at a time: Slurm itself enforces launcher.workers
+
+    def __init__(self, folder: Path, settings: LauncherConfig) -> None:
+        missing = [name for name in ("sbatch", "squeue", "srun", "scontrol") if shutil.which(name) is None]
+        if missing:
+            problem = f"{missing[0]} is not installed here; run the command on a host that submits Slurm jobs"
+            raise ConfigError([Fault("hydra/launcher", "slurm", problem, "hydra/launcher=local, or process")])
+        self.folder, self.settings = folder, settings
+        # By this name the sweep's jobs are found again; squeue would take a comma as the start of another name.
+        self.name = "vitrine_" + re.sub(r"[^\w.=-]", "-", folder.parent.name)
+
+    def find_submitted(self) -> dict[str, str]:
+        """Ids of jobs that earlier commands submitted and that have not ended, by the names of the trials' folders."""
+        found = {}
+        for job_id, state in self._states(tries=1).items():
+            pickled = self.folder / f"{job_id}_submitted.pkl"
+            if state not in JOB_ENDED and pickled.exists():
+                job: Any = DelayedSubmission.load(pickled).function
+                found[job.trial.folder.name] = job_id
+        if found:
+            print(f"{plural(len(found), 'job')} submitted earlier, as {self.name}", flush=True)
+        return found
+
+    def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
+        """Submit a job for each trial, in as few arrays as possible; return the trials by job id.
+
+        Raises:
+            RunError: Slurm rejects them.
+        """
+        groups: dict[Resources, list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault(resources(trial.config, self.settings), []).append(trial)
+        longest = _max_array_size() if len(trials) > 1 else 1
+        found: dict[str, Trial] = {}
+        for needed, alike in groups.items():
+            for first in range(0, len(alike), longest):
+                part = alike[first : first + longest]
+                found |= dict(zip(self._submit_array(part, needed), part, strict=True))
+        if found:
+            print(f"{plural(len(found), 'job')} submitted to Slurm as {self.name}", flush=True)
+        return found
+
+    def states(self, jobs: Iterable[str] = ()) -> dict[str, str]:
+        """Slurm's states of the sweep's jobs; Slurm forgets jobs that have ended.
+
+        Raises:
+            RunError: Slurm has not answered for minutes.
+        """
+        return self._states(tries=30)
+
+    def detach(self, jobs: Sequence[str]) -> None:
+        """Leave the jobs to Slurm, and print how to cancel them."""
+        if jobs:
+            print(f"{plural(len(jobs), 'job')} left with Slurm; to cancel: scancel --name={self.name}", flush=True)
+
+    def _states(self, tries: int) -> dict[str, str]:
+        command = ["squeue", "--array", "--noheader", "--states=all", f"--user={getpass.getuser()}"]
+        command += [f"--name={self.name}", "--format=%i %T"]
+        for attempt in range(tries):
+            time.sleep(RETRY_SECONDS if attempt else 0)
+            answer = subprocess.run(command, capture_output=True, text=True)
+            if answer.returncode == 0:
+                return dict(line.split() for line in answer.stdout.splitlines())
+        raise RunError(f"Slurm does not answer: {answer.stderr.strip()}")
+
+    def _submit_array(self, trials: Sequence[Trial], needed: Resources) -> list[str]:
+        settings = self.settings
+        executor = submitit.SlurmExecutor(self.folder)
+        executor.update_parameters(
+            job_name=self.name,
+            partition=settings.partition,
+            account=settings.account,
+            qos=settings.qos,
+            time=settings.time,
+            cpus_per_task=needed.cpus,
+            gpus_per_node=needed.gpus or None,
+            mem=None if settings.mem_gb is None else f"{settings.mem_gb}G",
+            array_parallelism=settings.workers or len(trials),
+            setup=settings.setup or None,
+            stderr_to_stdout=True,
+            # srun does not inherit it from the job (srun(1), --cpus-per-task).
+            srun_args=[f"--cpus-per-task={needed.cpus}"],
+            additional_parameters={
+                "requeue": True,
+                "signal": f"TERM@{WARNING_SECONDS}",
+                **_sbatch_options(settings.sbatch),
+            },
+        )
+        try:
+            with redirect_stderr(StringIO()):  # submitit also prints what it raises
+                jobs = executor.submit_array([Job(trial, needed.threads, settings.time) for trial in trials])
+        except RuntimeError as error:
+            raise RunError(f"Slurm rejected the jobs: {str(error).strip()}") from None
+        return [job.job_id for job in jobs]
 
 
-def carry_out_all(queue: Queue, scheduler: Slurm | Local) -> None:
-    """Carry out the trials of ``queue`` as jobs.
+class Local:
+    """submitit's jobs as processes of this machine, launcher.workers at a time, which end with this command.
+
+    Args:
+        folder: for submitit's files, inside the sweep's folder.
+        settings: what each job asks for.
+    """
+
+    def __init__(self, folder: Path, settings: LauncherConfig) -> None:
+        self.folder, self.settings = folder, settings
+        self.capacity = settings.workers or 1
+        self._jobs: dict[str, submitit.Job[Any]] = {}
+
+    def find_submitted(self) -> dict[str, str]:
+        """Return nothing: jobs of another command hold their trials' locks."""
+        return {}
+
+    def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
+        """Start a job for each trial; return the trials by job id."""
+        found = {}
+        for trial in trials:
+            needed = resources(trial.config, self.settings)
+            executor = submitit.LocalExecutor(self.folder)
+            executor.update_parameters(
+                timeout_min=self.settings.time,
+                signal_delay_s=WARNING_SECONDS,
+                gpus_per_node=needed.gpus,
+                setup=self.settings.setup,
+                stderr_to_stdout=True,
+            )
+            with _ignoring_ctrl_c():
+                job = executor.submit(Job(trial, needed.threads, self.settings.time))
+            self._jobs[job.job_id] = job
+            found[job.job_id] = trial
+        return found
+
+    def states(self, jobs: Iterable[str] = ()) -> dict[str, str]:
+        """States of the jobs, in Slurm's terms."""
+        return {job: "COMPLETED" if self._jobs[job].done() else "RUNNING" for job in jobs}
+
+    def detach(self, jobs: Sequence[str]) -> None:
+        """Stop the jobs after their current step, and wait for their checkpoints."""
+        for job in jobs:
+            os.kill(int(job), signal.SIGTERM)  # a local job's id is its process id
+        while not all(self._jobs[job].done() for job in jobs):
+            time.sleep(0.1)
+
+
+def make_scheduler(
+    launcher: str, settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path
+) -> Slurm | Local:
+    """Return what runs the jobs of a sweep.
+
+    Args:
+        launcher: ``slurm`` or ``local``.
+        settings: settings of the launcher.
+        configs: configurations of the trials.
+        folder: for submitit's files.
 
     Raises:
-        RunError: Slurm does not take them.
-        Interrupted: Ctrl-C, on which jobs of Slurm go on and local ones stop; or some were cancelled.
+        ConfigError: Slurm is not installed, or ``settings`` lack what a trial needs.
     """
-    before = scheduler.submitted()
-    out: dict[str, Trial] = {}  # by the jobs' ids
-    begun: set[str] = set()
+    for config in configs:
+        resources(config, settings)
+    return (Slurm if launcher == "slurm" else Local)(folder, settings)
+
+
+def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
+    """Train the trials of ``queue`` as jobs.
+
+    Raises:
+        RunError: Slurm rejects the jobs or does not answer.
+        Interrupted: stopped by Ctrl-C, which leaves Slurm's jobs running; or jobs were cancelled or preempted.
+    """
+    earlier = scheduler.find_submitted()
+    jobs: dict[str, Trial] = {}  # by job id
+    started: set[str] = set()
     stopped = 0
     start = time.monotonic()
     try:
-        while out or not queue.done:
-            asked: list[Trial] = []
-            while len(out) + len(asked) < scheduler.room and (trial := queue.ask(waits=True)) is not None:
-                asked.append(trial)
-            adopted = {before.pop(trial.folder.name): trial for trial in asked if trial.folder.name in before}
-            out |= adopted | scheduler.submit([trial for trial in asked if trial not in adopted.values()])
-            time.sleep(min(max(SHORTEST, (time.monotonic() - start) / 20), LONGEST))
-            states = scheduler.states(out)
-            for job, trial in list(out.items()):
-                # Slurm forgets jobs: after a while those that are over, at once those cancelled while they waited.
-                state = states.get(job, "FAILED" if job in begun else "CANCELLED")
-                if job not in begun and (state == "RUNNING" or (state in ENDED and state not in NOT_ITS_FAULT)):
-                    begun.add(job)
-                    queue.begun(trial)
-                if state in ENDED:
-                    del out[job]
-                    stopped += state in NOT_ITS_FAULT
+        while jobs or not queue.done:
+            new: list[Trial] = []
+            while len(jobs) + len(new) < scheduler.capacity and (trial := queue.ask()) is not None:
+                new.append(trial)
+            adopted = {earlier.pop(trial.folder.name): trial for trial in new if trial.folder.name in earlier}
+            jobs |= adopted | scheduler.submit([trial for trial in new if trial not in adopted.values()])
+            time.sleep(min(max(MIN_POLL_SECONDS, (time.monotonic() - start) / 20), MAX_POLL_SECONDS))
+            states = scheduler.states(jobs)
+            for job, trial in list(jobs.items()):
+                # Slurm forgets ended jobs after a while, and at once those that were cancelled while they waited.
+                state = states.get(job, "FAILED" if job in started else "CANCELLED")
+                if job not in started and (state == "RUNNING" or (state in JOB_ENDED and state not in STOPPED)):
+                    started.add(job)
+                    queue.started(trial)
+                if state in JOB_ENDED:
+                    del jobs[job]
+                    stopped += state in STOPPED
                     _collect(queue, trial, state, scheduler.folder / f"{job}_0_result.pkl")
     except KeyboardInterrupt:
-        scheduler.leave(list(out))
+        scheduler.detach(list(jobs))
         raise Interrupted from None
     if stopped:
         print(f"Slurm stopped {plural(stopped, 'job')} before the trial was finished", flush=True)
         raise Interrupted
 
 
-def _collect(queue: Queue, trial: Trial, state: str, result: Path) -> None:
-    """Tell what a job that is over has made of its trial."""
-    told, value = pickle.loads(result.read_bytes()) if result.exists() else ("nothing", None)
-    if told == "success":
-        if value is None:
+def resources(config: TrainConfig, settings: LauncherConfig) -> Resources:
+    """Return what a trial's job asks for: ``launcher.gpus``, or one GPU per device if the trial uses GPUs.
+
+    Raises:
+        ConfigError: the trial uses all GPUs of a node, and ``launcher.gpus`` does not give their number.
+    """
+    trainer, gpus = config.trainer, settings.gpus
+    if gpus is None:
+        gpus = trainer.devices if trainer.accelerator == "gpu" else 0
+    if gpus is None:
+        problem = "must give the number of GPUs per job, since trainer.devices=null uses all of them"
+        raise ConfigError([Fault("launcher.gpus", "null", problem, "launcher.gpus=4, or trainer.devices=4")])
+    threads = settings.threads or THREADS
+    processes = gpus or trainer.devices or 1
+    return Resources(threads * processes, gpus, threads if gpus else threads * processes)
+
+
+def _collect(queue: TrialQueue, trial: Trial, state: str, pickled: Path) -> None:
+    """Give the queue the result of a job that ended in ``state`` and left ``pickled``, if it came that far."""
+    outcome, value = pickle.loads(pickled.read_bytes()) if pickled.exists() else ("none", None)
+    if outcome == "success":
+        if value is None:  # another process was training the trial
             queue.put_back(trial)
         else:
             queue.tell(trial, value)
         return
-    came = outcome(trial.folder)
-    if state in NOT_ITS_FAULT:
-        came = Outcome("interrupted") if came.status == "running" else came
-    elif came.status not in ("finished", "failed", "interrupted"):
-        why = f"its job {ENDED.get(state, ENDED['FAILED'])}"
-        where = result.with_name(result.name.replace("result.pkl", "log.out"))
-        came = died(trial, f"{why}; {trial.log} and {where} may say more")
-    queue.tell(trial, came)
+    result = read_result(trial.folder)
+    if state in STOPPED:
+        result = TrialResult("interrupted") if result.status == "running" else result
+    elif result.status not in ("finished", "failed", "interrupted"):
+        log = pickled.with_name(pickled.name.replace("result.pkl", "log.out"))
+        cause = JOB_ENDED.get(state, JOB_ENDED["FAILED"])
+        result = record_crash(trial, f"its job {cause}; see {trial.log} and {log}")
+    queue.tell(trial, result)
+
+
+def _sbatch_options(options: Sequence[str]) -> dict[str, str | bool]:
+    """``--nodelist=a`` and ``--exclusive`` as submitit takes them: flags have the value True."""
+    parts = [option.lstrip("-").partition("=") for option in options]
+    return {name: value if sign else True for name, sign, value in parts}
+
+
+def _max_array_size() -> int:
+    """Largest number of jobs in an array on this cluster."""
+    shown = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
+    return int(found[1]) if found else 1000
+
+
+@contextmanager
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C, which a terminal sends to them too."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""What a job of a cluster does: one trial, as far as it comes before it is asked to make room."""
+"""The job that trains one trial on a cluster, until it finishes or the cluster asks it to stop."""
 
 import logging
 import os
@@ -13,42 +13,51 @@ import submitit
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine.errors import Interrupted, OutOfTime
-from vitrine.sweeps.launchers.process import print_to
-from vitrine.sweeps.trial import Busy, Outcome, Trial, carry_out, died
+from vitrine.sweeps.launchers.process import redirect_output
+from vitrine.sweeps.trial import Trial, TrialLocked, TrialResult, record_crash, run_trial
 
-WARNING_SECONDS = 90  # before its time is over a job is asked to stop: enough to finish a step and save
-EARLY_SECONDS = 60  # by which Slurm may ask sooner
+WARNING_SECONDS = 90  # between the signal and the end of a job's time: enough to finish a step and save
+EARLY_SECONDS = 60  # by which Slurm may send the signal sooner
 
 
 @dataclass(frozen=True)
 class Job:
-    """A trial to carry out, with so many CPU threads, in so many minutes."""
+    """A job; picklable.
+
+    Attributes:
+        trial: what to train.
+        threads: CPU threads per process.
+        minutes: time limit.
+    """
 
     trial: Trial
     threads: int
     minutes: int
 
-    def __call__(self) -> Outcome | None:
-        """The life of the job. ``None`` if another process is at the trial."""
+    def __call__(self) -> TrialResult | None:
+        """Train the trial; return its result, or ``None`` if another process is training it.
+
+        A job that is stopped after it has saved a checkpoint goes back into the queue and exits.
+        """
         began = time.time()
-        logging.getLogger("submitit").setLevel(logging.ERROR)  # what it says goes where the trial prints, from here on
-        print_to(self.trial)
+        logging.getLogger("submitit").setLevel(logging.ERROR)  # its messages would go to the trial's log
+        redirect_output(self.trial)
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
-        for number in (signal.SIGTERM, signal.SIGUSR2):  # the second is how submitit tells a local job
+        for number in (signal.SIGTERM, signal.SIGUSR2):  # Slurm's signal, and submitit's to a local job
             signal.signal(number, _stop)
-        before = _saved(self.trial)
+        before = _checkpoint_time(self.trial)
         try:
-            return carry_out(self.trial, began)
-        except Busy:
+            return run_trial(self.trial, began)
+        except TrialLocked:
             return None
         except (Interrupted, KeyboardInterrupt) as stop:
             for number in (signal.SIGTERM, signal.SIGUSR2):
-                signal.signal(number, signal.SIG_IGN)  # to be asked twice changes nothing
+                signal.signal(number, signal.SIG_IGN)  # it is stopping already
             late = isinstance(stop, OutOfTime) or self._nearly_over(began)
-            if late and _saved(self.trial) == before:
-                short = f"launcher.time={self.minutes} minutes, or trainer.max_time, is too short"
-                return died(self.trial, f"its job came to no step: {short}")
-            _queue_again(late)
+            if late and _checkpoint_time(self.trial) == before:
+                limits = f"launcher.time={self.minutes} minutes, or trainer.max_time, is too short"
+                return record_crash(self.trial, f"the job ended before its first step: {limits}")
+            _requeue(late)
             sys.exit(Interrupted.exit_code)
 
     def _nearly_over(self, began: float) -> bool:
@@ -56,29 +65,29 @@ class Job:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Have training finish its step and save, which it does on SIGTERM; stop at once where nothing is trained."""
+    """Stop before training starts; while training runs, its own handler of SIGTERM finishes the step and saves."""
     if number == signal.SIGTERM:
         raise KeyboardInterrupt
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _saved(trial: Trial) -> int:
-    """Tells the last checkpoint from the one after it."""
+def _checkpoint_time(trial: Trial) -> int:
+    """Modification time of the last checkpoint in ns; 0 if there is none."""
     last = trial.folder / "checkpoints" / "last.ckpt"
     return last.stat().st_mtime_ns if last.exists() else 0
 
 
-def _queue_again(late: bool) -> None:
+def _requeue(late: bool) -> None:
     """Put this job back into the queue, unless Slurm does so itself or has cancelled it.
 
-    Slurm still counts it as running if its time is nearly over, or if it is preempted but has been given some time of
-    grace; if it then simply ended, Slurm would take that for the end of its work.
+    If the job's time is nearly over, or it is preempted with a grace time, Slurm still counts it as running and would
+    take its exit as the end of its work.
     """
     environment = submitit.JobEnvironment()
     if environment.cluster == "local" and late:
         sys.exit(LOCAL_REQUEUE_RETURN_CODE)
     if environment.cluster == "slurm":
-        job = environment.job_id  # with its place in the array: a number alone may stand for the whole array
-        ask = ["squeue", "--noheader", f"--job={job}", "--format=%T"]
-        if subprocess.run(ask, capture_output=True, text=True).stdout.strip() == "RUNNING":
+        job = environment.job_id  # with its array index: the number alone would stand for the whole array
+        command = ["squeue", "--noheader", f"--job={job}", "--format=%T"]
+        if subprocess.run(command, capture_output=True, text=True).stdout.strip() == "RUNNING":
             subprocess.run(["scontrol", "requeue", job], check=True)
