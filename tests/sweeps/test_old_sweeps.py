@@ -40,7 +40,7 @@ def test_a_finished_sweep_is_not_trained_again(old, capsys):
     before = trained(old)
     assert rerun(*SWEEP) == 0
     assert trained(old) == before
-    assert "4 trials, 4 of them finished" in capsys.readouterr().out
+    assert "4 trials, 4 already finished" in capsys.readouterr().out
 
 
 def test_a_finished_search_is_not_trained_again(old):
@@ -49,7 +49,7 @@ def test_a_finished_search_is_not_trained_again(old):
     assert trained(old) == before
 
 
-def test_more_seeds_are_trained_beside_the_old_ones(old):
+def test_more_seeds_are_trained_beside_the_old_ones_and_reported_as_of_another_version(old, capsys):
     before = trained(old)
     assert rerun(*SWEEP, "seed=1,2") == 0
     after = trained(old)
@@ -59,6 +59,10 @@ def test_more_seeds_are_trained_beside_the_old_ones(old):
     (sweep,) = old.glob("*position-seed*")
     assert all(RunRecord(sweep / name).facts["fingerprint"].startswith(name[-8:]) for name in new)
     assert len(json.loads((sweep / "sweep.json").read_text())["trials"]) == 6
+    assert (
+        "means include trials of different versions of vitrine (fingerprint versions 1 and 2)"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_interrupted_old_trial_is_resumed_in_its_folder(old):

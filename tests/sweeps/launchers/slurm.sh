@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A real Slurm with one node, this machine, for tests and for trying hydra/launcher=slurm:
 #
-#   tests/sweeps/slurm.sh start FOLDER    starts it and waits for its node; then: export SLURM_CONF=FOLDER/slurm.conf
-#   tests/sweeps/slurm.sh stop FOLDER
+#   tests/sweeps/launchers/slurm.sh start FOLDER    starts it and waits for its node; then: export SLURM_CONF=FOLDER/slurm.conf
+#   tests/sweeps/launchers/slurm.sh stop FOLDER
 #
 # Needs the packages slurmctld, slurmd, slurm-client and munge (apt-get install), and no service manager, no cgroups, no
 # database: all it has lies in FOLDER, whose path must be short (a socket's is at most 107 letters).
