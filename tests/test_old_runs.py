@@ -55,9 +55,8 @@ def test_all_runs_are_listed_and_shown(script):
     lines = script("scripts/runs.py", "list", "outputs", "--columns", "path,status").splitlines()
     listed = dict(line.split("\t") for line in lines[1:] if "\t" in line)
     assert listed == {f"outputs/{run}": "interrupted" if run == STOPPED else "finished" for run in RUNS}
-    shown = dict(
-        line.split("\t") for line in script("scripts/runs.py", "show", f"outputs/{TRIAL}").splitlines() if line
-    )
+    lines = script("scripts/runs.py", "show", f"outputs/{TRIAL}").splitlines()
+    shown = dict(line.split("\t") for line in lines if "\t" in line)
     assert (shown["status"], shown["model.position"]) == ("finished", "learned")
     assert shown["test/acc"] == f"{stored(TRIAL)['test/acc']:.4f}"
 
