@@ -18,6 +18,7 @@ from vitrine.errors import ConfigError
 # One thread for each test process and what it starts: tests run side by side, on models too small to share.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+LEVELS = ["quick", "whole", "slow"]
 LEFT_OUT = pytest.StashKey[int]()
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
@@ -31,21 +32,25 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Deselect tests above the chosen level, except in files and tests that the command line names."""
-    slow = config.getoption("slow")
-    levels = ["slow", "whole"] if not (slow or config.getoption("all")) else [] if slow else ["slow"]
+    chosen = "slow" if config.getoption("slow") else "whole" if config.getoption("all") else "quick"
     named = [_Named(config.invocation_params.dir, argument) for argument in config.args]
-    chosen = [
+    left_out = [
         item
         for item in items
-        if not any(item.get_closest_marker(level) for level in levels) or any(name.covers(item) for name in named)
+        if LEVELS.index(_level(item)) > LEVELS.index(chosen) and not any(name.covers(item) for name in named)
     ]
-    kept = set(chosen)
-    left_out = [item for item in items if item not in kept]
-    items[:] = chosen
+    excluded = set(left_out)
+    items[:] = [item for item in items if item not in excluded]
     config.hook.pytest_deselected(items=left_out)
     config.stash[LEFT_OUT] = len(left_out)
     if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
         config.workeroutput["left_out"] = len(left_out)
+
+
+def _level(item):
+    """The level that runs the test: ``quick`` on a test or a parameter overrides ``whole`` on its file or function."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return "slow" if "slow" in marks else "quick" if "quick" in marks or "whole" not in marks else "whole"
 
 
 class _Named:
@@ -61,7 +66,7 @@ class _Named:
             return False
         test = item.nodeid.partition("::")[2]
         if not self.test:
-            return item.get_closest_marker("slow") is None
+            return _level(item) != "slow"
         return test == self.test or test.startswith((f"{self.test}[", f"{self.test}::"))
 
 

@@ -90,6 +90,7 @@ def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, evaluate, tm
     assert evaluate(f"run={trial}").returncode == 0, "also where Hydra's grammar has other plans for the name"
 
 
+@pytest.mark.whole
 def test_a_failed_trial_leaves_the_others_to_run_and_is_told_at_the_end(train, tmp_path):
     fits, breaks = tmp_path / "fits", tmp_path / "breaks"
     make_pictures(fits)
@@ -114,6 +115,7 @@ def own_file_systems():
 
 
 @pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
+@pytest.mark.whole
 def test_a_full_disk_is_told_in_one_line_and_with_more_room_the_run_goes_on(tmp_path):
     """The first checkpoint does not fit; the lines of the second command come after an empty one."""
     script = """
@@ -132,6 +134,7 @@ def test_a_full_disk_is_told_in_one_line_and_with_more_room_the_run_goes_on(tmp_
     assert "test accuracy" in done.stdout
 
 
+@pytest.mark.whole
 def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
     make_pictures(tmp_path / "pictures", "train", "val", "test")
 
@@ -264,6 +267,7 @@ def test_evaluating_what_is_no_run_says_so(evaluate, tmp_path):
     assert "needs a run folder" in evaluate().stderr
 
 
+@pytest.mark.whole
 def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
     wheel = tmp_path / "wheel"
     built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)

@@ -60,6 +60,7 @@ def test_the_papers_vit_base_has_the_papers_parameters_at_1000_classes(tmp_path,
 
 
 @pytest.mark.parametrize(("name", "accelerator"), [("cpu", "auto"), ("fast", "gpu"), ("best", "gpu"), ("stem", "gpu")])
+@pytest.mark.whole
 def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerator, tmp_path):
     """From random images of its size, packed; real ones are too many to decode for each of these."""
     text = (ROOT / "conf/experiment/cifar10" / f"{name}.yaml").read_text()
@@ -77,12 +78,14 @@ def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerato
 
 @pytest.mark.parametrize("name", ["comsci_mnist", "pulfer_mnist", "notebook_mnist32"])
 @pytest.mark.parametrize("variant", ["faithful", "corrected"])
+@pytest.mark.whole
 def test_a_tutorial_on_mnist_trains(name, variant, tmp_path, shared_data):
     words = [f"data.root={shared_data}", f"paths.cache_dir={tmp_path}", "debug.limit_batches=2", "trainer.max_epochs=1"]
     result = fit(composed(f"tutorials/{name}/{variant}", tmp_path, *words))
     assert 0 <= result.metrics["test/acc"] <= 1
 
 
+@pytest.mark.whole
 def test_the_papers_vit_base_trains_on_pictures_at_224(tmp_path, pictures):
     words = ("model.depth=1", "trainer.max_epochs=1", "data.batch_size=8")  # one block of twelve: the rest is the same
     result = fit(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *words))

@@ -12,6 +12,8 @@ from vitrine.config import EvalConfig
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
 
+pytestmark = pytest.mark.whole
+
 OLD = ROOT / "tests" / "old_runs"
 RUNS = sorted(path.parent.relative_to(OLD) for path in OLD.rglob("run.json"))
 STOPPED = next(run for run in RUNS if "stopped" in run.name)
@@ -43,6 +45,7 @@ def stored(run):
     return json.loads((OLD / run / "metrics.json").read_text())
 
 
+@pytest.mark.quick
 def test_the_folder_is_complete():
     assert len(RUNS) == 9
     assert (SWEEP.name, SEARCH.name) == (
@@ -51,6 +54,7 @@ def test_the_folder_is_complete():
     )
 
 
+@pytest.mark.quick
 def test_all_runs_are_listed_and_shown(script):
     lines = script("scripts/runs.py", "list", "outputs", "--columns", "path,status").splitlines()
     listed = dict(line.split("\t") for line in lines[1:] if "\t" in line)
@@ -61,6 +65,7 @@ def test_all_runs_are_listed_and_shown(script):
     assert shown["test/acc"] == f"{stored(TRIAL)['test/acc']:.4f}"
 
 
+@pytest.mark.quick
 def test_the_sweep_and_the_search_are_listed(script):
     shown = script("scripts/sweeps.py")
     assert re.search(rf"{SWEEP.name} +4 +4 ", shown)
@@ -74,11 +79,13 @@ def test_a_checkpoint_has_its_stored_test_metrics(run, outputs):
     assert found["test/loss"] == pytest.approx(stored(run)["test/loss"], rel=1e-6)
 
 
+@pytest.mark.quick
 def test_a_trial_is_evaluated_by_its_unquoted_path(script):
     """Its name has ``=`` and ``,``, as trials' names no longer do."""
     assert f"test accuracy  {stored(TRIAL)['test/acc']:.4f}" in script("eval.py", f"run=outputs/{TRIAL}")
 
 
+@pytest.mark.quick
 def test_an_interrupted_run_is_resumed_and_finished(script, outputs):
     record = RunRecord.open(outputs / STOPPED)
     before = record.history()

@@ -32,6 +32,7 @@ def test_the_pins_are_versions_alone_and_within_what_is_allowed():
             assert DEPENDENCIES[pin.name].specifier.contains(exact.version), pin
 
 
+@pytest.mark.whole
 def test_the_lowest_versions_that_are_allowed_go_together(tmp_path):
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:

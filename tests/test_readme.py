@@ -43,6 +43,7 @@ def test_the_readme_shows_the_first_commands_a_user_needs():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.whole
 def test_a_command_of_the_readme_runs(command, tmp_path, request):
     arguments = shlex.split(command)[1:]
     if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):

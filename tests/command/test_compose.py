@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.levels import sampled
 
 from vitrine.command.compose import points
 from vitrine.distributed.hardware import gpus
@@ -34,7 +35,10 @@ def test_there_are_options_to_compose():
     assert ("model", "vit_tiny") in OPTIONS
 
 
-@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=[f"{group}={option}" for group, option in OPTIONS])
+@pytest.mark.parametrize(
+    ("group", "option"), sampled(OPTIONS, every=6), ids=[f"{group}={option}" for group, option in OPTIONS]
+)
+@pytest.mark.whole
 def test_every_option_of_every_group_composes(compose, pictures, group, option):
     overrides = [f"{group}={option}"]
     if group == "patch":

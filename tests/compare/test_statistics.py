@@ -163,6 +163,7 @@ def called_different(rows: list[dict[int, float]]) -> bool:
         pytest.param([range(8), range(10, 18)], 0.0, (0.02, 0.01), id="as two groups of unequal spread"),
     ],
 )
+@pytest.mark.whole
 def test_equal_configurations_are_called_different_in_one_sweep_of_twenty(seeds, shared, spread):
     generator = np.random.default_rng(1)
     wrong = sum(called_different(simulated(generator, [0.9, 0.9], seeds, shared, spread)) for _ in range(SWEEPS))
@@ -170,6 +171,7 @@ def test_equal_configurations_are_called_different_in_one_sweep_of_twenty(seeds,
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.whole
 def test_accuracies_of_few_images_are_not_called_different_more_often(seeds):
     generator = np.random.default_rng(4)
     wrong = 0
@@ -180,6 +182,7 @@ def test_accuracies_of_few_images_are_not_called_different_more_often(seeds):
     assert wrong / SWEEPS < 0.05 + three_errors(0.05)
 
 
+@pytest.mark.whole
 def test_of_several_equal_configurations_one_is_called_different_in_at_most_one_sweep_of_twenty():
     generator = np.random.default_rng(2)
     wrong = sum(called_different(simulated(generator, [0.9] * 4, [range(5)], 0.02)) for _ in range(SWEEPS)) / SWEEPS
@@ -187,6 +190,7 @@ def test_of_several_equal_configurations_one_is_called_different_in_at_most_one_
 
 
 @pytest.mark.parametrize("seeds", [[range(5)], [range(5), range(10, 15)]], ids=["paired", "as two groups"])
+@pytest.mark.whole
 def test_intervals_of_means_and_differences_hold_the_truth_in_nineteen_sweeps_of_twenty(seeds):
     generator = np.random.default_rng(3)
     means = differences = 0

@@ -120,6 +120,7 @@ def remake():
 
 @pytest.mark.filterwarnings("ignore")  # of zipfile and numpy
 @pytest.mark.parametrize("mask", [0x01, 0xFF])
+@pytest.mark.whole
 def test_no_single_damaged_byte_changes_the_images_or_stops_the_program(tmp_path, sources, entry, mask):
     whole = entry.read_bytes()
     remade = 0

@@ -144,6 +144,7 @@ def test_a_shard_size_below_one_image_is_refused(tmp_path):
         write_shards(tmp_path / "x", "cifar10", CLASSES, {"train": arrays(3)}, shard_size=1000)
 
 
+@pytest.mark.whole
 def test_the_command_packs_real_mnist_and_training_reads_it(shared_data, tmp_path):
     script = str(ROOT / "scripts" / "pack.py")
     words = ["mnist", "--root", str(shared_data), "--to", "packed", "--part-size"]

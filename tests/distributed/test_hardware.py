@@ -149,6 +149,7 @@ fit(compose(["model=vit_nano", "depth=1", "trainer.max_epochs=1", "debug.limit_b
 """
 
 
+@pytest.mark.whole
 def test_in_training_they_do_in_every_thread(tmp_path):
     """Each thread has a setting of its own, which it takes from the one that starts it."""
     done = python("-c", THREADS, cwd=tmp_path, env={"OMP_NUM_THREADS": "2"})
@@ -232,6 +233,7 @@ def test_parts_that_cannot_be_equal_are_refused():
 
 
 @with_cuda
+@pytest.mark.whole
 def test_a_deterministic_training_runs(tmp_path):
     """In a process of its own: PyTorch asks once what the library of products may do."""
     words = "model=vit_nano accelerator=gpu trainer.deterministic=true debug.limit_batches=2 trainer.max_epochs=1"

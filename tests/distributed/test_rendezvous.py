@@ -15,6 +15,8 @@ from helpers.running import ROOT, only_run
 
 from vitrine import compose, fit
 
+pytestmark = pytest.mark.whole
+
 OVERRIDES = [
     "model=vit_nano",
     "depth=1",
@@ -180,6 +182,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("command", [[*TORCHRUN, "--nproc-per-node=2"], [sys.executable]], ids=["torchrun", "spawn"])
+@pytest.mark.quick
 def test_fit_in_a_users_own_distributed_program(tmp_path, spawned, command):
     """Its process group is used and left as it was, and every rank gets the same result."""
     (tmp_path / "own.py").write_text(OWN_PROGRAM)
@@ -270,6 +273,7 @@ def test_a_sweep_under_torchrun_and_its_rerun(tmp_path):
     assert "epoch" not in out
 
 
+@pytest.mark.quick
 def test_a_configuration_error_is_printed_once(tmp_path):
     done = torchrun(str(ROOT / "train.py"), *OVERRIDES, "deepth=2", f"paths.output_dir={tmp_path}", cwd=tmp_path)
     out, err = done.communicate(timeout=200)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from helpers.running import ROOT, only_run
 
+pytestmark = pytest.mark.whole
+
 WORDS = [
     "model=vit_nano",
     "depth=1",

@@ -2,6 +2,7 @@ import shutil
 
 import pytest
 import torch
+from helpers.levels import quick
 
 from vitrine.config import model as vit
 from vitrine.models import VisionTransformer
@@ -13,7 +14,7 @@ BUNDLES = {
     "overlapping": {"patch_stride": 2, "attention_kernel": "explicit", "class_token": False, "pool": "mean"},
     "bare": {"out_projection": False, "final_norm": False, "embed_norm": True, "attention_kernel": "sdpa"},
 }
-each_position = pytest.mark.parametrize("position", vit.POSITIONS)
+each_position = pytest.mark.parametrize("position", quick(vit.POSITIONS, ["rope"]))
 each_attention = pytest.mark.parametrize("attention", vit.ATTENTIONS)
 each_bundle = pytest.mark.parametrize("bundle", BUNDLES.values(), ids=BUNDLES)
 has_compiler = any(map(shutil.which, ("g++", "clang++")))
@@ -82,6 +83,7 @@ def test_every_word_is_in_one_of_the_bundles(small):
 
 @each_attention
 @each_position
+@pytest.mark.whole
 def test_every_position_with_every_attention_is_one_graph(build, images_for, graphs, position, attention):
     model = build(position=position, attention=attention)
     assert_one_graph(model, images_for(model.config), graphs)
@@ -89,6 +91,7 @@ def test_every_position_with_every_attention_is_one_graph(build, images_for, gra
 
 @each_attention
 @each_position
+@pytest.mark.whole
 def test_every_position_with_every_attention_is_exported_for_any_batch(build, images_for, position, attention):
     model = build(position=position, attention=attention)
     assert_exported(model, images_for(model.config, 5))
@@ -152,6 +155,7 @@ def test_a_compiled_model_still_tells_its_attention_and_intermediates(build, ima
 @pytest.mark.parametrize(
     ("position", "attention"), [("rope_mixed", "joint"), ("relative", "local"), ("learned2d", "headwise")]
 )
+@pytest.mark.whole
 def test_the_full_compiler_gives_the_same_logits_and_gradients(build, images_for, position, attention):
     torch.compiler.reset()
     model = build(position=position, attention=attention, pool="mean", depth=1).float()

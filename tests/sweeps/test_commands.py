@@ -127,6 +127,7 @@ def test_rerun_starts_over_beside_what_is_there(whole):
     anew.folder.rmdir()
 
 
+@pytest.mark.whole
 def test_a_killed_sweep_comes_to_the_same_when_its_command_is_given_again(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
@@ -142,6 +143,7 @@ def test_a_killed_sweep_comes_to_the_same_when_its_command_is_given_again(whole,
     assert any(one.get("resumed") for one in facts(tmp_path).values())
 
 
+@pytest.mark.whole
 def test_a_trial_that_is_killed_is_a_failed_trial_with_its_reason_and_can_be_tried_again(whole, tmp_path):
     running = start(tmp_path, "seed=0,1")
     wait_until(lambda: being_trained(tmp_path), running)
@@ -157,6 +159,7 @@ def test_a_trial_that_is_killed_is_a_failed_trial_with_its_reason_and_can_be_tri
     assert metrics(tmp_path).items() <= metrics(whole[0]).items()
 
 
+@pytest.mark.whole
 def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
@@ -172,6 +175,7 @@ def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_p
     assert metrics(tmp_path).items() <= metrics(whole[0]).items()
 
 
+@pytest.mark.whole
 def test_ctrl_c_before_anything_is_trained_is_told_in_one_line(tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: list(tmp_path.glob("sweeps/*/sweep.json")), running)
@@ -182,6 +186,7 @@ def test_ctrl_c_before_anything_is_trained_is_told_in_one_line(tmp_path):
     assert err == "vitrine: interrupted; rerun the same command to continue\n"
 
 
+@pytest.mark.whole
 def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_on(whole, tmp_path):
     words = ["seed=0,1,2", "launcher.workers=1"]
     stopped = sweep(tmp_path, *words, "trainer.max_time=1s")
@@ -195,6 +200,7 @@ def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_
     assert metrics(tmp_path).items() <= metrics(whole[0]).items()
 
 
+@pytest.mark.whole
 def test_two_commands_share_the_work(tmp_path):
     both = [start(tmp_path, "seed=range(4)", "trainer.max_epochs=3", "launcher.workers=1") for _ in range(2)]
     outs = [one.communicate(timeout=200) for one in both]

@@ -93,6 +93,7 @@ def test_a_pruned_run_says_so_is_not_tested_and_can_be_gone_on_with(pruned):
     assert "test/acc" in result.metrics
 
 
+@pytest.mark.whole
 def test_the_first_of_several_processes_decides_for_all(tmp_path):
     config = vitrine.compose([*SMALL, "debug.limit_batches=2", "accelerator=cpu_ddp", f"paths.output_dir={tmp_path}"])
     with pytest.raises(Pruned, match="after epoch 1 of 2"):
@@ -107,6 +108,7 @@ def test_the_last_epoch_stops_nothing(tmp_path):
     assert "test/acc" in fit(config, pruning_rule=After(1)).metrics
 
 
+@pytest.mark.whole
 def test_a_killed_search_of_real_trainings_goes_on_and_prunes(tmp_path):
     words = [
         *SMALL,

@@ -38,7 +38,10 @@ def process(folder, seconds, *words):
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
-@pytest.mark.parametrize(("sampler", "count"), [("tpe", 12), ("random", 4), ("cmaes", 8), ("nsga2", 7)])
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("sampler", "count"), [pytest.param("tpe", 12, marks=pytest.mark.quick), ("random", 4), ("cmaes", 8), ("nsga2", 7)]
+)
 def test_a_sampler_is_told_what_its_trials_reached_and_chooses_the_same_though_it_was_stopped(
     tmp_path, monkeypatch, sampler, count
 ):

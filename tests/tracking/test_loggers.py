@@ -285,6 +285,7 @@ def test_what_ran_offline_is_whole_and_not_pushed(runs):
         assert (facts["wandb_open"], facts["wandb_pushed"], len(facts["wandb_kept"])) == (False, None, 1)
 
 
+@pytest.mark.whole
 def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(runs, tmp_path):
     record = RunRecord(Path(shutil.copytree(runs["interrupted"].record.path, tmp_path / "run", symlinks=True)))
     words = ["logger.wandb.group=mine", "logger.wandb.name=own", "logger.wandb.project=other", "logger.wandb.notes=why"]
@@ -300,6 +301,7 @@ def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(r
     assert (run.run_group, run.display_name, run.project, run.notes) == ("mine", "own", "other", "why")
 
 
+@pytest.mark.whole
 def test_a_private_run_sends_nothing_of_the_machine_or_the_code(tmp_path):
     weights = tmp_path / "my-secret-place" / "weights.pt"
     weights.parent.mkdir()
@@ -348,6 +350,7 @@ def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_
     assert "scripts/wandb_sync.py" in line
 
 
+@pytest.mark.whole
 def test_a_run_of_an_agent_of_wandb_is_the_run_that_the_agent_has_named(tmp_path, monkeypatch):
     (tmp_path / "parameters.yaml").write_text("wandb_version: 1\nseed: {value: 7}\nposition: {value: rope}\n")
     variables = {"SWEEP_ID": "sweep1", "RUN_ID": "run1", "PROJECT": "theirs", "ENTITY": "them"}

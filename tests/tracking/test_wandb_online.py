@@ -21,6 +21,8 @@ from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger
 from vitrine.tracking.wandb import ClientProcess, WandbTracker
 
+pytestmark = pytest.mark.whole
+
 ROWS = 6
 PATIENCE = 60  # seconds for the client to start; on a quiet machine it takes one
 
@@ -69,6 +71,7 @@ def service():
     return wandb_setup.singleton()._connection._proc._process
 
 
+@pytest.mark.quick
 def test_a_run_arrives_and_is_known_to_have_arrived(server, tmp_path, capfd):
     record = carry_out(tmp_path)
     run = server.runs[record.facts["wandb_id"]]
@@ -207,6 +210,7 @@ def unsent(folder, **facts):
     return record
 
 
+@pytest.mark.quick
 def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, capsys, script):
     well, no_text, no_number, config = (unsent(tmp_path) for _ in range(4))
     (no_text.path / "metrics.csv").write_bytes(b"epoch,step,seconds\n\xff,1,1\n")
@@ -226,6 +230,7 @@ def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, ca
     assert no_text.facts["wandb_pushed"] is None
 
 
+@pytest.mark.quick
 def test_a_key_that_is_none_is_told(tmp_path, monkeypatch, script):
     unsent(tmp_path)
     monkeypatch.setattr(wandb, "login", Mock(side_effect=wandb.errors.AuthenticationError("API key is too short")))
@@ -248,6 +253,7 @@ def test_a_run_of_a_machine_that_is_gone_is_pushed_when_that_is_said(tmp_path, c
     assert "\n1 to push" in capsys.readouterr().out
 
 
+@pytest.mark.quick
 def test_syncing_what_is_no_run_says_so(tmp_path):
     done = sync(tmp_path / "none")
     assert done.returncode == 2

@@ -18,6 +18,8 @@ from vitrine.training import compile as compilation
 from vitrine.training.callbacks import Callback
 from vitrine.training.compile import COMPILERS
 
+pytestmark = pytest.mark.whole
+
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 
 can_compile = pytest.mark.skipif(
@@ -78,6 +80,7 @@ def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
 
 
 @can_compile
+@pytest.mark.quick
 def test_a_short_training_is_not_compiled_and_says_why(trained, capsys):
     record = trained("short")
     assert record.facts["compiled"] == "nothing"
@@ -85,6 +88,7 @@ def test_a_short_training_is_not_compiled_and_says_why(trained, capsys):
 
 
 @can_compile
+@pytest.mark.quick
 def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatch, capsys):
     """The clock is replaced: it says that uncompiled steps are slow, then that compiled ones are fast."""
     seconds = iter([1000.0, 1.0])
@@ -173,6 +177,7 @@ def test_a_run_goes_on_compiled_as_it_was(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.quick
 def test_graphs_without_a_gpu_are_refused_before_anything_is_written(tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "trainer.compile=graphs", f"paths.output_dir={tmp_path}/out"],

@@ -114,6 +114,7 @@ def test_a_batch_in_parts_is_the_same_step(small, words):
     assert watches[4].lrs == watches[1].lrs
 
 
+@pytest.mark.whole
 def test_label_smoothing_raises_the_loss_of_a_sure_model(small):
     plain, smooth = Watch(), Watch()
     words = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
@@ -147,6 +148,7 @@ def test_the_average_of_the_weights_is_what_is_tested(small):
     assert torch.equal(run.model.head.weight, averaged["model.head.weight"])
 
 
+@pytest.mark.whole
 def test_every_optimizer_and_position_and_pool_trains(small):
     for words in (
         ("optimizer=sgd", "position=none"),
@@ -207,12 +209,14 @@ def test_what_cannot_work_leaves_nothing(small, tmp_path):
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.whole
 def test_mnist_trains_on_the_real_images(small, shared_data):
     result = fit(small("data=mnist", f"data.root={shared_data}", "debug=quick", "patch=7"))
     facts = load_run(result.run_dir).record.facts
     assert facts["images"] == {"train": 54_000, "val": 6_000, "test": 10_000}
 
 
+@pytest.mark.whole
 def test_a_loss_on_the_softmaxs_output_cannot_fall_below_its_floor(small):
     result = fit(
         small("loss=softmax_cross_entropy", "trainer.max_epochs=12", "optimizer.lr=2e-3", "trainer.precision=32-true")
@@ -234,6 +238,7 @@ def test_the_last_epoch_is_tested_where_nothing_shall_be_chosen(small):
     assert result.metrics["val/loss"] == pytest.approx(rows[-1]["val/loss"])
 
 
+@pytest.mark.whole
 def test_a_curve_of_the_test_images_is_measured_and_changes_nothing(small):
     plain = fit(small("trainer.max_epochs=2"))
     curve = fit(small("trainer.max_epochs=2", "callbacks.test_curve=true"))

@@ -207,6 +207,7 @@ def hub_cache(home, repository, model):
 SHORT = ["trainer.max_epochs=1", "debug.limit_batches=1"]
 
 
+@pytest.mark.whole
 def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, train):
     name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
     torch.manual_seed(0)
@@ -221,6 +222,7 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
     assert facts["pretrained"] == [name, "positions resized from 14x14 to 2x2", "new head for 2 classes"]
 
 
+@pytest.mark.whole
 def test_without_a_network_it_is_said_so_and_nothing_is_left_behind(tmp_path, train):
     no_network = {"HF_HOME": str(tmp_path / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
     done = train("model=vit_tiny", "model.pretrained=vit_tiny_patch16_224.augreg_in21k", env=no_network)

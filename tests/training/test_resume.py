@@ -80,9 +80,9 @@ def assert_same(record, whole):
 @pytest.mark.parametrize(
     ("step", "number"),
     [
-        (1, signal.SIGINT),  # the first step
+        pytest.param(1, signal.SIGINT, marks=pytest.mark.whole),  # the first step
         (17, signal.SIGTERM),  # in the middle of an epoch
-        (22, signal.SIGINT),  # the last step of an epoch, before its validation
+        pytest.param(22, signal.SIGINT, marks=pytest.mark.whole),  # the last step of an epoch, before its validation
     ],
 )
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, step, number):
@@ -99,6 +99,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, 
     assert len(record.facts["resumed"]) == 1
 
 
+@pytest.mark.whole
 def test_muon_and_bent_images_go_on_as_if_nothing_had_happened_too(tmp_path):
     words = [*WORDS, "trainer.max_epochs=2", "optimizer=muon", "augment.elastic=0.04"]
     never_stopped = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
@@ -111,6 +112,7 @@ def test_muon_and_bent_images_go_on_as_if_nothing_had_happened_too(tmp_path):
     assert_same(record, never_stopped)
 
 
+@pytest.mark.whole
 def test_what_compiling_takes_in_the_middle_of_an_epoch_is_no_wait_for_data(tmp_path, monkeypatch):
     words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=112"]
     with pytest.raises(Interrupted):
@@ -126,6 +128,7 @@ def test_what_compiling_takes_in_the_middle_of_an_epoch_is_no_wait_for_data(tmp_
     assert RunRecord(result.run_dir).facts["speed"]["data_share"] < 0.5
 
 
+@pytest.mark.whole
 def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(whole, tmp_path):
     words = [*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
     with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; resume with: python train\.py resume="):
@@ -147,6 +150,7 @@ def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(
     assert [one["step"] for one in record.facts["start_ups"]] == [0, 1, 2]
 
 
+@pytest.mark.whole
 def test_a_run_without_time_for_its_test_is_tested_when_it_goes_on(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(TimeLimit, "over", lambda self, *, trained=False: trained)
@@ -161,6 +165,7 @@ def test_a_run_without_time_for_its_test_is_tested_when_it_goes_on(whole, tmp_pa
     assert_same(record, whole)
 
 
+@pytest.mark.whole
 def test_streamed_pictures_go_on_in_the_middle_of_an_epoch_also_from_memory(tmp_path):
     make_pictures(tmp_path / "pictures", "train", "test", size=(12, 9))
     data = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"]
@@ -203,6 +208,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch(whole, tmp_path):
     assert_same(record, whole)
 
 
+@pytest.mark.whole
 def test_a_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(whole, tmp_path):
     with pytest.raises(Interrupted):
         fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])

@@ -15,6 +15,8 @@ from helpers.running import ROOT, SMALL, make_pictures, only_run
 from vitrine import compose, fit
 from vitrine.data import memory
 
+pytestmark = pytest.mark.whole
+
 PICTURES = [*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=10"]
 
 
@@ -63,6 +65,7 @@ def test_streamed_pictures_train_what_pictures_in_memory_train(train, evaluate, 
         assert f"{outcome(tmp_path / 'disk')[1]['test/acc']:.4f}" in again.stdout
 
 
+@pytest.mark.quick
 def test_pictures_stream_by_themselves_where_memory_is_small(monkeypatch, capsys, pictures, tmp_path):
     words = [*PICTURES, f"data.root={pictures}", f"paths.data_dir={tmp_path}"]
     fit(compose([*words, f"paths.output_dir={tmp_path / 'memory'}"]))
@@ -91,6 +94,7 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
     assert "7.png cannot be read" in facts["error"]
 
 
+@pytest.mark.quick
 def test_only_pictures_in_folders_are_streamed(train):
     done = train("data=digits", "data.storage=disk")
     assert done.returncode == 2

@@ -167,6 +167,7 @@ def test_positions_need_no_predictions(real, tmp_path):
     assert len(parts["positions"].gallery.rows) == 1
 
 
+@pytest.mark.whole
 def test_a_page_of_a_hundred_classes_with_all_its_pictures_stays_small(tmp_path):
     from vitrine.data.shards import shards_folder, write_shards
 

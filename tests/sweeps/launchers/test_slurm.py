@@ -58,6 +58,7 @@ def weights(run):
     return torch.load(run / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
 
 
+@pytest.mark.whole
 def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
     """It is given some time of grace, then preempted without, while the command that submitted it has ended."""
 
@@ -102,6 +103,7 @@ def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
     assert all(torch.equal(value, weights(run)[name]) for name, value in weights(alone).items())
 
 
+@pytest.mark.whole
 def test_what_slurm_does_not_take(tmp_path, slurm):
     code, _, err = ended(
         command(tmp_path, slurm, *SMALL, "hydra/launcher=slurm", "seed=0,1", "launcher.partition=nope")
@@ -120,6 +122,7 @@ def test_without_slurm(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.whole
 def test_local(tmp_path):
     code, out, err = ended(command(tmp_path, None, *SMALL, "hydra/launcher=local", "seed=3"))
     assert code == 0, out + err
