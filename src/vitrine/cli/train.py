@@ -19,7 +19,9 @@ def train_one(point: Point) -> None:
 
     began = process_started_at()
     if point.config.resume is not None:
-        resume(point.config.resume, point.config.run, point.words, began=began)
+        config = point.config
+        allowed = {"trust": config.trust, "allow_changed_code": config.allow_changed_code}
+        resume(config.resume, config.run, point.words, began=began, **allowed)
     else:
         fit(point.config.run, folder=point.folder, began=began)
 

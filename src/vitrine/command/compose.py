@@ -24,12 +24,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.inherit import like
 from vitrine.command.overrides import check_overrides, quote
-from vitrine.command.sources import composing, conf, primary_config
+from vitrine.command.sources import composing, conf, primary_config, sources
 from vitrine.command.space import first_that_works, space_of, with_commas
+from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, untrusted
 from vitrine.config import EvalConfig, TrainConfig, train_faults
 from vitrine.config.fields import fault_of, faults
 from vitrine.config.keys import optional_section
 from vitrine.config.model import missing_weights
+from vitrine.config.parts import is_dotted, is_trusted, refusal
 from vitrine.config.space import Space
 from vitrine.config.sweep import LAUNCHERS, SweepConfig, TrainCommand, facts_of
 from vitrine.data.image_folder import ImageFolder
@@ -120,7 +122,7 @@ def hydra_settings(name: str, overrides: Sequence[str]) -> DictConfig:
     words = [override for override in overrides if not _section(SCHEMAS[name], override)]
     with composing():
         try:
-            return hydra.compose(primary_config(name), words, return_hydra_config=True)
+            return hydra.compose(primary_config(name), for_hydra(words), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError([_composition_fault(error)]) from None
 
@@ -154,6 +156,8 @@ def as_composed(name: str, arguments: list[str]) -> DictConfig:
                 raise ConfigError([_section_is_off(word, sections[word]) for word in off])
             if name == "train" and composed.like is not None:
                 composed = _like(composed, words)
+            if name == "train":
+                _check_trust(composed, words)
             if name == "train" and composed.resume is None:
                 _fill_in(composed.data)
         except (HydraException, OmegaConfBaseException) as error:
@@ -169,6 +173,8 @@ def finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
     found = []
     if name == "train" and composed.like is not None:
         composed = _like(composed, words)
+    if name == "train":
+        _check_trust(composed, words)
     if name == "eval":
         if OmegaConf.is_missing(composed, "run"):
             raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
@@ -176,6 +182,8 @@ def finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
         found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
     else:
         found += _fill_in(composed.data)
+        if is_dotted(composed.model.name):
+            found += keys_of_vits(composed.model.name, words)
         if (source := composed.model.pretrained) is not None and (problem := missing_weights(source)):
             found.append(Fault("model.pretrained", source, problem))
         output = composed.paths.output_dir
@@ -185,6 +193,18 @@ def finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
     if found:
         raise ConfigError(found)
     return config
+
+
+def _check_trust(composed: DictConfig, words: Sequence[str]) -> None:
+    """Raise ConfigError where ``composed`` has dotted names that the user neither typed nor allowed."""
+
+    def allowed(name: str) -> bool:
+        return is_trusted(name, composed.trust) or sources().vouch_for(name)
+
+    if refused := untrusted(composed, words, allowed):
+        source = f"like={composed.like}" if composed.like is not None else str(sources().folder)
+        key, name = next(iter(refused.items()))
+        raise ConfigError([Fault(key, name, f"{source} {refusal(refused)}")])
 
 
 def _like(composed: DictConfig, words: Sequence[str]) -> DictConfig:
@@ -219,7 +239,7 @@ class _Composer:
         values: list[Override] = []
         choices: list[Override] = []
         inside: list[Override] = []
-        for word in words:
+        for word in for_hydra(words):
             override = self._parse(word)
             (inside if self._section(word) else choices if self._chooses(override) else values).append(override)
         key = tuple(one.input_line or "" for one in choices)
@@ -455,6 +475,8 @@ def _typed(override: Override) -> str:
 
 def _fill_in(data: DictConfig) -> list[Fault]:
     """Count the classes of a folder of pictures; what keeps that from being done is returned."""
+    if is_dotted(data.name):
+        return complete_data(data)
     if data.name != "imagefolder":
         return []
     found = []

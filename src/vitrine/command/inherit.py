@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.command.user_parts import for_hydra, without_replaced
 from vitrine.config.sweep import facts_of
 from vitrine.errors import ConfigError, Fault
 
@@ -26,15 +27,16 @@ def like(name: str, values: Mapping[str, Any], words: Sequence[str], loader: Con
     Args:
         name: of the configuration in conf/ that the run was made of.
         values: the run's configuration, nested plain values.
-        words: overrides that Hydra can compose, groups among them.
+        words: overrides, groups among them.
         loader: Hydra's.
 
     Raises:
         ConfigError: the run has a key or a value that this version has not.
     """
     assert isinstance(loader, ConfigLoaderImpl)
-    typed = [word for word in words if not word.startswith("hydra")]
-    config = hydra.compose(name)
+    typed = for_hydra(word for word in words if not word.startswith("hydra"))
+    config = hydra.compose(name, [word for word in typed if word.startswith("~")])
+    values = without_replaced(values, words)
     _restore(config, {key: value for key, value in values.items() if facts_of(key).describes_run})
     before, after = (loader.compute_defaults_list(name, some, RunMode.RUN) for some in ([], typed))
     repository = CachingConfigRepository(loader.repository)
@@ -79,7 +81,8 @@ def _leaves(config: DictConfig, values: Mapping[str, Any], prefix: str) -> Itera
     """Every value with its dotted key and the section it belongs in; a section that is off as a whole is one value."""
     for name, value in values.items():
         inner = config._get_node(name, validate_access=False)
-        if isinstance(value, Mapping) and isinstance(inner, DictConfig) and not inner._is_none():
+        sections = isinstance(inner, DictConfig) and not inner._is_none() and not name.endswith("options")
+        if isinstance(value, Mapping) and isinstance(inner, DictConfig) and sections:
             yield from _leaves(inner, value, f"{prefix}{name}.")
         else:
             yield config, f"{prefix}{name}", value

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.hydra_settings import hydra_faults
+from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.keys import keys, keys_where, kind, owner, without_none
 from vitrine.config.schema import EvalConfig
 from vitrine.config.sweep import TrainCommand
@@ -149,10 +150,12 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         for value in _values(override):
             for choice in value if isinstance(value, list) else [value]:
                 given = "null" if choice is None else str(choice)
-                if given not in choices:
+                if given not in choices and not is_part(name, given):
                     yield _unknown_choice(name, given, choices)
         return
     section, leaf = owner(schema, name)
+    if section is None and is_option(name):
+        return  # checked with the part
     if section is None:
         yield _unknown_key(name, [*keys(schema), *groups], added=override.is_add() or override.is_force_add())
         return

@@ -132,7 +132,7 @@ def load(name: str) -> Any:
     search_working_directory()
     path, *inner = name.split(".")
     value: Any = _module(name, path)
-    for attribute in inner:
+    for index, attribute in enumerate(inner):
         parent, path = path, f"{path}.{attribute}"
         if hasattr(value, attribute):
             value = getattr(value, attribute)
@@ -140,7 +140,8 @@ def load(name: str) -> Any:
             value = _module(name, path)
         else:
             near = nearest(attribute, [known for known in vars(value) if not known.startswith("_")])
-            raise PartError(name, f"cannot be imported: {parent} has no {attribute}", near and f"{parent}.{near}")
+            near = near and ".".join([parent, near, *inner[index + 1 :]])
+            raise PartError(name, f"cannot be imported: {parent} has no {attribute}", near)
     if not callable(value):
         raise PartError(name, f"is not callable, but of type {type(value).__name__}")
     return value
@@ -153,6 +154,20 @@ def build(part: Part, *arguments: Any, **keywords: Any) -> Any:
     """
     imported = load(part.name)
     return imported(*arguments, **_taken(imported, part.interface, keywords), **part.options)
+
+
+def build_list(config: Any, kind: type) -> list[Any]:
+    """Build the parts that the list ``parts`` of a section names.
+
+    Raises:
+        PartError: one of them is not of the type ``kind``.
+    """
+    found = []
+    for part in parts_of(config):
+        found.append(build(part))
+        if not isinstance(found[-1], kind):
+            raise PartError(part.name, f"must give a {kind.__module__}.{kind.__name__}, not {type(found[-1]).__name__}")
+    return found
 
 
 def function(part: Part) -> Callable[..., Any]:
@@ -180,13 +195,17 @@ def check_trust(config: Any, trust: Collection[str], source: object) -> None:
     Raises:
         RunError: with how to allow the parts.
     """
-    refused = [part for part in parts_of(config) if not is_trusted(part.name, trust)]
-    if refused:
-        named = ", ".join(f"{part.key}={part.name}" for part in refused)
-        allowed = ",".join(dict.fromkeys(part.name.partition(".")[0] for part in refused))
-        ways = f"trust=[{allowed}] on the command line, --trust {allowed} for scripts, load_run(..., trust=...)"
-        problem = "names code outside vitrine, which is not imported unless you allow it"
-        raise RunError(f"{source} {problem}: {named} ({ways})")
+    if refused := {part.key: part.name for part in parts_of(config) if not is_trusted(part.name, trust)}:
+        raise RunError(f"{source} {refusal(refused)}")
+
+
+def refusal(refused: Mapping[str, str]) -> str:
+    """Return why parts, by their keys, are not imported, and how to allow them."""
+    named = ", ".join(f"{key}={name}" for key, name in refused.items())
+    tops = list(dict.fromkeys(name.partition(".")[0] for name in refused.values()))
+    allowed = ",".join(tops)
+    ways = f"trust=[{allowed}] on the command line, --trust {allowed} for scripts, trust={tops} in Python"
+    return f"names code outside vitrine, {named}, which is not imported unless you allow it: {ways}"
 
 
 def is_trusted(name: str, trust: Collection[str]) -> bool:

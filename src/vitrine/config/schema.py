@@ -331,6 +331,7 @@ class EvalConfig:
         patch_size: size of patches to test with; null is the run's.
         accelerator: as in training.
         traceback: show Python's traceback also where one clear message would do.
+        trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
     """
 
     run: str = setting(MISSING, path=True)
@@ -339,6 +340,7 @@ class EvalConfig:
     patch_size: int | None = number(None, ge=1, le=4096)
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
+    trust: list[str] = setting([])
 
 
 def train_faults(config: TrainConfig) -> list[Fault]:

@@ -14,8 +14,8 @@ from vitrine.config.parts import names_of, search_working_directory
 
 
 def code_of(config: Any) -> dict[str, str]:
-    """Return each part's name with a hash of its source, or the version of the installed package that has it."""
-    return {name: _code(name) for name in names_of(config)}
+    """Return :func:`code_hash` of each part that a configuration names, by its name."""
+    return {name: code_hash(name) for name in names_of(config)}
 
 
 def sources(name: str) -> dict[str, str]:
@@ -41,7 +41,8 @@ def sources(name: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _code(name: str) -> str:
+def code_hash(name: str) -> str:
+    """Return a hash of the source of the part ``name``, or the version of the installed package that it is in."""
     found = sources(name)
     if found:
         return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]

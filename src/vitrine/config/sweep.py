@@ -92,11 +92,15 @@ class TrainCommand(TrainConfig):
     Attributes:
         sweep, launcher: of a multirun.
         rerun: carry out all trials of a multirun anew, in a folder beside the one that is there.
+        trust: with ``resume`` or ``like``, prefixes of the dotted names of a run that may be imported: ``[my_lab]``.
+        allow_changed_code: with ``resume``, go on although the code of the run's own parts was edited.
     """
 
     sweep: SweepConfig = setting(SweepConfig, affects_result=False, shared_by_trials=True)
     launcher: LauncherConfig = setting(LauncherConfig, affects_result=False, shared_by_trials=True)
     rerun: bool = setting(False, affects_result=False, shared_by_trials=True)
+    trust: list[str] = setting([], affects_result=False, shared_by_trials=True)
+    allow_changed_code: bool = setting(False, affects_result=False, shared_by_trials=True)
 
     @property
     def run(self) -> TrainConfig:

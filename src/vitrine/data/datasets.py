@@ -19,6 +19,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.decode import MODES, Decoder, ImageFiles
@@ -110,7 +111,12 @@ def load_dataset(config: DataConfig, cache_dir: Path, memory: float = math.inf) 
         DataError: the data set is damaged, missing and not downloadable, or has another number of channels or classes.
     """
     folder = shards_folder(config.root, config.name)
-    dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
+    if (part := part_at(config, "name")) is not None:
+        from vitrine.data.user_data import user_dataset
+
+        dataset = user_dataset(part, config)
+    else:
+        dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
     if dataset.nbytes <= memory:
         dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir))
     channels = dataset.train.images.shape[1]

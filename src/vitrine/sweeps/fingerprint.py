@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.config.keys import defaults, keys, optional_section
+from vitrine.config.parts import parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
+from vitrine.config.source_code import code_hash
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -28,14 +30,13 @@ VERSION = 2  # 1 hashed every key, defaults included, and was not written to run
 NAME_LENGTH = 100  # of a folder's name, without the hash
 
 
-def fingerprint(config: TrainConfig, sources: Mapping[str, str] | None = None) -> str:
+def fingerprint(config: TrainConfig) -> str:
     """Hash of everything that affects a trial's result, as 16 hexadecimal digits.
 
-    Args:
-        config: the trial's configuration.
-        sources: hash of the source of each part that lies outside vitrine, by its dotted name.
+    The source of a user's parts is hashed too, so that edited code makes another trial.
     """
-    return _fingerprint(to_plain(config), sources or {})
+    parts = [part for part in parts_of(config) if _affects_result(part.key, config.data.name)]
+    return _fingerprint(to_plain(config), {part.name: code_hash(part.name) for part in parts})
 
 
 def record_facts(config: TrainConfig) -> dict[str, Any]:

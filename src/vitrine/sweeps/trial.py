@@ -21,6 +21,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.keys import facts, keys_where
 from vitrine.config.parts import names_of
 from vitrine.config.serialize import from_plain, to_plain
+from vitrine.config.source_code import code_of
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.durations import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
@@ -44,6 +45,7 @@ class Trial:
         varies: overrides in which it differs from the other trials.
         folder: its run folder, inside the sweep's folder.
         pruning_rule: stops the run early if other trials of the search do better.
+        code: hashes of the source of the user's parts when the trial was planned, by their names.
     """
 
     number: int
@@ -51,6 +53,10 @@ class Trial:
     varies: dict[str, str]
     folder: Path
     pruning_rule: Pruner | None = None
+    code: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", code_of(self.config))
 
     @property
     def label(self) -> str:
@@ -131,6 +137,7 @@ def run_trial(
         if known.status in DONE:
             return known
         try:
+            _refuse_edited_code(trial)
             resumes = _prepare_folder(trial, known)
             if ranks is not None:
                 ranks.send(_message(trial, resumes=resumes))
@@ -228,6 +235,13 @@ def _message(trial: Trial, *, resumes: bool) -> dict[str, Any]:
     }
 
 
+def _refuse_edited_code(trial: Trial) -> None:
+    """Raise RunError where a user's part was edited after the trial was planned, which makes it another trial."""
+    if edited := [name for name, code in code_of(trial.config).items() if code != trial.code[name]]:
+        problem = "was edited while the sweep was running; rerun the same command to train with it"
+        raise RunError(f"the code of {', '.join(edited)} {problem}")
+
+
 def _prepare_folder(trial: Trial, known: TrialResult) -> bool:
     """Remove the trial's folder unless it can be resumed; return whether it can."""
     from vitrine.training.checkpoints import read_checkpoint
@@ -256,7 +270,8 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
     rule = trial.pruning_rule
     if resumes:
         keys = _resumable_keys()
-        resume(trial.folder, trial.config, keys, began=began, time_from=time_from, pruning_rule=rule)
+        trust = names_of(trial.config)
+        resume(trial.folder, trial.config, keys, began=began, time_from=time_from, pruning_rule=rule, trust=trust)
         return
     fit(
         trial.config,

@@ -7,12 +7,14 @@ is imported unless it is asked for.
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from vitrine.config.parts import Part, PartError, build, parts_of
 from vitrine.config.schema import TensorBoardConfig, TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import first_line
@@ -147,6 +149,33 @@ class RunLogger(Logger):
         print(f"vitrine: {tracker.name} failed and gets no more metrics: {first_line(error)}", file=sys.stderr)
 
 
+class LoggerTracker:
+    """A Lightning logger of the user's, as a tracker. It gets the configuration as its hyperparameters.
+
+    Args:
+        part: the logger's.
+        config: the run's configuration.
+    """
+
+    def __init__(self, part: Part, config: TrainConfig) -> None:
+        self.name = part.name
+        self.logger = build(part)
+        if not isinstance(self.logger, Logger):
+            raise PartError(part.name, f"must give a Lightning Logger, not {type(self.logger).__name__}")
+        self.logger.log_hyperparams(flatten(to_plain(config)))
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics of an optimiser step."""
+        self.logger.log_metrics(dict(metrics), step)
+
+    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        """Log the final metrics as ``final/...``, and end with the status of run.json."""
+        if metrics:
+            self.logger.log_metrics({f"final/{name}": value for name, value in metrics.items()})
+        self.logger.save()
+        self.logger.finalize("success" if status == "finished" else status)
+
+
 def start_trackers(
     config: TrainConfig,
     record: RunRecord,
@@ -177,7 +206,9 @@ def start_trackers(
         requested["wandb"] = start_wandb
     if tensorboard is not None:
         requested["tensorboard"] = lambda: TensorBoardTracker(tensorboard, config, record, step)
-    trackers = []
+    for part in parts_of(config.logger):
+        requested[part.name] = partial(LoggerTracker, part, config)
+    trackers: list[Tracker] = []
     for name, start in requested.items():
         try:
             trackers.append(start())

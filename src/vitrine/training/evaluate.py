@@ -88,8 +88,8 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     """
     record = RunRecord.open(options.run)
     checkpoint = read_checkpoint(record.best)
-    config = from_plain(TrainConfig, checkpoint["config"])
-    stored = from_plain(TrainConfig, record.config).model
+    config = from_plain(TrainConfig, checkpoint["config"], trust=options.trust, source=record.best)
+    stored = from_plain(TrainConfig, record.config, trust=options.trust, source=record.path).model
     if other := differences(checkpoint["config"]["model"], stored):
         raise RunError(f"{record.best} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     if options.data_root is not None:

@@ -14,6 +14,7 @@ from vitrine.errors import Interrupted
 from vitrine.files import link
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
+from vitrine.runs.user_code import edited_parts, store_code, trust_hint
 from vitrine.training.checkpoints import Checkpoints, read_checkpoint
 from vitrine.training.run import TrainingRun
 
@@ -33,7 +34,9 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
             record.end_with(error)
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
-            raise kind(f"{kind.reason}; resume with: python train.py resume={record.path}") from None
+            raise kind(
+                f"{kind.reason}; resume with: python train.py resume={record.path}{trust_hint(record)}"
+            ) from None
         raise
 
 
@@ -53,6 +56,7 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         **facts,
         id=run.record.name,
         started=now(),
+        **store_code(run.record, run.config),
         command=provenance.command(),
         code=code,
         versions=provenance.versions(),
@@ -80,7 +84,8 @@ def record_resumption(run: TrainingRun) -> None:
     if record.last.exists() and _is_best(record.last):
         link(record.last, record.best)  # the process may have been killed just before it did this
     times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
-    record.update(resumed=times, storage=asdict(run.placement))
+    code = store_code(record, run.config) if edited_parts(record, run.config) else {}
+    record.update(resumed=times, storage=asdict(run.placement), **code)
     record.write_config(to_plain(run.config))
 
 

@@ -1,7 +1,7 @@
 """Resume a run from its last checkpoint."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import together
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.user_code import edited_parts, refuse_edited
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.checkpoints import differences, read_checkpoint
 from vitrine.training.console import quiet_libraries, show_result
@@ -33,6 +34,8 @@ def resume(
     began: float | None = None,
     time_from: float | None = None,
     pruning_rule: PruningRule | None = None,
+    trust: Collection[str] = (),
+    allow_changed_code: bool = False,
 ) -> Result:
     """Resume the run in ``folder`` from its last checkpoint, with the configuration it has.
 
@@ -45,9 +48,12 @@ def resume(
         began: as in ``fit``.
         time_from: as in ``fit``.
         pruning_rule: as in ``fit``.
+        trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
+        allow_changed_code: resume although the code of these parts was edited.
 
     Raises:
-        RunError: there is no such run, it is running, or its checkpoint doesn't fit it.
+        RunError: there is no such run, it is running, or its checkpoint doesn't fit it; or it names code that is
+            not trusted, or was edited.
         ConfigError: an override would make it another run.
         Interrupted: as in ``fit``.
         Pruned: as in ``fit``.
@@ -58,10 +64,12 @@ def resume(
         status = ranks.share(lambda: record.status)
         if status == "running":
             raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
-        config = from_plain(TrainConfig, record.config)
+        config = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         planned = config.trainer.max_epochs
         _take(config, given, overrides)
         _check(config, record)
+        if not allow_changed_code:
+            refuse_edited(record, edited_parts(record, config))
         if status == "finished" and config.trainer.max_epochs == planned:
             if ranks.rank == 0:
                 print(f"{record.path} is finished; trainer.max_epochs=N with N > {planned} trains it longer")
@@ -114,7 +122,7 @@ def _take(config: TrainConfig, given: TrainConfig | None, overrides: Sequence[st
     faults = []
     for override in overrides:
         name, _, value = override.lstrip("+~").partition("=")
-        if name == "resume" or name.startswith("hydra"):
+        if name in ("resume", "trust", "allow_changed_code") or name.startswith("hydra"):
             continue
         keys = GROUPS.get(name) or (name,)
         if not all(facts(TrainConfig, key).may_change_on_resume for key in keys):

@@ -8,6 +8,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 from vitrine.config import TrainConfig
+from vitrine.config.parts import build_list
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.launch import Launch
 from vitrine.tracking.loggers import RunLogger
@@ -118,7 +119,7 @@ def _configured_callbacks(config: TrainConfig) -> list[Callback]:
     if (stopping := config.callbacks.early_stopping) is not None:
         mode = "max" if stopping.monitor == "val/acc" else "min"
         callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
-    return callbacks
+    return [*callbacks, *build_list(config.callbacks, Callback)]
 
 
 def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None]) -> Compilation:

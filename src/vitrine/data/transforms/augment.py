@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.config.parts import PartError, build, parts_of
 from vitrine.config.schema import AugmentConfig, DataConfig
 from vitrine.data.epoch_plan import to_device_of
 from vitrine.data.transforms.boxes import fill_boxes
@@ -224,4 +225,9 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
         steps.append(RandomErasing(augment.erasing, colour))
     if augment.cutout:
         steps.append(Cutout(augment.cutout, colour))
+    for part in parts_of(augment):
+        step = build(part)
+        if not callable(step) or not isinstance(getattr(step, "draws", None), int):
+            raise PartError(part.name, "must give a callable with an attribute draws, its random numbers per image")
+        steps.append(step)
     return Chain(steps)

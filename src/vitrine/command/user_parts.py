@@ -1,0 +1,160 @@
+"""Parts of a user's own on the command line: ``position=my_lab.fourier.Fourier model.position_options.bands=8``.
+
+A dotted name is no file of its config group. So the override of the group becomes one of the key that names the part,
+before Hydra sees it. What a dotted name is, and how it is imported, is in config/parts.py.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from vitrine.config.keys import keys, owner
+from vitrine.config.model import OF_ANY_MODEL
+from vitrine.config.parts import PartError, is_dotted, load, options_field
+from vitrine.config.schema import DataConfig
+from vitrine.config.sweep import TrainCommand
+from vitrine.errors import Fault
+
+# The choice of a group that a part of the user's stands beside, where the group also sets other keys. No choice leaves
+# these keys at the schema's default.
+BESIDE = {"optimizer": "adamw", "schedule": "constant", "augment": "none", "logger": "csv", "loss": "cross_entropy"}
+NO_CHOICE = ("model", "data")
+DATA = {"epochs": 10, "mean": [0.5], "std": [0.5], "flip": False}  # for data sets that do not say
+MODEL_GROUPS = ("depth", "norm_placement")  # set keys of Vision Transformers; parts' groups do, too
+
+
+@cache
+def part_keys() -> dict[str, str]:
+    """Return the key that names a part, by config group: ``model.position`` for ``position``, and so on."""
+    found = {}
+    for key in keys(TrainCommand):
+        section, name = owner(TrainCommand, key)
+        field = next(field for field in dataclasses.fields(section) if field.name == name)
+        if "part" in field.metadata:
+            found[key.rpartition(".")[0] if name in ("name", "parts") else name] = key
+    return found
+
+
+def is_part(group: str, value: object) -> bool:
+    """Whether ``group=value`` names a part of the user's."""
+    return group in part_keys() and is_dotted(value)
+
+
+def is_option(key: str) -> bool:
+    """Whether ``key`` is an option of a part: ``model.position_options.bands``."""
+    return any(key.startswith(f"{options}.") for options in _options_keys())
+
+
+def for_hydra(overrides: Iterable[str]) -> list[str]:
+    """Return overrides that Hydra can compose, for some that may name parts of the user's or their options."""
+    return [composable for override in overrides for composable in _for_hydra(override)]
+
+
+def without_replaced(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return the configuration ``values`` of a run without the user's parts that ``overrides`` replace, and options."""
+    kept = {section: dict(inner) if isinstance(inner, Mapping) else inner for section, inner in values.items()}
+    chosen = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
+    for group, key in part_keys().items():
+        section, _, name = key.partition(".")
+        stored = kept.get(section, {})
+        given = chosen.get(key, chosen.get(group))
+        if given is not None and given != stored.get(name):
+            stored.pop(options_field(name), None)
+            if is_dotted(stored.get(name)):
+                stored.pop(name)
+            if group in NO_CHOICE and is_dotted(given):
+                kept.pop(section)
+    return kept
+
+
+def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[[str], bool]) -> dict[str, str]:
+    """Return the parts of the user's that a composed configuration names without permission, by their keys.
+
+    Args:
+        composed: may hold names from a run's folder or from files that were found.
+        overrides: as typed; what they name is permitted.
+        allowed: whether another name is.
+    """
+    typed = {name for override in overrides for name in re.findall(r"[\w.]+", override.partition("=")[2])}
+    found = {}
+    for key in part_keys().values():
+        value = OmegaConf.select(composed, key)
+        for name in value if OmegaConf.is_list(value) else [value]:
+            if is_dotted(name) and name not in typed and not allowed(name):
+                found[key] = str(name)
+    return found
+
+
+def complete_data(data: DictConfig) -> list[Fault]:
+    """Set the keys of a user's data set that have no value from the attribute ``config`` of its part, if it has one.
+
+    Returns:
+        What keeps it from being imported, and the keys that must be given.
+    """
+    try:
+        stated = getattr(load(data.name), "config", {})
+    except PartError as error:
+        return [Fault("data.name", data.name, error.problem, error.near and f"data={error.near}")]
+    missing = [field.name for field in dataclasses.fields(DataConfig) if OmegaConf.is_missing(data, field.name)]
+    known = DATA | dict(stated)
+    for name in [name for name in missing if name in known]:
+        data[name] = known[name]
+        missing.remove(name)
+    problem = f"is needed by data={data.name}: data.{{0}}=VALUE, or a dict {data.name}.config with '{{0}}' in it"
+    found = [Fault(f"data.{name}", "", problem.format(name)) for name in missing]
+    for name in missing:  # stands in, so that the rest is checked all the same
+        data[name] = {"image_size": 8, "patch_size": 8}.get(name, 2)
+    return found
+
+
+def keys_of_vits(model: str, overrides: Iterable[str]) -> list[Fault]:
+    """Return a fault for each override that sets something of Vision Transformers, where ``model`` is another one."""
+    groups = {*MODEL_GROUPS, *(group for group, key in part_keys().items() if key.startswith("model."))} - {"model"}
+    found = []
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        section, _, name = key.partition(".")
+        if key in groups or (section == "model" and name and name.partition(".")[0] not in OF_ANY_MODEL):
+            found.append(Fault(key, value, f"belongs to Vision Transformers, not to model={model}"))
+    return found
+
+
+def _for_hydra(override: str) -> Iterator[str]:
+    name, _, value = override.partition("=")
+    group = name.lstrip("+")
+    if group not in part_keys():
+        yield f"++{group}={value}" if is_option(group) else override
+        return
+    listed = value.strip("[]").split(",") if value.startswith("[") else [value]
+    own = [one for one in (entry.strip() for entry in listed) if is_dotted(one)]
+    if not own:
+        yield override
+        return
+    key = part_keys()[group]
+    if key.endswith(".parts"):
+        if builtin := [one.strip() for one in listed if one.strip() not in own]:
+            yield f"{group}=[{','.join(builtin)}]"
+        elif group in BESIDE:
+            yield f"{group}={BESIDE[group]}"
+        yield f"{key}=[{','.join(own)}]"
+        return
+    if group in BESIDE:
+        yield f"{group}={BESIDE[group]}"
+    elif group in NO_CHOICE:
+        yield f"~{group}"
+    if group == "optimizer":
+        yield "optimizer.betas=null"  # whose learning rate and weight decay are adamw's, unless they are given
+    yield f"{key}={value}"
+
+
+@cache
+def _options_keys() -> tuple[str, ...]:
+    found = []
+    for key in part_keys().values():
+        section, _, name = key.rpartition(".")
+        found.append(f"{section}.{options_field(name)}")
+    return tuple(found)

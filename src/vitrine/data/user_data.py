@@ -1,0 +1,57 @@
+"""Data sets of a user's own: a callable that gives uint8 images and labels (docs/own_parts.md)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrine.config.parts import Part, function, reason
+from vitrine.config.schema import DataConfig
+from vitrine.data.datasets import ImageDataset, Split
+from vitrine.errors import DataError
+
+SPLITS = ("train", "val", "test")
+
+
+def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
+    """Call the user's part and check what it gives.
+
+    Raises:
+        DataError: it fails, or does not give what it must.
+    """
+    try:
+        given = function(part)(root=Path(config.root))
+    except Exception as error:
+        raise DataError(f"data={part.name} failed: {reason(error)}") from error
+    known = {"classes", *SPLITS}
+    if not isinstance(given, Mapping) or "train" not in given or not set(given) <= known:
+        keys = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        raise DataError(f"data={part.name} must give a dict with train, and maybe val, test, classes; not {keys}")
+    splits = {name: _split(part.name, name, given[name], config) for name in SPLITS if given.get(name) is not None}
+    classes = [str(name) for name in given.get("classes") or range(config.num_classes)]
+    if len(classes) != config.num_classes:
+        raise DataError(f"data={part.name} names {len(classes)} classes, not data.num_classes={config.num_classes}")
+    return ImageDataset(classes, splits["train"], splits.get("val"), splits.get("test"))
+
+
+def _split(source: str, name: str, given: Any, config: DataConfig) -> Split:
+    where = f"data={source}: {name}"
+    try:
+        images, labels = (torch.as_tensor(values) for values in given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where} must be a pair of arrays, images and labels: {reason(error)}") from None
+    if images.dtype is not torch.uint8 or images.dim() != 4:
+        raise DataError(f"{where} has images {_described(images)}; they must be (N, C, H, W) uint8")
+    if labels.is_floating_point() or labels.shape != images.shape[:1] or not len(labels):
+        raise DataError(f"{where} has labels {_described(labels)}; they must be ({len(images)},) int64, one per image")
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= config.num_classes:
+        limit = f"data.num_classes={config.num_classes}"
+        raise DataError(f"{where} has labels from {lowest} to {highest}; they must be >= 0 and < {limit}")
+    return Split(images.contiguous(), labels.long())
+
+
+def _described(values: Tensor) -> str:
+    return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"

@@ -1,0 +1,52 @@
+"""The source of a user's parts in a run folder: ``parts/``, and its hashes in run.json."""
+
+from typing import Any
+
+from vitrine.config import TrainConfig
+from vitrine.config.keys import facts
+from vitrine.config.parts import names_of, parts_of
+from vitrine.config.source_code import code_hash, sources
+from vitrine.errors import RunError
+from vitrine.redact import redact
+from vitrine.runs.record import RunRecord
+
+FOLDER = "parts"
+
+
+def store_code(record: RunRecord, config: TrainConfig) -> dict[str, Any]:
+    """Write the source of a run's own parts to ``parts/``, and return what run.json is to say of it.
+
+    Source that it replaces is kept as ``parts.1``, ``parts.2`` and so on.
+    """
+    names = names_of(config)
+    if (record.path / FOLDER).exists():
+        number = 1 + len(list(record.path.glob(f"{FOLDER}.*")))
+        (record.path / FOLDER).rename(record.path / f"{FOLDER}.{number}")
+    for name in names:
+        for path, text in sources(name).items():
+            (record.path / FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
+            record.write(f"{FOLDER}/{path}", redact(text))
+    return {"parts": {name: code_hash(name) for name in names}} if names else {}
+
+
+def edited_parts(record: RunRecord, config: TrainConfig) -> list[str]:
+    """Return the parts of a run whose source differs from what it was trained with.
+
+    Parts that cannot change the result, such as loggers, are left out.
+    """
+    known = record.facts.get("parts", {})
+    names = {part.name for part in parts_of(config) if facts(TrainConfig, part.key).affects_result is not False}
+    return [name for name in sorted(names & set(known)) if code_hash(name) != known[name]]
+
+
+def refuse_edited(record: RunRecord, edited: list[str]) -> None:
+    """Raise RunError where parts of a run that is to be resumed were edited."""
+    if edited:
+        problem = f"was edited since the run began; {record.path / FOLDER} has it as it was"
+        raise RunError(f"the code of {', '.join(edited)} {problem}. To resume with it: allow_changed_code=true")
+
+
+def trust_hint(record: RunRecord) -> str:
+    """Return the override, after a space, that a run with parts of a user's needs to be resumed; else nothing."""
+    packages = dict.fromkeys(name.partition(".")[0] for name in record.facts.get("parts", {}))
+    return f" trust=[{','.join(packages)}]" if packages else ""
