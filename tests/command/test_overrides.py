@@ -1,12 +1,12 @@
 import pytest
 
-from vitrine.command.compose import composing
-from vitrine.command.overrides import check_overrides
+from vitrine.command.overrides import check_overrides, quote
+from vitrine.command.sources import composing
 from vitrine.config.keys import keys
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.errors import Fault
 
-MODELS = "model has no option of that name; it has vit_base, vit_nano, vit_small, vit_tiny"
+MODELS = "the choices are vit_base, vit_nano, vit_small, vit_tiny"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,8 @@ def fault(check):
         "callbacks.ema.decay=0.9",
         "logger.wandb.mode=offline",
         "model.dim=${data.image_size}",
-        "hydra.job.chdir=true",
+        "hydra.run.dir=folder",
+        "hydra/launcher=process",
         "optimizer.lr=1e-3,2e-3",
         "seed=range(0,3)",
         "model.dim=choice(64,96)",
@@ -62,7 +63,7 @@ def fault(check):
         "model=glob(vit_*)",
     ],
 )
-def test_what_hydra_can_compose_passes_as_it_was_typed(check, argument):
+def test_what_hydra_can_compose_passes_as_typed(check, argument):
     assert check(argument) == ([argument], [])
 
 
@@ -77,10 +78,15 @@ def test_what_hydra_can_compose_passes_as_it_was_typed(check, argument):
         ("model.dmi=3", "model.dim"),
         ("optimizer.learning=3", "optimizer.lr"),
         ("+sed=1", "seed"),
+        ("image_size=32", "data.image_size"),
+        ("patch_size=5", "model.patch_size"),
+        ("epochs=3", "trainer.max_epochs"),
+        ("nonsense=1", ""),
+        ("+new.key=1", ""),
         ("qqq=1", ""),
     ],
 )
-def test_an_unknown_key_comes_with_the_nearest_one(fault, typed, near):
+def test_an_unknown_key_comes_with_the_most_similar_one(fault, typed, near):
     found = fault(typed)
     assert found.key == typed.split("=")[0].lstrip("+")
     assert found.given == ""
@@ -89,15 +95,54 @@ def test_an_unknown_key_comes_with_the_nearest_one(fault, typed, near):
 
 
 def test_an_unknown_key_of_a_section_comes_with_the_keys_of_that_section(fault):
-    assert fault("loss.smoothing=1").problem == "there is no such key; loss has name, label_smoothing"
+    assert fault("loss.smoothing=1").problem == "there is no such key; loss has label_smoothing, name, options"
     assert fault("callbacks.ema.rate=1").problem == "there is no such key; callbacks.ema has decay"
 
 
-def test_an_unknown_word_comes_with_every_key_and_group_of_the_top(fault):
-    listed = fault("qqq=1").problem.partition("there are ")[2].split(", ")
-    assert {"model", "patch", "optimizer", "seed", "resume", "experiment"} <= set(listed)
-    assert listed == sorted(set(listed))
-    assert not [word for word in listed if "." in word or "/" in word or word.startswith("hydra")]
+@pytest.mark.parametrize("typed", ["qqq=1", "model.qqq=1", "data.size=3", "experiment=qqq", "experiment=mnist"])
+def test_an_unknown_name_comes_with_five_others_at_most(fault, typed):
+    found = fault(typed)
+    assert found.problem.count(",") <= 5
+    assert len(found.problem) < 160
+
+
+def test_a_new_key_cannot_be_added_nor_one_removed(fault):
+    assert "none can be added" in fault("+new.key=1").problem
+    assert fault("~callbacks") == Fault(
+        "~callbacks", "", "a group cannot be removed; choose another", "callbacks=default"
+    )
+    assert fault("~logger").nearest == "logger=csv"
+    assert fault("~trainer.max_time").nearest == "trainer.max_time=null"
+    assert fault("+experiment=mnist/quick").nearest == "experiment"
+    assert fault("model@model.x=vit_nano").key == "model@model.x"
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("hydra.job.chdir=true", "hydra.run.dir=DIR"),
+        ("hydra.searchpath=[file://x]", "--config-dir=DIR"),
+        ("hydra.mode=MULTIRUN", "-m"),
+        ("hydra.launcher.n_jobs=4", "launcher.workers=N"),
+        ("hydra.sweeper.params.x=1", "sweep.space"),
+        ("hydra/job_logging=disabled", "tee"),
+        ("hydra.job.id=3", "hydra.sweep.subdir"),
+    ],
+)
+def test_a_setting_of_hydra_without_effect_is_refused_with_what_works(fault, typed, named):
+    assert named in fault(typed).problem
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("hydra/launcher=joblib", "hydra/launcher=process"),
+        ("hydra/launcher=submitit_slurm", "hydra/launcher=slurm"),
+        ("hydra/sweeper=optuna", "sweep=optuna/lr_wd"),
+    ],
+)
+def test_a_plugin_of_hydra_comes_with_what_vitrine_has_in_its_place(fault, typed, near):
+    assert fault(typed).nearest == near
 
 
 @pytest.mark.parametrize(
@@ -113,13 +158,22 @@ def test_an_unknown_word_comes_with_every_key_and_group_of_the_top(fault):
             Fault(
                 "callbacks",
                 "emma",
-                "callbacks has no option of that name; it has default, early_stopping, ema",
+                "the choices are default, early_stopping, ema",
                 "callbacks=ema",
+            ),
+        ),
+        (
+            "patch=5",
+            Fault(
+                "patch",
+                "5",
+                "the choices are 2, 4, 7, 8, 14, 16; the key model.patch_size takes other numbers",
+                "model.patch_size=5",
             ),
         ),
     ],
 )
-def test_an_unknown_option_comes_with_those_that_there_are_and_the_nearest(fault, typed, expected):
+def test_an_unknown_choice_comes_with_the_choices_and_the_most_similar(fault, typed, expected):
     assert fault(typed) == expected
 
 
@@ -136,12 +190,12 @@ def test_an_unknown_option_comes_with_those_that_there_are_and_the_nearest(fault
         ("data.mean=0.5", "0.5", "must be a list of numbers, such as [0.5]"),
         ("data.mean=[a]", "['a']", "must be a list of numbers, such as [0.5]"),
         ("optimizer.betas=0.9", "0.9", "must be a list of numbers, such as [0.5], or null"),
-        ("tags=word", "word", "must be a list of words, such as [a,b]"),
-        ("paths.output_dir=[a]", "['a']", "must be a word"),
+        ("tags=word", "word", "must be a list of strings, such as [a,b]"),
+        ("paths.output_dir=[a]", "['a']", "must be a string"),
         ("callbacks.ema.decay=x", "x", "must be a number"),
     ],
 )
-def test_a_value_of_another_type_is_told_with_the_type_it_must_have(fault, typed, given, problem):
+def test_a_value_of_another_type_comes_with_the_type_it_must_have(fault, typed, given, problem):
     assert fault(typed) == Fault(typed.split("=")[0], given, problem)
 
 
@@ -154,12 +208,12 @@ def test_a_sweep_is_checked_value_by_value(check):
 
 
 @pytest.mark.parametrize("typed", ["nonsense", "vit_nano", "--fast"])
-def test_a_word_without_an_equals_sign_is_told_the_form(fault, typed):
+def test_an_override_without_an_equals_sign_comes_with_the_form(fault, typed):
     assert fault(typed) == Fault(typed, "", "is not of the form key=value")
 
 
 @pytest.mark.parametrize("typed", ["a=b=c", "optimizer.lr=[1", "optimizer.lr=1,,2", "name={a"])
-def test_what_cannot_be_read_is_told_in_one_line_with_a_way_to_quote(fault, typed):
+def test_what_cannot_be_read_is_reported_in_one_line_with_a_way_to_quote(fault, typed):
     found = fault(typed)
     assert found.key == typed
     assert found.problem.startswith("cannot be read: ")
@@ -167,7 +221,7 @@ def test_what_cannot_be_read_is_told_in_one_line_with_a_way_to_quote(fault, type
     assert "\n" not in found.problem
 
 
-def test_all_faults_are_told_at_once_and_the_sound_overrides_kept(check):
+def test_all_faults_are_reported_at_once_and_the_sound_overrides_kept(check):
     sound, found = check("lr=1", "model=vit_nano", "model.dim=x", "nonsense", "seed=3", "data=mnits")
     assert sound == ["model=vit_nano", "seed=3"]
     assert [one.key for one in found] == ["lr", "model.dim", "nonsense", "data"]
@@ -184,3 +238,32 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
     assert {"seed", "model.dim", "optimizer.betas", "callbacks.ema.decay", "logger.wandb.mode"} <= known
     assert "callbacks.ema" not in known
     assert set(keys(EvalConfig)) == {"run", "data_root", "image_size", "patch_size", "accelerator", "traceback"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "quoted"),
+    [
+        ("patch=2,4", "patch='2','4'"),
+        ("tags=night", "tags=['night']"),
+        ("tags=[a,b]", "tags=[a,b]"),
+        ("launcher.sbatch=--constraint=a100", "launcher.sbatch=['--constraint=a100']"),
+        ("resume=a=b", "resume='a=b'"),
+        ("like=runs/position=learned,seed=0_31f1", "like='runs/position=learned,seed=0_31f1'"),
+        ("data.root=${paths.data_dir}/x", "data.root=${paths.data_dir}/x"),
+        ("model.pretrained='a,b'", "model.pretrained='a,b'"),
+        ("data.root=one,my other", "data.root=one,'my other'"),
+        ("run=[1] a (b)", "run='[1] a (b)'"),
+        ("optimizer.lr=1e-3", "optimizer.lr=1e-3"),
+    ],
+)
+def test_quotes_that_nobody_types_are_added(loader, typed, quoted):
+    assert quote([typed], loader) == [quoted]
+
+
+def test_a_path_with_commas_is_one_path_if_it_exists(loader, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a,b").mkdir()
+    assert quote(["data.root=a,b", "data.root=a,c"], loader) == ["data.root='a,b'", "data.root=a,c"]
+    for name in ("x=1", "x=2"):
+        (tmp_path / name).mkdir()
+    assert quote(["data.root=x=1,x=2"], loader) == ["data.root='x=1','x=2'"]

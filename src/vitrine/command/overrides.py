@@ -265,8 +265,8 @@ def _similar_keys(given: str, known: list[str]) -> list[str]:
     for key in known:
         ending.setdefault(key.rpartition(".")[2], []).append(key)
     meant = [MEANT[leaf]] if leaf in MEANT and MEANT[leaf] in known else []
-    whole = get_close_matches(given, known, CLOSE, cutoff=0.6 if "." in given else 0.7)
-    leaves = [key for name in get_close_matches(leaf, ending, CLOSE, cutoff=0.7) for key in ending[name]]
+    whole = get_close_matches(given, known, CLOSE, cutoff=0.6 if "." in given else 0.65)
+    leaves = [key for name in get_close_matches(leaf, ending, CLOSE, cutoff=0.65) for key in ending[name]]
     exact = ending.get(leaf, [])
     return list(dict.fromkeys([*meant, *exact, *whole, *leaves]))[:CLOSE]
 

@@ -1,0 +1,165 @@
+"""What users of Hydra type: it works, or it is refused with what to type instead; it never trains by surprise."""
+
+import pytest
+from helpers.running import SMALL
+
+QUICK = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A folder of configurations of the user's own."""
+    texts = {
+        "experiment/mine": "# @package _global_\ndefaults:\n  - override /model: small\n\nseed: 7\n",
+        "model/small": "dim: 32\ndepth: 1\nheads: 2\n",
+        "position/turned": "# @package model\nposition: rope\n",
+        "night": "defaults:\n  - train\n  - _self_\n\nseed: 3\n",
+    }
+    for name, text in texts.items():
+        path = tmp_path / "mine" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "mine"
+
+
+def test_a_run_goes_where_hydra_run_dir_says(train, tmp_path):
+    done = train(*QUICK, "hydra.run.dir=here/${model.position}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("run.json")] == [
+        (tmp_path / "here/sincos2d/run.json").relative_to(tmp_path)
+    ]
+    assert "run folder           here/sincos2d" in done.stdout
+
+    again = train(*QUICK, "hydra.run.dir=here/sincos2d")
+    assert again.returncode == 1
+    assert "here/sincos2d" in again.stderr
+
+
+def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
+    where = ["hydra.sweep.dir=night", "hydra.sweep.subdir=${hydra.job.num}"]
+    done = train("-m", *QUICK, *where, "seed=0,1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.parent.name for path in (tmp_path / "night").glob("*/run.json")) == ["0", "1"]
+    assert {path.name for path in tmp_path.iterdir()} == {"night"}
+
+    again = train("-m", *QUICK, *where, "seed=0,1")
+    assert "finished before" in again.stdout, "the trials are found by what they are"
+    other = train("-m", *QUICK, *where, "seed=2,1")
+    assert other.returncode == 1
+    assert "night/0 holds another trial" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["-m", "seed=0,1", "hydra.sweep.subdir=same"], ["hydra.sweep.subdir=same", "several trials share this one"]),
+        (["-m", "seed=0,1", "hydra.run.dir=x"], ["hydra.run.dir", "hydra.sweep.dir=DIR"]),
+        (["hydra.sweep.dir=x"], ["hydra.sweep.dir", "hydra.run.dir=DIR"]),
+        (["hydra.run.dir=${nothing}"], ["hydra.run.dir", "nothing"]),
+        (["hydra.job.chdir=true"], ["hydra.job.chdir", "hydra.run.dir=DIR"]),
+        (["-p", "model"], ["--package=model", "--cfg job --package model"]),
+        (["--resolve"], ["--resolve", "--cfg job --resolve"]),
+        (["--experimental-rerun", "x.pickle"], ["--experimental-rerun", "like=RUN"]),
+        (["--config-path", "mine"], ["--config-path", "--config-dir=mine"]),
+        (["--config-name", "other"], ["--config-name=other", "--config-dir=DIR"]),
+        (["--config-dir", "nowhere"], ["--config-dir=nowhere", "is not a folder"]),
+        (["--config-dir"], ["--config-dir", "expected one argument"]),
+        (["--multrun"], ["--multrun", "did you mean --multirun?"]),
+        (["--seed=3"], ["--seed=3", "did you mean seed=3?"]),
+        (["--cfg", "jbo"], ["--cfg", "invalid choice"]),
+        (["--cfg", "job", "-p", "modle"], ["--package=modle", "model, data"]),
+        (["--shell-completion"], ["install=bash"]),
+        (["-m", "--cfg", "job", "seed=0,x"], ["seed=x", "must be a whole number"]),
+        (["debug=quick", "model.heads=5"], ["model.heads=5", "must divide the width"]),
+        (["debug=quick", "resume=outputs/none"], ["resume=outputs/none", "is not a folder"]),
+        (["image_size=32"], ["did you mean data.image_size?"]),
+        (["patch=5"], ["did you mean model.patch_size=5?"]),
+        (["depth=5"], ["did you mean model.depth=5?"]),
+        (["+new.key=1"], ["new.key", "there is no such key"]),
+        (["nonsense=1"], ["nonsense", "there is no such key or group"]),
+        (["~callbacks"], ["did you mean callbacks=default?"]),
+        (["~logger"], ["did you mean logger=csv?"]),
+        (["-m", "seed=0,1", "hydra/sweeper=optuna"], ["did you mean sweep=optuna/lr_wd?"]),
+        (["-m", "seed=0,1", "hydra/launcher=joblib"], ["did you mean hydra/launcher=process?"]),
+    ],
+)
+def test_what_cannot_work_gets_one_clear_fault_and_leaves_nothing(vitrine, tmp_path, words, named):
+    code, out, err = vitrine("train", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("vitrine: invalid configuration:\n")
+    assert "Traceback" not in err
+    assert "usage:" not in err
+    for text in named:
+        assert text in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_debug_traceback_shows_tracebacks(vitrine):
+    assert "Traceback" in vitrine("train", "debug=traceback", "model.heads=5")[2]
+    assert "Traceback" in vitrine("train", "debug=quick", "debug.traceback=true", "model.heads=5")[2]
+
+
+def test_cfg_prints_what_would_be_trained(vitrine):
+    code, out, _ = vitrine("train", "-p", "model", "--cfg", "job", "model=vit_nano", "--resolve")
+    assert code == 0
+    assert out.startswith("# @package model\n")
+    assert "\nimage_size: 8\n" in out
+    assert vitrine("train", "--cfg=job", "--package=data.image_size")[1] == "8\n"
+    assert vitrine("train", "tags=night", "--cfg", "job", "-p", "tags")[1] == "# @package tags\n- night\n"
+    assert vitrine("train", "-m", "--cfg", "job", "-p", "seed", "seed=5,6")[1] == "# run 1 of 2: seed=5\n5\n"
+    assert "\nhydra:" in "\n" + vitrine("train", "--cfg", "all")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["--hydra-help"], "== Flags =="),
+        (["--info", "defaults-tree"], "train_schema"),
+        (["--info"], "Installed Hydra Plugins"),
+        (["-i", "seed=3"], "Installed Hydra Plugins"),
+        (["--version"], "vitrine "),
+    ],
+)
+def test_what_prints_does_not_train(train, tmp_path, words, printed):
+    done = train(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert printed in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_the_users_own_adds_choices(vitrine, mine):
+    words = ["--config-dir", "mine", "--cfg", "job", "-p"]
+    assert vitrine("train", "experiment=mine", *words, "seed")[1] == "7\n"
+    assert vitrine("train", "experiment=mine", *words, "model.dim")[1] == "32\n"
+    assert vitrine("train", "position=turned", "-cd", "mine", *words[2:], "model.position")[1] == "rope\n"
+    assert vitrine("train", "--config-name", "night", *words, "seed")[1] == "3\n"
+    code, out, err = vitrine("train", "--config-name", "nigth", *words, "seed")
+    assert (code, out) == (2, "")
+    assert "at its top level: night" in err
+
+
+def test_a_name_that_vitrine_has_is_refused(vitrine, mine):
+    (mine / "model" / "vit_nano.yaml").write_text("dim: 3\n")
+    code, _, err = vitrine("train", "--config-dir", "mine", "--cfg", "job")
+    assert code == 2
+    assert f"{mine}/model/vit_nano.yaml\n      vitrine has a file of this name" in err
+
+
+def test_conf_in_the_working_directory_is_used_and_that_is_said(vitrine, mine):
+    conf = mine.rename(mine.with_name("conf"))
+    code, out, err = vitrine("train", "experiment=mine", "--cfg", "job", "-p", "seed")
+    assert (code, out) == (0, "7\n")
+    assert err == f"vitrine: configuration files of {conf} are used too\n"
+
+    (conf / "train.yaml").write_text("defaults:\n  - train_schema\n")
+    assert vitrine("train", "--cfg", "job", "-p", "seed")[1:] == ("0\n", ""), "a checkout's conf/ is vitrine's"
+
+
+def test_an_unquoted_path_with_signs_is_one_path(vitrine, tmp_path):
+    folder = tmp_path / "sweeps" / "position=learned,seed=0_31f1"
+    folder.mkdir(parents=True)
+    code, _, err = vitrine("eval", f"run={folder.relative_to(tmp_path)}")
+    assert code == 1
+    assert err.startswith("vitrine: sweeps/position=learned,seed=0_31f1 is not a run folder")
+    code, _, err = vitrine("train", "resume=sweeps/position=learned,seed=9")
+    assert "resume=sweeps/position=learned,seed=9\n      sweeps/position=learned,seed=9 is not a folder" in err
