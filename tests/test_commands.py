@@ -172,7 +172,7 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["paths.output_dir=/proc/runs"], ["paths.output_dir=/proc/runs", "cannot write to"]),
         (["resume="], ["resume", "is not a run folder"]),
         (["patch=2,4"], ["patch=2,4", "has several values", "-m"]),
-        (["-m", "patch=2,4", "depth=2,5"], ["depth=5", "1, 12, 2, 24, 3, 4, 6, 8"]),
+        (["-m", "patch=2,4", "depth=2,5"], ["depth=5", "1, 2, 3, 4, 6, 8, 12, 24"]),
         (["-m", "model.patch_size=2,3"], ["model.patch_size=3", "must divide"]),
         (["vit_tiny"], ["vit_tiny", "key=value"]),
     ],
