@@ -40,20 +40,20 @@ def the_cpu_multiplies_bf16() -> bool:
     return "avx512_bf16" in words or "amx_bf16" in words
 
 
-def test_the_cpu_when_asked_for():
+def test_accelerator_cpu():
     hardware = choose(config(accelerator="cpu"))
     assert (hardware.accelerator, hardware.devices) == ("cpu", 1)
     assert hardware.name.startswith(f"CPU, {torch.get_num_threads()} thread")
 
 
 @without_gpu
-def test_auto_is_the_cpu_where_there_is_no_gpu():
+def test_auto_is_the_cpu_without_a_gpu():
     assert choose(config(accelerator="auto")) == choose(config(accelerator="cpu"))
     assert choose(config(accelerator="auto", devices=None)).devices == 1
 
 
 @without_gpu
-def test_a_gpu_that_is_not_there_is_refused():
+def test_a_missing_gpu_is_refused():
     with pytest.raises(ConfigError, match="there is no GPU here") as caught:
         choose(config(accelerator="gpu"))
     (fault,) = caught.value.faults
@@ -62,7 +62,7 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 
 @with_cuda
-def test_auto_is_the_gpu_where_there_is_one():
+def test_auto_is_the_gpu_if_there_is_one():
     hardware = choose(config(accelerator="auto"))
     assert (hardware.accelerator, hardware.devices) == ("cuda", 1)
     assert hardware.name == torch.cuda.get_device_name()
@@ -77,7 +77,7 @@ def test_null_devices_are_all_gpus_and_more_are_refused():
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
-def test_a_precision_that_is_asked_for_is_taken(precision):
+def test_a_given_precision_is_used(precision):
     hardware = choose(config(accelerator="cpu", precision=precision))
     assert hardware.precision == precision
     trainer = pl.Trainer(accelerator="cpu", precision=hardware.precision, logger=False, enable_checkpointing=False)
@@ -85,7 +85,7 @@ def test_a_precision_that_is_asked_for_is_taken(precision):
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "tf32"])
-def test_a_precision_that_the_cpu_has_not_is_refused(precision):
+def test_a_precision_that_the_cpu_lacks_is_refused(precision):
     with pytest.raises(ConfigError, match=rf"trainer\.precision={precision}"):
         choose(config(accelerator="cpu", precision=precision))
 
@@ -119,7 +119,7 @@ def test_tf32_rounds_products_and_float32_does_not():
         ),
     ],
 )
-def test_the_attention_kernel_goes_by_precision_and_memory(words, kernel):
+def test_the_attention_kernel_depends_on_precision_and_memory(words, kernel):
     parts = 8 if words[-1] == "+parts=8" else 1
     made = config(*[word for word in words if word != "+parts=8"], accelerator="cpu", accumulate_grad_batches=parts)
     assert choose(made).attention_kernel == kernel
@@ -150,13 +150,13 @@ fit(compose(["model=vit_nano", "depth=1", "trainer.max_epochs=1", "debug.limit_b
 
 
 @pytest.mark.whole
-def test_in_training_they_do_in_every_thread(tmp_path):
+def test_denormals_count_as_zero_in_every_thread_of_training(tmp_path):
     """Each thread has a setting of its own, which it takes from the one that starts it."""
     done = python("-c", THREADS, cwd=tmp_path, env={"OMP_NUM_THREADS": "2"})
     assert "threads 2 left 0" in done.stdout, done.stderr
 
 
-def test_what_was_set_for_the_process_before_is_so_again():
+def test_process_wide_options_are_restored():
     torch.set_flush_denormal(True)
     torch.set_float32_matmul_precision("medium")
     try:
@@ -173,7 +173,7 @@ def test_what_was_set_for_the_process_before_is_so_again():
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's memory is seen to")
-def test_memory_that_a_step_frees_is_not_given_back_to_the_system(tmp_path):
+def test_freed_memory_stays_in_the_process(tmp_path):
     """In a process of its own: what other tests have left in the memory of this one may be put where a piece was."""
     code = """
 import resource
@@ -200,7 +200,7 @@ print(kept, new_pages())
 
 
 @pytest.mark.parametrize("width", [LEAST_WIDTH_FOR_CPU_BF16 - 4, LEAST_WIDTH_FOR_CPU_BF16, 768])
-def test_auto_precision_on_a_cpu_is_bfloat16_for_wide_models_where_the_cpu_multiplies_it(width):
+def test_auto_precision_on_a_cpu_with_bfloat16_depends_on_width(width):
     wide = width >= LEAST_WIDTH_FOR_CPU_BF16
     expected = "bf16-mixed" if wide and the_cpu_multiplies_bf16() else "32-true"
     assert choose(config(f"model.dim={width}", "model.heads=4", accelerator="cpu")).precision == expected
@@ -210,7 +210,7 @@ def test_several_processes_on_the_cpu():
     assert choose(config(accelerator="cpu", devices=2)).devices == 2
 
 
-def test_a_batch_that_cannot_be_shared_equally_is_refused():
+def test_a_batch_not_divisible_by_devices_is_refused():
     with pytest.raises(ConfigError, match="must be divisible by the number of devices, 3") as caught:
         choose(config(accelerator="cpu", devices=3))
     (fault,) = caught.value.faults

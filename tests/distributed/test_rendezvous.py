@@ -169,7 +169,7 @@ def main(rank, overrides):
         gathered = [None, None]
         dist.all_gather_object(gathered, (str(result.run_dir), result.metrics))  # the caller's group is intact
         assert gathered[0] == gathered[1], gathered
-        sys.stdout.write(f"rank {dist.get_rank()} has {result.run_dir.name}\n")
+        sys.stdout.write(f"rank {dist.get_rank()} has {result.run_dir.name}\\n")
         sys.stdout.flush()
     dist.destroy_process_group()
 
@@ -235,19 +235,20 @@ def test_torchrun_restarts_resume_the_same_runs(tmp_path):
 def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
     """``train.py`` itself, a rank killed from outside."""
     overrides = [*OVERRIDES, "trainer.max_epochs=40"]
-    command = [str(ROOT / "train.py"), *overrides, f"paths.output_dir={tmp_path}"]
+    killed = tmp_path / "killed"
+    command = [str(ROOT / "train.py"), *overrides, f"paths.output_dir={killed}"]
     running = torchrun(*command, cwd=tmp_path, options=("--max-restarts=3",))
     deadline = time.monotonic() + 200
-    while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
+    while not list(killed.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
     ranks = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
     victim = next(int(pid) for pid in ranks if b"RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
     os.kill(victim, signal.SIGKILL)
     _, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
-    assert len(json.loads((only_run(tmp_path) / "run.json").read_text())["resumed"]) == 1
+    assert len(json.loads((only_run(killed) / "run.json").read_text())["resumed"]) == 1
     undisturbed = fit(compose([*overrides, f"paths.output_dir={tmp_path / 'undisturbed'}"])).run_dir
-    assert_equal_runs(undisturbed, only_run(tmp_path))
+    assert_equal_runs(undisturbed, only_run(killed))
 
 
 def test_a_sweep_under_torchrun_and_its_rerun(tmp_path):

@@ -1,4 +1,4 @@
-"""One training in two real processes that talk through gloo."""
+"""Training in two ranks that vitrine spawns, connected by gloo."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def children(pid):
 
 
 @pytest.mark.parametrize("group", ["digits", "strong"])
-def test_two_processes_train_what_one_process_trains(tmp_path, group):
+def test_two_ranks_train_the_same_as_one(tmp_path, group):
     words = [f"augment={group}"]
     in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2", "logger=wandb", "logger.wandb.mode=offline")
     alone, together = start(tmp_path / "one", *words), start(tmp_path / "two", *in_parts, *words)
@@ -58,7 +58,7 @@ def test_two_processes_train_what_one_process_trains(tmp_path, group):
         assert running.returncode == 0, err
         assert err == ""
     assert "2 processes" in out
-    assert out.count("epoch 3/3") == 1, "only the first process shows"
+    assert out.count("epoch 3/3") == 1, "only rank 0 prints"
     one, two = history(tmp_path / "one"), history(tmp_path / "two")
     assert len(one) == len(two)
     for column in ("trainloss", "valloss", "valacc"):
@@ -66,11 +66,11 @@ def test_two_processes_train_what_one_process_trains(tmp_path, group):
     metrics = [json.loads((only_run(tmp_path / name) / "metrics.json").read_text()) for name in ("one", "two")]
     assert metrics[0]["test/acc"] == metrics[1]["test/acc"]
     assert json.loads((only_run(tmp_path / "two") / "run.json").read_text())["processes"] == 2
-    assert len(list(only_run(tmp_path / "two").glob("wandb/*run-*/*.wandb"))) == 1, "only the first process logs"
+    assert len(list(only_run(tmp_path / "two").glob("wandb/*run-*/*.wandb"))) == 1, "only rank 0 logs"
 
 
-def test_all_processes_have_the_weights_and_statistics_of_the_first(tmp_path):
-    """Those of batch normalisation, too; else each would validate a model of its own, and go on with another."""
+def test_all_ranks_have_the_weights_and_statistics_of_rank_0(tmp_path):
+    """Batch normalisation included; otherwise each rank would validate and continue another model."""
     code = f"""
 import torch
 from vitrine import compose
@@ -83,7 +83,7 @@ class Watching(trainer.CleanStop):  # a callback that every rank has
             self.compare(module)  # the average
 
     def on_validation_end(self, trainer, module):
-        self.compare(module)  # what the next step goes on with
+        self.compare(module)  # the weights that the next step trains
 
     def compare(self, module):
         statistics = [one for layer in module.statistics for one in layer.buffers()]
@@ -107,7 +107,7 @@ if __name__ == "__main__":
     assert done.stdout.count("the same") == 2 * 3 * 2
 
 
-def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):
+def test_a_sweep_with_two_ranks_runs_each_trial_once(tmp_path):
     running = start(tmp_path, "-m", "accelerator=cpu_ddp", "debug.limit_batches=2", "seed=0,1")
     _, err = running.communicate(timeout=200)
     assert running.returncode == 0, err
@@ -116,7 +116,7 @@ def test_a_multirun_of_several_processes_runs_each_trial_once(tmp_path):
     assert {one["status"] for one in records} == {"finished"}
 
 
-def test_processes_that_are_out_of_time_stop_together(tmp_path):
+def test_ranks_out_of_time_stop_together(tmp_path):
     running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_time=1s")
     _, err = running.communicate(timeout=200)
     assert running.returncode == 75
@@ -129,7 +129,7 @@ def test_processes_that_are_out_of_time_stop_together(tmp_path):
 @pytest.mark.parametrize(
     ("number", "status", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGKILL, "failed", 1)]
 )
-def test_a_run_whose_process_is_stopped_or_killed_says_so_and_goes_on(tmp_path, number, status, code):
+def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, number, status, code):
     running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_epochs=2000")
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:

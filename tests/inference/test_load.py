@@ -45,7 +45,7 @@ def test_the_model_has_the_weights_of_the_best_epoch_and_is_in_evaluation_mode(r
     assert torch.equal(loaded(images), model.eval()(images))
 
 
-def test_the_model_is_made_as_the_checkpoint_says(record, config):
+def test_the_model_is_built_from_the_checkpoints_configuration(record, config):
     other = replace(config.model, dim=32, heads=2, position="learned")
     save(record, VisionTransformer(other), {"model": asdict(other)})
     assert load_run(record.path).model.config == other
@@ -66,7 +66,7 @@ def test_opening_a_run_reads_no_checkpoint(record):
         _ = run.model
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="is not a folder"):
         load_run(tmp_path / "nothing")
 

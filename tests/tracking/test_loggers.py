@@ -223,10 +223,10 @@ def test_wandb_has_the_history_by_optimiser_step(runs):
         ]
 
 
-def test_wandb_has_the_final_metrics_and_the_pictures(runs, picture):
+def test_wandb_has_the_final_metrics_and_the_plots(runs, picture):
     for number, (status, sent) in enumerate(runs.items()):
-        told = {name: sent.summary.get(name) for name in ("test/acc", "val/acc", "status", "commit")}
-        assert told == {"test/acc": 0.5 + number / 8, "val/acc": 0.75, "status": status, "commit": "abc"}
+        summary = {name: sent.summary.get(name) for name in ("test/acc", "val/acc", "status", "commit")}
+        assert summary == {"test/acc": 0.5 + number / 8, "val/acc": 0.75, "status": status, "commit": "abc"}
         (drawn,) = [row for row in sent.history if "curves/path" in row]
         assert (drawn["curves/_type"], drawn["curves/width"], drawn["curves/height"]) == ("image-file", 9, 6)
         (copy,) = sent.record.path.glob(f"wandb/offline-run-*/files/{drawn['curves/path']}")
@@ -250,7 +250,7 @@ def test_wandb_has_the_test_predictions_and_their_confusion_matrix(runs):
         assert counted == [["zero", "zero", 1], ["zero", "one", 1], ["one", "no. 2", 1]]
 
 
-def test_wandb_has_the_checkpoints_that_are_asked_for(runs):
+def test_wandb_has_the_requested_checkpoints(runs):
     for sent in runs.values():
         models = [one for one in sent.artifacts if one.type == "model"]
         assert [sorted(one.aliases) for one in models] == [["last", "latest"], ["best", "latest"]]
@@ -265,7 +265,7 @@ def test_wandb_has_the_whole_configuration(runs):
         assert {name: value for name, value in sent.config.items() if name != "_wandb"} == expected
 
 
-def test_wandb_has_the_names_that_a_run_is_found_by(runs):
+def test_wandb_has_name_group_and_tags(runs):
     for number, sent in enumerate(runs.values()):
         run = sent.run
         named = (run.project, run.run_group, run.display_name, run.job_type)
@@ -275,18 +275,18 @@ def test_wandb_has_the_names_that_a_run_is_found_by(runs):
     assert len({sent.run.run_id for sent in runs.values()}) == len(runs)
 
 
-def test_wandb_knows_what_became_of_each_run(runs):
+def test_wandb_has_the_status_of_each_run(runs):
     assert {status: sent.exit_code for status, sent in runs.items()} == {"finished": 0, "failed": 1, "interrupted": 255}
 
 
-def test_what_ran_offline_is_whole_and_not_pushed(runs):
+def test_an_offline_run_is_complete_and_not_pushed(runs):
     for sent in runs.values():
         facts = sent.record.facts
         assert (facts["wandb_open"], facts["wandb_pushed"], len(facts["wandb_kept"])) == (False, None, 1)
 
 
 @pytest.mark.whole
-def test_a_run_that_goes_on_is_the_same_run_on_wandb_and_names_of_ones_own_win(runs, tmp_path):
+def test_a_resumed_run_is_the_same_wandb_run_and_own_names_take_precedence(runs, tmp_path):
     record = RunRecord(Path(shutil.copytree(runs["interrupted"].record.path, tmp_path / "run", symlinks=True)))
     words = ["logger.wandb.group=mine", "logger.wandb.name=own", "logger.wandb.project=other", "logger.wandb.notes=why"]
     config = compose([*OFFLINE, *words])
@@ -326,7 +326,7 @@ def test_a_private_run_sends_nothing_of_the_machine_or_the_code(tmp_path):
         assert secret.encode() not in log.read_bytes(), secret
 
 
-def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_goes_on_offline(tmp_path):
+def test_an_unused_tracker_is_not_imported_and_one_without_login_runs_offline(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     done = subprocess.run(
         [sys.executable, "-c", LONELY, str(tmp_path / "runs")],
@@ -351,7 +351,7 @@ def test_a_guest_that_is_not_asked_for_is_not_imported_and_one_that_cannot_come_
 
 
 @pytest.mark.whole
-def test_a_run_of_an_agent_of_wandb_is_the_run_that_the_agent_has_named(tmp_path, monkeypatch):
+def test_a_run_of_wandbs_agent_has_the_agents_id(tmp_path, monkeypatch):
     (tmp_path / "parameters.yaml").write_text("wandb_version: 1\nseed: {value: 7}\nposition: {value: rope}\n")
     variables = {"SWEEP_ID": "sweep1", "RUN_ID": "run1", "PROJECT": "theirs", "ENTITY": "them"}
     variables["SWEEP_PARAM_PATH"] = str(tmp_path / "parameters.yaml")
@@ -378,8 +378,8 @@ def test_a_run_of_an_agent_of_wandb_is_the_run_that_the_agent_has_named(tmp_path
     assert (record.facts["wandb_id"], record.facts["wandb_project"]) == ("run1", ["them", "theirs"])
     assert sent.config["model"]["position"] == "rope"
     assert sent.history[0]["seconds"] == 1.5
-    told = {name: sent.summary.get(name) for name in ("parameters", "images_per_second", "command", "commit")}
-    assert told == {"parameters": 5, "images_per_second": 2.5, "command": "python train.py ***", "commit": "abc"}
+    summary = {name: sent.summary.get(name) for name in ("parameters", "images_per_second", "command", "commit")}
+    assert summary == {"parameters": 5, "images_per_second": 2.5, "command": "python train.py ***", "commit": "abc"}
     assert sent.summary["images"] == {"train": 9}
     kept = b"".join(path.read_bytes() for path in record.path.rglob("*") if path.is_file())
     assert b"an-argument-of-ours" not in kept, "words of the command may be secret"
@@ -388,7 +388,7 @@ def test_a_run_of_an_agent_of_wandb_is_the_run_that_the_agent_has_named(tmp_path
 # --- TensorBoard -------------------------------------------------------------------------------------------------
 
 
-def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
+def test_tensorboard_has_scalars_plots_and_hyperparameters(record, picture):
     (tracker,) = start_trackers(compose(["model=vit_nano", "logger=tensorboard", "tags=[a,b]"]), record, 0, None, "")
     assert isinstance(tracker, TensorBoardTracker)
     logger = RunLogger(record, 0, [tracker])
@@ -418,7 +418,7 @@ def test_tensorboard_has_scalars_pictures_and_hyperparameters(record, picture):
     assert [one.name.tag for one in asked.metric_infos] == ["final/test/acc"], "a column beside the hyperparameters"
 
 
-def test_tensorboard_has_each_step_once_after_a_run_went_on(record, picture):
+def test_tensorboard_has_each_step_once_after_a_resume(record, picture):
     config = compose(["model=vit_nano", "logger=tensorboard"])
     for done, steps, accuracy in ((0, (10, 20, 30), 0.5), (10, (20, 30, 40), 0.75)):
         (tracker,) = start_trackers(config, record, done, None, "")
@@ -432,7 +432,7 @@ def test_tensorboard_has_each_step_once_after_a_run_went_on(record, picture):
     assert [one.step for one in events.Images("curves")] == [40]
 
 
-def test_tensorboard_that_cannot_write_stays_away(record, capsys):
+def test_tensorboard_that_cannot_write_is_left_out(record, capsys):
     (record.path / "tensorboard").write_text("a file in its way")
     assert start_trackers(compose(["model=vit_nano", "logger=tensorboard"]), record, 0, None, "") == []
     (line,) = capsys.readouterr().err.splitlines()
@@ -454,7 +454,7 @@ def test_the_run_folder_has_each_row_with_its_step_and_time(record):
     assert 0 <= history[0]["seconds"] <= history[1]["seconds"] < 60
 
 
-def test_time_goes_on_where_the_run_goes_on(record):
+def test_training_time_continues_on_resume(record):
     path = record.path / "metrics.csv"
     path.write_text("epoch,step,seconds,lr\r\n1,10,100.0,0.1\r\n1,20,200.0,0.1\r\n")
     RunLogger(record, 10, []).log_metrics({"epoch": 1, "lr": 0.2}, 20)
@@ -464,7 +464,7 @@ def test_time_goes_on_where_the_run_goes_on(record):
     assert 100.0 <= second["seconds"] < 160.0
 
 
-def test_a_guest_that_fails_is_dropped_with_one_line_and_nothing_is_lost(record, capsys):
+def test_a_failing_tracker_is_dropped_with_one_line_and_nothing_is_lost(record, capsys):
     well, ill = Guest("well"), Guest("ill", fails_at=1, error=ConnectionError("the server\nis  gone"))
     logger = RunLogger(record, 0, [ill, well])
     for step in (1, 2, 3, 4):
@@ -480,7 +480,7 @@ def test_a_guest_that_fails_is_dropped_with_one_line_and_nothing_is_lost(record,
     assert captured.out == ""
 
 
-def test_a_guest_that_fails_at_the_end_keeps_no_one_from_ending(record, capsys):
+def test_a_tracker_that_fails_at_the_end_does_not_stop_the_others(record, capsys):
     first, second = Guest("first", fails_at=0, error=TimeoutError()), Guest("second")
     end(RunLogger(record, 0, [first, second]), {"val/acc": 0.5})
     assert second.calls == [("finished", {"val/acc": 0.5}, {})]
@@ -490,7 +490,7 @@ def test_a_guest_that_fails_at_the_end_keeps_no_one_from_ending(record, capsys):
 @pytest.mark.parametrize(
     ("error", "status"), [(ValueError("no"), "failed"), (Interrupted(), "interrupted")], ids=["failed", "interrupted"]
 )
-def test_guests_are_told_what_became_of_a_run_that_did_not_finish(record, error, status):
+def test_trackers_get_the_status_of_an_unfinished_run(record, error, status):
     guest = Guest("guest")
     logger = RunLogger(record, 0, [guest])
     with pytest.raises(type(error)), logger:  # the error is not swallowed
@@ -499,7 +499,7 @@ def test_guests_are_told_what_became_of_a_run_that_did_not_finish(record, error,
 
 
 @pytest.mark.parametrize(("status", "error"), [*ENDS.items(), ("pruned", Pruned("after epoch 1"))])
-def test_a_run_has_ended_before_guests_are_waited_for(record, status, error):
+def test_a_run_has_ended_before_trackers_are_waited_for(record, status, error):
     class Reader(Guest):
         def finish(self, status, metrics, pictures):
             self.calls.append((status, record.status, record.facts["error"]))
@@ -507,11 +507,11 @@ def test_a_run_has_ended_before_guests_are_waited_for(record, status, error):
     reader = Reader("reader")
     record.start()
     end(RunLogger(record, 0, [reader]), error=error)
-    told = {"failed": "ValueError: no", "pruned": "after epoch 1"}.get(status)
-    assert reader.calls == [(status, status, told)]
+    summary = {"failed": "ValueError: no", "pruned": "after epoch 1"}.get(status)
+    assert reader.calls == [(status, status, summary)]
 
 
-def test_two_guests_may_fail_at_once(record, capsys):
+def test_two_trackers_may_fail_at_once(record, capsys):
     guests = [Guest(name, fails_at=0) for name in ("one", "two", "three")]
     logger = RunLogger(record, 0, list(guests))
     logger.log_metrics({"epoch": 1, "lr": 0.5}, 1)
@@ -520,7 +520,7 @@ def test_two_guests_may_fail_at_once(record, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
-def test_a_row_is_in_the_run_folder_before_a_guest_is_told(record):
+def test_a_row_is_in_the_run_folder_before_a_tracker_gets_it(record):
     class Reader(Guest):
         def log(self, metrics, step):
             self.calls.append([row["step"] for row in record.history()])

@@ -72,7 +72,7 @@ def service():
 
 
 @pytest.mark.quick
-def test_a_run_arrives_and_is_known_to_have_arrived(server, tmp_path, capfd):
+def test_a_run_is_sent_and_recorded_as_pushed(server, tmp_path, capfd):
     record = carry_out(tmp_path)
     run = server.runs[record.facts["wandb_id"]]
     assert losses(run) == [1 / step for step in range(1, ROWS + 1)]
@@ -82,7 +82,7 @@ def test_a_run_arrives_and_is_known_to_have_arrived(server, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_run_that_goes_on_goes_on_there_and_repeats_no_step(server, tmp_path):
+def test_a_resumed_run_continues_on_wandb_and_repeats_no_step(server, tmp_path):
     record = carry_out(tmp_path)
     run = server.runs[record.facts["wandb_id"]]
     config = compose(["model=vit_nano", "logger=wandb"])
@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_goes_on_there_and_repeats_no_step(server, tmp_path):
     assert run.summary["val/acc"] == 0.75
 
 
-def test_a_session_that_ran_offline_is_still_to_be_pushed_after_one_that_was_online(server, tmp_path):
+def test_an_offline_session_stays_to_be_pushed_after_an_online_one(server, tmp_path):
     record = carry_out(tmp_path, "logger.wandb.mode=offline")
     config = compose(["model=vit_nano", "logger=wandb"])
     tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
@@ -104,7 +104,7 @@ def test_a_session_that_ran_offline_is_still_to_be_pushed_after_one_that_was_onl
     assert (record.facts["wandb_pushed"], len(record.facts["wandb_kept"])) == (None, 1)
 
 
-def test_two_sessions_that_ran_offline_become_one_run(server, tmp_path):
+def test_two_offline_sessions_become_one_run(server, tmp_path):
     record = carry_out(tmp_path, "logger.wandb.mode=offline")
     config = compose(["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline"])
     tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
@@ -118,7 +118,7 @@ def test_two_sessions_that_ran_offline_become_one_run(server, tmp_path):
     assert run.summary["val/acc"] == 0.75
 
 
-def test_what_ran_offline_is_pushed_once_with_its_group_and_name(server, tmp_path):
+def test_an_offline_run_is_pushed_once_with_its_group_and_name(server, tmp_path):
     records = [carry_out(tmp_path, "logger.wandb.mode=offline") for _ in range(2)]
     carry_out(tmp_path)  # arrived by itself
     ids = [record.facts["wandb_id"] for record in records]
@@ -139,12 +139,12 @@ def test_what_ran_offline_is_pushed_once_with_its_group_and_name(server, tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_client_that_dies_or_hangs_fails_no_training_and_the_run_can_be_pushed(server, tmp_path, capfd, number):
+def test_a_dead_or_hung_client_fails_no_training_and_the_run_can_be_pushed(server, tmp_path, capfd, number):
     record = carry_out(tmp_path, "logger.wandb.timeout=2", before=lambda: os.kill(service().pid, number))
     assert [row["train/loss"] for row in record.history()] == [1 / step for step in range(1, ROWS + 1)]
-    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("vitrine:")]
-    assert len(told) == 1
-    assert f"later: python scripts/wandb_sync.py {record.path}" in told[0]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("vitrine:")]
+    assert len(lines) == 1
+    assert f"later: python scripts/wandb_sync.py {record.path}" in lines[0]
     assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
 
     following = carry_out(tmp_path)
@@ -158,7 +158,7 @@ def test_a_client_that_dies_or_hangs_fails_no_training_and_the_run_can_be_pushed
     assert (record.facts["wandb_open"], record.facts["wandb_pushed"] is not None) == (False, True)
 
 
-def test_a_server_that_no_longer_answers_is_waited_for_as_long_as_is_set(server, tmp_path, capfd):
+def test_a_silent_server_is_waited_for_until_the_timeout(server, tmp_path, capfd):
     server.answers.clear()
     try:
         record = carry_out(tmp_path, "logger.wandb.timeout=1")
@@ -217,9 +217,9 @@ def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, ca
     (no_number.path / "metrics.csv").write_text("epoch,step,seconds\n1,many,1\n")
     config.write_config({"model": 3})
     assert script.sync([tmp_path]) == 3
-    told = capsys.readouterr()
-    assert told.out.endswith("4 to push, 0 pushed before, 0 without Weights & Biases\n1 pushed\n")
-    _, counted, rest = told.err.partition("vitrine: 3 could not be pushed:\n")
+    captured = capsys.readouterr()
+    assert captured.out.endswith("4 to push, 0 pushed before, 0 without Weights & Biases\n1 pushed\n")
+    _, counted, rest = captured.err.partition("vitrine: 3 could not be pushed:\n")
     assert counted
     assert sorted(line.split(":")[0].strip() for line in rest.splitlines()) == sorted(
         str(one.path) for one in (no_text, no_number, config)
@@ -231,21 +231,21 @@ def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, ca
 
 
 @pytest.mark.quick
-def test_a_key_that_is_none_is_told(tmp_path, monkeypatch, script):
+def test_a_refused_api_key_is_reported(tmp_path, monkeypatch, script):
     unsent(tmp_path)
     monkeypatch.setattr(wandb, "login", Mock(side_effect=wandb.errors.AuthenticationError("API key is too short")))
     with pytest.raises(RunError, match="lets nobody in: API key is too short"):
         script.sync([tmp_path])
 
 
-def test_a_sync_that_hangs_is_told(tmp_path, monkeypatch, script):
+def test_a_hanging_sync_is_reported(tmp_path, monkeypatch, script):
     record = unsent(tmp_path, wandb_kept=["offline-run-1"])
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("wandb", 1)))
     assert list(script.push_kept([record])) == [(record, "wandb sync took more than 60 minutes")]
     assert record.facts["wandb_pushed"] is None
 
 
-def test_a_run_of_a_machine_that_is_gone_is_pushed_when_that_is_said(tmp_path, capsys, script):
+def test_a_run_of_a_lost_machine_is_pushed_on_request(tmp_path, capsys, script):
     unsent(tmp_path).update(status="running", host="a-machine-that-is-gone")
     script.sync([tmp_path], dry_run=True)
     assert "is still running on a-machine-that-is-gone: skipped\n0 to push" in capsys.readouterr().out
@@ -254,7 +254,7 @@ def test_a_run_of_a_machine_that_is_gone_is_pushed_when_that_is_said(tmp_path, c
 
 
 @pytest.mark.quick
-def test_syncing_what_is_no_run_says_so(tmp_path):
+def test_syncing_a_folder_without_runs_is_an_error(tmp_path):
     done = sync(tmp_path / "none")
     assert done.returncode == 2
     assert done.stderr == f"vitrine: {tmp_path / 'none'} is not a folder\n"
@@ -271,14 +271,14 @@ def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, mo
     tracker = WandbTracker(config.logger.wandb, config, record, None, "", stop_by=time.time())
     if why == "Ctrl-C":
         monkeypatch.setattr(tracker, "_patience", Mock(side_effect=KeyboardInterrupt))
-    told = "took too long to end" if why == "the clock" else "was not waited for"
-    with pytest.raises(RunError, match=told):
+    message = "took too long to end" if why == "the clock" else "was not waited for"
+    with pytest.raises(RunError, match=message):
         tracker.finish("finished", {}, {})
     assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
     asleep.set()
 
 
-def test_a_run_that_was_given_up_ends_no_client_but_its_own(server):
+def test_a_run_that_gave_up_ends_only_its_own_client(server):
     first = ClientProcess()
     first.kill()
     first._process.wait()

@@ -54,14 +54,14 @@ def checkpoint_of(model: VisionTransformer) -> dict[str, object]:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_read(path, model):
+def test_a_checkpoint_is_read_as_written(path, model):
     AtomicCheckpointIO().save_checkpoint(checkpoint_of(model), path)
     checkpoint = read_checkpoint(path)
     assert checkpoint["config"] == {"model": asdict(CONFIG)}
     torch.testing.assert_close(dict(model_weights(checkpoint)), model.state_dict(), rtol=0, atol=0)
 
 
-def test_weights_of_anything_but_the_model_are_left_out():
+def test_only_weights_of_the_model_are_returned():
     weights = {"model.head.bias": torch.ones(1), "mean": torch.ones(1), "loss.model.value": torch.ones(1)}
     assert list(model_weights({"state_dict": weights})) == ["head.bias"]
 
@@ -160,7 +160,7 @@ def test_a_weight_that_is_missing_is_named(model):
         load_weights(model, weights, "there")
 
 
-def test_a_weight_too_many_is_named(model):
+def test_an_unexpected_weight_is_named(model):
     weights = {**model.state_dict(), "norm.extra": torch.ones(1)}
     with pytest.raises(RunError, match=r"^there does not fit the model: norm\.extra is not in the model$"):
         load_weights(model, weights, "there")
@@ -183,7 +183,7 @@ def test_of_many_problems_three_are_named_and_the_rest_counted(model):
     assert torch.equal(model.head.weight, before)  # nothing was copied
 
 
-def test_differences_are_told_field_by_field():
+def test_differences_are_listed_field_by_field():
     stored = asdict(CONFIG)
     assert differences(stored, CONFIG) == []
     assert differences(stored, replace(CONFIG, dim=16, position="none")) == [
@@ -209,7 +209,7 @@ def test_differences_are_told_field_by_field():
         ("last", [0.5, 0.7, 0.6], 3),
     ],
 )
-def test_the_best_epoch_is_the_later_of_equals_and_never_one_without_a_number(tmp_path, monitor, reached, best):
+def test_the_best_epoch_is_the_later_of_equals_and_never_a_nan(tmp_path, monitor, reached, best):
     (tmp_path / "checkpoints").mkdir()
     checkpoints = Checkpoints(RunRecord(tmp_path), monitor)
     for epoch, value in enumerate(reached):

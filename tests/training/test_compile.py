@@ -81,7 +81,7 @@ def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
 
 @can_compile
 @pytest.mark.quick
-def test_a_short_training_is_not_compiled_and_says_why(trained, capsys):
+def test_a_short_training_is_not_compiled_and_the_reason_is_printed(trained, capsys):
     record = trained("short")
     assert record.facts["compiled"] == "nothing"
     assert "compiler  not used: training takes about" in capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatc
 
 
 @can_compile
-def test_a_trial_that_gains_nothing_is_undone(trained, monkeypatch, uncompiled, capsys):
+def test_compilation_that_gains_nothing_is_undone(trained, monkeypatch, uncompiled, capsys):
     seconds = iter([1000.0, 999.0])
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds))
     record = trained("vain")
@@ -108,7 +108,7 @@ def test_a_trial_that_gains_nothing_is_undone(trained, monkeypatch, uncompiled, 
 
 
 @can_compile
-def test_a_trial_leaves_no_trace(trained, uncompiled):
+def test_measuring_changes_neither_weights_nor_statistics(trained, uncompiled):
     """The trial of auto is the only difference; conv_stem would keep its batches' statistics."""
     assert losses(trained("tried", "trainer.compile=auto")) == losses(uncompiled)
     stem = ["patch_embed=conv_stem", "trainer.max_epochs=1"]
@@ -118,14 +118,14 @@ def test_a_trial_leaves_no_trace(trained, uncompiled):
 
 
 @can_compile
-def test_deterministic_runs_decide_nothing_by_the_clock(trained, monkeypatch, capsys):
+def test_deterministic_runs_do_not_decide_by_measured_time(trained, monkeypatch, capsys):
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: pytest.fail("measured"))
     assert trained("deterministic", "trainer.deterministic=true").facts["compiled"] == "nothing"
     assert "deterministic runs do not decide by measured time" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("missing", ["compiler", "headers"])
-def test_what_the_compiler_needs_and_lacks_is_said_and_training_goes_on(trained, monkeypatch, capsys, missing):
+def test_what_the_compiler_lacks_is_reported_and_training_continues(trained, monkeypatch, capsys, missing):
     if missing == "compiler":
         monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
         expected = "this machine has no C++ compiler"
@@ -137,7 +137,7 @@ def test_what_the_compiler_needs_and_lacks_is_said_and_training_goes_on(trained,
 
 
 @can_compile
-def test_a_compilation_that_fails_is_told_once_and_training_goes_on(tmp_path):
+def test_a_failed_compilation_is_reported_once_and_training_continues(tmp_path):
     """The real compiler, in a process of its own: it is given a C++ compiler that fails."""
     broken = tmp_path / "bin" / "g++"
     broken.parent.mkdir()
@@ -164,7 +164,7 @@ class StopAt(Callback):
 
 
 @can_compile
-def test_a_run_goes_on_compiled_as_it_was(trained, tmp_path, monkeypatch):
+def test_a_resumed_run_is_compiled_as_before(trained, tmp_path, monkeypatch):
     """Whatever the clock would say by then."""
     seconds = iter([1000.0, 1.0])
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds, 0.001))

@@ -1,4 +1,4 @@
-"""A person is told what is about to happen and what came out, and nothing that is of no use."""
+"""Console output of a run, and no messages of libraries."""
 
 import io
 import logging
@@ -31,8 +31,8 @@ def composed(*words: str) -> TrainConfig:
     return compose(list(words))
 
 
-def told(console: Console) -> str:
-    """What was written, wrapped lines joined again."""
+def printed(console: Console) -> str:
+    """Return the output, wrapped lines joined."""
     return " ".join(console.file.getvalue().split())
 
 
@@ -42,9 +42,9 @@ def start(console: Console, record: RunRecord, *words: str, devices: int = 1) ->
     show_start(console, config, record, hardware, FACTS, SIZES, STORAGE)
 
 
-def test_the_start_says_what_is_about_to_happen(console, tmp_path):
+def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
     start(console, RunRecord(tmp_path), "trainer.max_epochs=9", "data.batch_size=48")
-    text = told(console)
+    text = printed(console)
     for fact in (
         "digits: 8x8x1, 10 classes; 1,294 training, 143 validation",
         "ViT 64 wide, 4 deep, 4 heads",
@@ -65,9 +65,9 @@ def test_the_start_says_what_is_about_to_happen(console, tmp_path):
     assert "processes" not in text
 
 
-def test_several_processes_are_told(console, tmp_path):
+def test_the_number_of_ranks_is_shown(console, tmp_path):
     start(console, RunRecord(tmp_path), devices=4)
-    assert "CPU, 2 threads, 4 processes" in told(console)
+    assert "CPU, 2 threads, 4 processes" in printed(console)
 
 
 def test_a_terminal_is_never_written_past_its_edge(tmp_path):
@@ -106,7 +106,7 @@ def test_square_brackets_in_a_folder_are_shown_as_they_are(console, tmp_path):
     assert str(record.path) in "".join(console.file.getvalue().split())
 
 
-def test_the_result_says_what_came_out(console, tmp_path):
+def test_the_result_shows_metrics_speed_and_folder(console, tmp_path):
     metrics = {
         "val/acc": 0.98765,
         "val/loss": 0.04321,
@@ -116,7 +116,7 @@ def test_the_result_says_what_came_out(console, tmp_path):
         "train_seconds": 83.26,
     }
     show_result(console, RunRecord(tmp_path), metrics)
-    text = told(console)
+    text = printed(console)
     for fact in (
         "validation accuracy 0.9877",
         "validation loss 0.0432",
@@ -129,9 +129,9 @@ def test_the_result_says_what_came_out(console, tmp_path):
         assert fact in text
 
 
-def test_without_test_images_the_result_says_so(console, tmp_path):
+def test_the_result_without_test_images(console, tmp_path):
     show_result(console, RunRecord(tmp_path), {"val/acc": 0.5, "val/loss": 1.0})
-    text = told(console)
+    text = printed(console)
     assert "test accuracy the data has no test images" in text
     assert "test loss" not in text
     assert "training time" not in text
@@ -149,23 +149,23 @@ SPEED = {
 }
 
 
-def test_the_end_says_how_fast_it_was(console, tmp_path):
+def test_the_result_shows_speed(console, tmp_path):
     metrics = {"val/acc": 0.5, "val/loss": 1.0}
     show_result(console, RunRecord(tmp_path), metrics, speed=SPEED)
-    text = told(console)
+    text = printed(console)
     assert "12,346 images/s (9,876 in the slowest twentieth of the steps); 1.2% of the time waiting for data" in text
     assert "2.5 T, 46% of a matrix product's here" in text
     assert "datasheet" not in text
     assert "7.9 s, compiling 12.3 s" in text
     show_result(console, RunRecord(tmp_path), metrics, speed=SPEED | {"mfu_datasheet": 0.301})
-    assert "30% of the datasheet's" in told(console)
+    assert "30% of the datasheet's" in printed(console)
 
 
-def test_what_was_compiled_is_told(console):
+def test_the_compilation_result_is_shown(console):
     show_compiled(console, Compiled("nothing", "training takes about 4 s, too short to pay off"))
-    assert "compiler not used: training takes about 4 s, too short to pay off" in told(console)
+    assert "compiler not used: training takes about 4 s, too short to pay off" in printed(console)
     show_compiled(console, Compiled("blocks", "20 ms a step instead of 30 ms"))
-    assert "compiler each block: 20 ms a step instead of 30 ms" in told(console)
+    assert "compiler each block: 20 ms a step instead of 30 ms" in printed(console)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_libraries_are_quiet_and_errors_still_show(caplog):
     assert [one.message for one in caplog.records] == ["of use"]
 
 
-def test_warnings_are_silent_inside_and_heard_again_after():
+def test_warnings_are_silenced_and_restored():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with quiet_libraries():
@@ -197,7 +197,7 @@ def test_warnings_are_silent_inside_and_heard_again_after():
             warnings.warn("of use", stacklevel=1)
 
 
-def test_levels_are_as_they_were_also_after_an_error():
+def test_log_levels_are_restored_after_an_error():
     names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "torch.distributed")
     before = {name: logging.getLogger(name).level for name in names}
     logging.getLogger("lightning.fabric").setLevel(logging.DEBUG)

@@ -17,7 +17,7 @@ SIZES = {"image_size": 8, "patch_size": 2, "in_channels": 3, "num_classes": 10, 
 SMALL = ViTConfig(**SIZES, mlp_ratio=2.0, **PUBLISHED)
 
 
-def test_the_count_of_a_small_model_is_that_made_by_hand():
+def test_flops_of_a_small_model_equal_a_manual_count():
     patches, tokens, width, hidden = 16, 17, 16, 32
     embed = 2 * patches * (2 * 2 * 3) * width
     projections = 2 * tokens * width * (3 * width + width)
@@ -27,7 +27,7 @@ def test_the_count_of_a_small_model_is_that_made_by_hand():
     assert flops_per_image(SMALL) == embed + 2 * (projections + attention + mlp) + head
 
 
-def test_vit_base_is_what_is_written_of_it():
+def test_flops_of_vit_base_equal_the_published_count():
     """17.5 G multiply-adds (arXiv:2106.04560, table 2, gives 35.1 GFLOPs)."""
     config = ViTConfig(224, 16, 3, 1000, dim=768, depth=12, heads=12, **PUBLISHED)
     assert flops_per_image(config) / 1e9 == pytest.approx(35.1, abs=0.05)
@@ -47,7 +47,7 @@ def test_counting_draws_no_random_number():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell it in another way, too")
-def test_peak_memory_is_what_the_system_says_in_bytes():
+def test_peak_memory_equals_the_systems_in_bytes():
     peak = peak_memory(choose(compose(["accelerator=cpu"])))
     lines = Path("/proc/self/status").read_text().splitlines()
     (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
@@ -79,7 +79,7 @@ def test_a_cards_peak_is_the_dense_one_of_its_datasheet(name, precision, expecte
     ("name", "precision"),
     [("NVIDIA H200", "64-true"), ("NVIDIA RTX 9999", "bf16-mixed"), ("NVIDIA A10G", "bf16-mixed")],
 )
-def test_a_peak_that_is_not_known_is_not_made_up(name, precision):
+def test_the_peak_of_an_unknown_card_is_none(name, precision):
     assert datasheet_peak(name, precision) is None
 
 

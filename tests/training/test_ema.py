@@ -33,7 +33,7 @@ def step(callback, trainer, module):
     callback.on_train_batch_end(trainer, module, None, None, 0)
 
 
-def test_each_step_is_taken_in_by_what_the_decay_leaves():
+def test_each_step_updates_the_average_by_the_decay():
     module = Tiny()
     callback, trainer = averaging(module, decay=0.2)
     expected = None
@@ -53,7 +53,7 @@ def test_each_step_is_taken_in_by_what_the_decay_leaves():
 
 
 @pytest.mark.parametrize("device", ["meta", "cuda"])
-def test_the_average_is_where_the_training_is_and_nothing_is_read_back(device):
+def test_the_average_is_on_the_training_device_and_causes_no_wait(device):
     """The meta device has no values: reading one is an error."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no GPU")

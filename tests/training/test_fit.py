@@ -57,7 +57,7 @@ def test_training_learns_and_the_run_can_be_used(small):
     np.testing.assert_array_equal(data.test.labels.numpy(), stored["labels"])
 
 
-def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones(small):
+def test_equal_seeds_give_equal_runs_and_different_seeds_different_runs(small):
     watches = {}
     for name, seed in (("one", 0), ("again", 0), ("other", 1)):
         watches[name] = Watch()
@@ -115,7 +115,7 @@ def test_a_batch_in_parts_is_the_same_step(small, words):
 
 
 @pytest.mark.whole
-def test_label_smoothing_raises_the_loss_of_a_sure_model(small):
+def test_label_smoothing_raises_the_loss_of_a_confident_model(small):
     plain, smooth = Watch(), Watch()
     words = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
     fit(small(*words), callbacks=[plain])
@@ -160,7 +160,7 @@ def test_every_optimizer_and_position_and_pool_trains(small):
         assert np.isfinite(metrics["test/loss"])
 
 
-def test_a_run_that_fails_says_so_in_its_folder(small, tmp_path):
+def test_a_failed_run_has_its_error_in_run_json(small, tmp_path):
     class Fails(Callback):
         def on_train_epoch_end(self, *_):
             raise RuntimeError("the cable was pulled")
@@ -172,7 +172,7 @@ def test_a_run_that_fails_says_so_in_its_folder(small, tmp_path):
     assert facts["error"] == "RuntimeError: the cable was pulled"
 
 
-def test_after_a_second_press_of_ctrl_c_the_run_is_interrupted_and_signals_are_given_back(small, tmp_path):
+def test_a_second_ctrl_c_interrupts_and_signal_handlers_are_restored(small, tmp_path):
     class Presses(Callback):
         def on_train_batch_start(self, *_):
             os.kill(os.getpid(), signal.SIGINT)
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run(small, tmp_path):
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "failed"
 
 
-def test_what_cannot_work_leaves_nothing(small, tmp_path):
+def test_an_invalid_configuration_writes_nothing(small, tmp_path):
     config = small()
     config.model.heads = 5
     with pytest.raises(ConfigError, match=r"model\.heads=5"):
@@ -231,7 +231,7 @@ def test_a_loss_on_the_softmaxs_output_cannot_fall_below_its_floor(small):
     assert result.metrics["test/loss"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_last_epoch_is_tested_where_nothing_shall_be_chosen(small):
+def test_monitor_last_tests_the_last_epoch(small):
     result = fit(small("callbacks.monitor=last", "trainer.max_epochs=3", "optimizer.lr=10"))
     rows = [row for row in load_run(result.run_dir).record.history() if "val/acc" in row]
     assert result.metrics["best_epoch"] == 3
@@ -239,7 +239,7 @@ def test_the_last_epoch_is_tested_where_nothing_shall_be_chosen(small):
 
 
 @pytest.mark.whole
-def test_a_curve_of_the_test_images_is_measured_and_changes_nothing(small):
+def test_a_test_curve_is_measured_and_changes_nothing_else(small):
     plain = fit(small("trainer.max_epochs=2"))
     curve = fit(small("trainer.max_epochs=2", "callbacks.test_curve=true"))
     assert curve.metrics["test/acc"] == plain.metrics["test/acc"]
@@ -251,7 +251,7 @@ def test_a_curve_of_the_test_images_is_measured_and_changes_nothing(small):
     assert chosen["test/loss"] == pytest.approx(curve.metrics["test/loss"], abs=1e-5)
 
 
-def test_images_that_are_not_held_out_are_trained_on_too(small):
+def test_without_hold_out_validation_images_are_trained_on_too(small):
     kept, all_of_them = ImageDataModule(small()), ImageDataModule(small("data.hold_out=false"))
     assert len(all_of_them.train) == len(kept.train) + len(kept.val)
     assert torch.equal(all_of_them.val.images, kept.val.images)
@@ -275,7 +275,7 @@ class Logits(Callback):
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "softmax_cross_entropy"])
-def test_mixed_images_count_by_how_much_of_each_class_is_in_them(small, loss):
+def test_mixed_images_have_soft_targets_by_share_of_each_class(small, loss):
     """Their loss is the mean of both labels' by what is in them; they are right where the heavier class is found."""
     watch = Logits()
     words = ("augment.mixup=0.8", "augment.cutmix=1.0", f"loss={loss}", "loss.label_smoothing=0.1")
@@ -305,14 +305,14 @@ class Types(Callback):
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("bf16-mixed", torch.float32)])
-def test_mixed_images_train_in_other_precisions_and_with_more_classes_than_there_are(small, precision, dtype):
+def test_mixed_images_train_in_half_precision_and_with_unused_classes(small, precision, dtype):
     words = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
     types = Types()
     assert np.isfinite(fit(small(*words), callbacks=[types]).metrics["test/loss"])
     assert types.found == {dtype}
 
 
-def test_a_batch_whose_loss_is_no_number_makes_the_mean_none():
+def test_a_nan_batch_makes_the_mean_loss_nan():
     loss = MeanLoss()
     loss.update(torch.tensor(2.0), 3)
     loss.update(torch.tensor(1.0), 1)

@@ -36,7 +36,7 @@ def steps(limit, clock, *seconds, images=10):
         limit.step_done(images)
 
 
-def test_time_is_over_a_margin_before_its_end(clock):
+def test_the_limit_is_reached_a_margin_early(clock):
     limit = left(clock, 10)
     clock.now += 9.9
     assert not limit.over()
@@ -44,7 +44,7 @@ def test_time_is_over_a_margin_before_its_end(clock):
     assert limit.over()
 
 
-def test_the_first_step_of_a_session_warms_up_and_says_nothing_of_the_others(clock):
+def test_the_first_step_of_a_session_is_not_measured(clock):
     limit = left(clock, 100)
     steps(limit, clock, 90)
     assert not limit.over()
@@ -62,7 +62,7 @@ def test_there_must_be_time_for_the_longest_step_and_the_end_of_an_epoch(clock):
     assert limit.over()
 
 
-def test_before_the_first_epochs_end_it_is_taken_for_as_long_as_training_on_as_many_images(clock):
+def test_the_first_epoch_end_is_estimated_from_training_speed(clock):
     limit = left(clock, 100)
     steps(limit, clock, 0, 2, 2)  # 0.2 s an image, 100 to validate; 96 s are left
     clock.now += 73.9
@@ -71,7 +71,7 @@ def test_before_the_first_epochs_end_it_is_taken_for_as_long_as_training_on_as_m
     assert limit.over()
 
 
-def test_what_lies_between_two_sessions_of_steps_is_no_step(clock):
+def test_time_between_epochs_is_not_a_step(clock):
     limit = left(clock, 100)
     steps(limit, clock, 0, 1)
     clock.now += 50

@@ -267,7 +267,7 @@ def test_muon_moves_a_matrix_as_far_as_adamw_in_every_direction():
     assert strengths.max() < 2 * strengths.min(), "a gradient's own are further apart"
 
 
-def test_muon_goes_on_from_a_checkpoint_and_both_parts_follow_the_schedule():
+def test_muon_resumes_from_a_checkpoint_and_both_parts_follow_the_schedule():
     config = composed(*SMALL, *MUON)
     torch.manual_seed(0)
     model, twin = VisionTransformer(config.model), VisionTransformer(config.model)

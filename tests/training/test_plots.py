@@ -75,7 +75,7 @@ def test_a_run_without_rows_has_empty_axes(tmp_path):
     assert not has_colour(picture, TRAIN)
 
 
-def test_a_loss_that_is_not_a_number_leaves_a_gap(tmp_path):
+def test_a_nan_loss_leaves_a_gap(tmp_path):
     record = run(tmp_path, 3)
     step = {"epoch": 4, "step": 20, "seconds": 0.0, "train/loss": float("nan"), "train/acc": 0.1}
     MetricsFile(record, step=15).append(step)
@@ -161,7 +161,7 @@ def drawn(tmp_path: Path, look: float, count: int = 4) -> np.ndarray:
     return pixels(path)
 
 
-def test_the_picture_of_attention_is_bright_where_the_model_looks(tmp_path):
+def test_the_attention_plot_is_bright_where_the_model_attends(tmp_path):
     picture = drawn(tmp_path, 50.0, count=1)
     lower = picture[picture.shape[0] // 2 :]
     yellow = (lower[:, :, 0] > 200) & (lower[:, :, 1] > 200) & (lower[:, :, 2] < 220)

@@ -65,7 +65,7 @@ def test_weights_from_a_file_give_the_published_models_logits(saved, name):
 @pytest.mark.parametrize(
     "wrap", [{"state_dict": ""}, {"model": ""}, {"state_dict": "module."}, {"model": "_orig_mod."}]
 )
-def test_what_training_scripts_wrap_around_weights_is_taken_off(tmp_path, wrap):
+def test_wrappers_of_training_scripts_are_removed(tmp_path, wrap):
     theirs = published()
     ((key, prefix),) = wrap.items()
     weights = {f"{prefix}{name}": value for name, value in theirs.state_dict().items()}
@@ -100,7 +100,7 @@ def test_larger_patches_of_larger_images_give_nearly_what_small_ones_gave(saved)
     torch.testing.assert_close(model(large), theirs(small), rtol=0, atol=1e-4)
 
 
-def test_colour_filters_see_grey_images_as_if_they_were_coloured(saved):
+def test_summed_colour_filters_give_the_same_outputs_on_grey_images(saved):
     theirs = published()
     model, changes = started(saved(theirs), in_channels=1)
     assert changes == ["filters of 3 colours summed for grey images"]
@@ -108,14 +108,14 @@ def test_colour_filters_see_grey_images_as_if_they_were_coloured(saved):
     torch.testing.assert_close(model(grey), theirs(grey.expand(-1, 3, -1, -1)), rtol=0, atol=1e-5)
 
 
-def test_positions_published_without_places_for_the_class_token_leave_it_as_it_is(saved):
+def test_positions_published_without_a_class_token_leave_it_unchanged(saved):
     theirs = published(no_embed_class=True, reg_tokens=2)
     model, changes = started(saved(theirs), registers=2)
     assert changes == []
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
 
 
-def test_a_rope_model_of_timm_is_read_under_our_names(saved):
+def test_parameters_of_timms_rope_models_are_renamed(saved):
     torch.manual_seed(0)
     theirs = Eva(
         img_size=16,
@@ -223,7 +223,7 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
 
 
 @pytest.mark.whole
-def test_without_a_network_it_is_said_so_and_nothing_is_left_behind(tmp_path, train):
+def test_without_a_network_the_error_says_so_and_nothing_is_written(tmp_path, train):
     no_network = {"HF_HOME": str(tmp_path / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
     done = train("model=vit_tiny", "model.pretrained=vit_tiny_patch16_224.augreg_in21k", env=no_network)
     assert done.returncode == 1
@@ -233,20 +233,20 @@ def test_without_a_network_it_is_said_so_and_nothing_is_left_behind(tmp_path, tr
     assert not list(tmp_path.glob("outputs/**/run.json"))
 
 
-def test_a_name_that_timm_does_not_know_is_told_with_one_that_it_does(tmp_path):
+def test_an_unknown_timm_name_is_refused_with_a_suggestion(tmp_path):
     with pytest.raises(RunError, match=r"no such weights; did you mean vit_base_patch16_224\."):
         started("vit_base_patch16_224.augreg_in21")
     with pytest.raises(RunError, match="no such weights"):
         started("resnet_of_my_own")
 
 
-def test_a_file_that_is_not_there_is_a_fault_of_the_configuration(tmp_path):
+def test_a_missing_file_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigError) as refusal:
         compose([*SMALL, f"model.pretrained={tmp_path}/none.safetensors", "model.heads=5"])
     assert [fault.key for fault in refusal.value.faults] == ["model.pretrained", "model.heads"]
 
 
-def test_a_run_starts_where_another_ended_and_goes_on_without_reading_its_weights_again(tmp_path):
+def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))
     best = first.run_dir / "checkpoints" / "best.ckpt"
     same = ["position=sincos2d", "pool=mean", "trainer.max_epochs=1", "optimizer.lr=1e-9"]
@@ -259,7 +259,7 @@ def test_a_run_starts_where_another_ended_and_goes_on_without_reading_its_weight
     assert longer.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
 
 
-def test_defaults_turn_to_what_published_weights_have_but_words_still_rule():
+def test_defaults_follow_published_weights_unless_overridden():
     plain = compose(["model=vit_base"]).model
     assert (plain.position, plain.class_token, plain.pool) == ("sincos2d", False, "mean")
     config = compose(["model=vit_base", "model.pretrained=vit_base_patch16_224.augreg_in21k"])
@@ -270,7 +270,7 @@ def test_defaults_turn_to_what_published_weights_have_but_words_still_rule():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"position": "learned2d", "patch_stride": 2}, "positions resized from 7x7 to 15x15"),
         ({"position": "relative", "norm_placement": "sandwich"}, "positions resized from 4x4 to 8x8"),
@@ -278,7 +278,7 @@ def test_defaults_turn_to_what_published_weights_have_but_words_still_rule():
         ({"patch_embed": "shifted", "position": "sincos2d", "attention": "headwise"}, None),
     ],
 )
-def test_any_run_of_vitrine_can_be_started_from_at_another_size(tmp_path, changes, told):
+def test_a_run_can_start_from_any_run_of_another_size(tmp_path, changes, reported):
     old = ViTConfig(**(SIZES | changes), init="torch")
     theirs = VisionTransformer(old).eval()
     path = tmp_path / "best.ckpt"
@@ -286,7 +286,7 @@ def test_any_run_of_vitrine_can_be_started_from_at_another_size(tmp_path, change
     torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(old)}}, path)
     free = {"init": "xavier", "mlp_hidden_dropout": 0.1, "class_token_init": "normal", "position_init": "uniform"}
     model, changed = started(str(path), **(changes | free), image_size=32)
-    assert changed == ([] if told is None else [told])
+    assert changed == ([] if reported is None else [reported])
     torch.testing.assert_close(model(images(32)), theirs.resized(image_size=32)(images(32)), rtol=0, atol=1e-5)
 
 
@@ -298,7 +298,7 @@ def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
         Pretrained.prepare(ViTConfig(**SIZES, pretrained=str(tmp_path / "cut.pth")))
 
 
-def test_a_hidden_width_typed_with_few_digits_is_the_weights_own(saved):
+def test_a_rounded_mlp_ratio_matches_the_weights(saved):
     theirs = published(mlp_ratio=8 / 3)
     model, _ = started(saved(theirs), mlp_ratio=2.666667)
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)

@@ -85,7 +85,7 @@ def assert_same(record, whole):
         pytest.param(22, signal.SIGINT, marks=pytest.mark.whole),  # the last step of an epoch, before its validation
     ],
 )
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, step, number):
+def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, step, number):
     with pytest.raises(Interrupted, match="resume="):
         fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
     record = RunRecord(only_run(tmp_path))
@@ -100,7 +100,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(whole, tmp_path, 
 
 
 @pytest.mark.whole
-def test_muon_and_bent_images_go_on_as_if_nothing_had_happened_too(tmp_path):
+def test_muon_and_augmentation_resume_bit_equal(tmp_path):
     words = [*WORDS, "trainer.max_epochs=2", "optimizer=muon", "augment.elastic=0.04"]
     never_stopped = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     with pytest.raises(Interrupted):
@@ -113,7 +113,7 @@ def test_muon_and_bent_images_go_on_as_if_nothing_had_happened_too(tmp_path):
 
 
 @pytest.mark.whole
-def test_what_compiling_takes_in_the_middle_of_an_epoch_is_no_wait_for_data(tmp_path, monkeypatch):
+def test_compilation_inside_an_epoch_does_not_count_as_waiting_for_data(tmp_path, monkeypatch):
     words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=112"]
     with pytest.raises(Interrupted):
         fit(compose([*words, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
@@ -129,7 +129,7 @@ def test_what_compiling_takes_in_the_middle_of_an_epoch_is_no_wait_for_data(tmp_
 
 
 @pytest.mark.whole
-def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(whole, tmp_path):
+def test_a_run_out_of_time_stops_and_resumes_bit_equal(whole, tmp_path):
     words = [*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
     with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; resume with: python train\.py resume="):
         fit(compose(words), time_from=time.time() - 3600)
@@ -151,7 +151,7 @@ def test_a_run_that_is_out_of_time_stops_and_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.whole
-def test_a_run_without_time_for_its_test_is_tested_when_it_goes_on(whole, tmp_path, monkeypatch):
+def test_a_run_without_time_for_its_test_is_tested_on_resume(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(TimeLimit, "over", lambda self, *, trained=False: trained)
         with pytest.raises(OutOfTime):
@@ -166,7 +166,7 @@ def test_a_run_without_time_for_its_test_is_tested_when_it_goes_on(whole, tmp_pa
 
 
 @pytest.mark.whole
-def test_streamed_pictures_go_on_in_the_middle_of_an_epoch_also_from_memory(tmp_path):
+def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
     make_pictures(tmp_path / "pictures", "train", "test", size=(12, 9))
     data = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"]
     words = [*WORDS, *data, "data.batch_size=8", f"paths.data_dir={tmp_path}"]  # 4 epochs of 4 steps
@@ -185,7 +185,7 @@ def test_streamed_pictures_go_on_in_the_middle_of_an_epoch_also_from_memory(tmp_
         assert record.facts["storage"]["place"] == name
 
 
-def test_a_killed_run_goes_on_from_its_last_epoch(whole, tmp_path):
+def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
     running = subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *WORDS, f"paths.output_dir={tmp_path}"],
         stdout=subprocess.DEVNULL,
@@ -209,7 +209,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch(whole, tmp_path):
 
 
 @pytest.mark.whole
-def test_a_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(whole, tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_restarts_in_its_folder(whole, tmp_path):
     with pytest.raises(Interrupted):
         fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
     record = RunRecord(only_run(tmp_path))
@@ -230,14 +230,14 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path):
     assert rows(record)[: len(rows(whole))] == rows(whole)
 
 
-def test_a_finished_run_is_left_as_it_is(whole, capsys):
+def test_resuming_a_finished_run_changes_nothing(whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")}
     assert resume(whole.path).metrics == whole.metrics
     assert "is finished; trainer.max_epochs=N with N > 4" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in whole.path.rglob("*")} == before
 
 
-def test_what_would_make_it_another_run_is_refused(whole):
+def test_overrides_that_would_make_another_run_are_refused(whole):
     words = ["model.depth=3", "optimizer.lr=1", "trainer.max_epochs=2", f"resume={whole.path}"]
     with pytest.raises(ConfigError) as error:
         resume(whole.path, compose(words), words)
@@ -246,7 +246,7 @@ def test_what_would_make_it_another_run_is_refused(whole):
         resume(whole.path, compose(words), words[2:])
 
 
-def test_a_running_run_is_not_gone_on_with(whole, tmp_path):
+def test_a_running_run_is_not_resumed(whole, tmp_path):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)
     record.start()
@@ -265,7 +265,7 @@ def test_a_checkpoint_of_another_shape_is_refused(whole, tmp_path):
         resume(record.path)
 
 
-def test_data_that_is_not_what_it_was_is_refused(whole, tmp_path):
+def test_changed_data_is_refused(whole, tmp_path):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)
     facts = json.loads((record.path / "run.json").read_text())

@@ -40,7 +40,7 @@ def outcome(folder):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
-def test_streamed_pictures_train_what_pictures_in_memory_train(train, evaluate, pictures, tmp_path, device):
+def test_streamed_images_train_the_same_as_images_in_memory(train, evaluate, pictures, tmp_path, device):
     words = [*PICTURES, f"accelerator={device}"]
     streamed = train(*words, "data.storage=disk", "data.workers=2", "paths.output_dir=disk")
     assert streamed.returncode == 0, streamed.stderr
@@ -66,7 +66,7 @@ def test_streamed_pictures_train_what_pictures_in_memory_train(train, evaluate, 
 
 
 @pytest.mark.quick
-def test_pictures_stream_by_themselves_where_memory_is_small(monkeypatch, capsys, pictures, tmp_path):
+def test_images_are_streamed_automatically_if_memory_is_small(monkeypatch, capsys, pictures, tmp_path):
     words = [*PICTURES, f"data.root={pictures}", f"paths.data_dir={tmp_path}"]
     fit(compose([*words, f"paths.output_dir={tmp_path / 'memory'}"]))
     assert "in memory: 15.4 kB" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""How fast a training was is measured right, and told in every place."""
+"""Training speed: measured, logged by epoch, recorded and printed."""
 
 import json
 import time
@@ -19,7 +19,7 @@ def figures(**changes):
     return StepStatistics.of(**(values | changes), peak=PeakFlops(6e9, 1.2e10))
 
 
-def test_figures_are_those_worked_out_by_hand():
+def test_statistics_equal_a_manual_calculation():
     steps = np.array([0.1] * 90 + [0.2] * 10)
     found = figures(steps=steps, waits=np.array([0.011] * 100))
     assert found.images_per_second == 500.0
@@ -36,7 +36,7 @@ def test_one_slow_step_does_not_count_as_the_slowest_twentieth():
     assert figures(steps=steps, waits=np.zeros(100)).images_per_second_slow == 500.0
 
 
-def test_without_a_datasheet_there_is_no_share_of_it():
+def test_without_a_datasheet_mfu_datasheet_is_none():
     found = StepStatistics.of(np.ones(3), np.zeros(3), 1, 1.0, PeakFlops(1e9))
     assert found.mfu_datasheet is None
 
@@ -56,7 +56,7 @@ def trained(tmp_path):
     return train
 
 
-def test_every_epoch_and_the_whole_are_recorded(trained):
+def test_speed_is_recorded_by_epoch_and_overall(trained):
     record = trained("trainer.max_epochs=3", callbacks=[Slow()])
     speed = record.facts["speed"]
     assert 0 < speed["images_per_second"] < 256 / 0.05
@@ -76,7 +76,7 @@ def test_every_epoch_and_the_whole_are_recorded(trained):
     assert json.loads((record.path / "run.json").read_text())["speed"] == speed
 
 
-def test_a_loader_that_is_slow_is_seen_as_waiting(trained, monkeypatch):
+def test_a_slow_loader_counts_as_waiting(trained, monkeypatch):
     batches = TrainLoader.__iter__
 
     def slowly(self):
