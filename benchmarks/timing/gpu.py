@@ -26,7 +26,7 @@ from torch import Tensor
 from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.config.model import POSITIONS
-from vitrine.data.datasets import Split
+from vitrine.data.image_dataset import Split
 from vitrine.data.shards import shards_folder, write_shards
 from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer

@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.data.datasets import Split
+from vitrine.data.image_dataset import Split
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.data.transforms.mixup import MixUpCutMix

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrine import compose, fit
 from vitrine.config import TrainConfig
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.datasets import Batch
+from vitrine.data.image_dataset import Batch
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.training import fit as fit_module

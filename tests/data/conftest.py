@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from vitrine.config.schema import DataConfig
-from vitrine.data.datasets import Split
+from vitrine.data.image_dataset import Split
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import torch
 from helpers.running import make_pictures
 
 from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
-from vitrine.data.datasets import Split, load_dataset
+from vitrine.data.datasets import load_dataset
 from vitrine.data.decode import ImageFiles
 from vitrine.data.epoch_plan import plan_epoch
+from vitrine.data.image_dataset import Split
 from vitrine.data.loader import EvalLoader, TrainLoader
 from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
 from vitrine.errors import DataError

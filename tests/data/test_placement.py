@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vitrine.data import memory
-from vitrine.data.datasets import ImageDataset, Split
 from vitrine.data.decode import Decoder, ImageFiles
+from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.placement import choose_placement, memory_budget
 
 CPU, CPUS, GPU, GPUS = ("cpu", 1), ("cpu", 3), ("cuda", 1), ("cuda", 2)  # accelerator and ranks

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitrine import compose
 from vitrine.config.model import ViTConfig
-from vitrine.data.datasets import Split
+from vitrine.data.image_dataset import Split
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import TRAIN, VAL, can_be_drawn, draw_attention, draw_confusion, draw_curves

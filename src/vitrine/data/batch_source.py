@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitrine.data.datasets import Batch, Split
 from vitrine.data.decode import ImageFiles
+from vitrine.data.image_dataset import Batch, Split
 from vitrine.errors import DataError, first_line
 
 # Forked workers start at once. In a spawned rank, PyTorch's default would spawn the workers too, and each of them would

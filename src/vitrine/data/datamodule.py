@@ -9,7 +9,8 @@ from torch import Tensor
 
 from vitrine.config.schema import TrainConfig
 from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
-from vitrine.data.datasets import ImageDataset, Split, load_dataset
+from vitrine.data.datasets import load_dataset
+from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.loader import EvalLoader, TrainLoader
 from vitrine.data.placement import Placement, choose_placement, memory_budget
 from vitrine.data.split import TrainValSplit, split_train_val

@@ -9,8 +9,8 @@ import hashlib
 import io
 import math
 import textwrap
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.decode import MODES, Decoder, ImageFiles
+from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.image_folder import ImageFolder
 from vitrine.data.shards import read_shards, shards_folder
+from vitrine.data.user_data import user_dataset
 from vitrine.errors import DataError, first_line
 from vitrine.text import plural
 
@@ -36,69 +38,6 @@ MNIST_MD5 = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-
-Batch = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Images and labels of a split.
-
-    Attributes:
-        images: (N, C, H, W) uint8, or image files that are decoded when indexed.
-        labels: (N,) int64, on the device of ``images``; on the CPU for image files.
-    """
-
-    images: Tensor | ImageFiles
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, indices: Tensor) -> "Split":
-        """Return the images at ``indices`` (B,) int64; image files are not decoded."""
-        images = self.images
-        chosen = images.index_select(0, indices) if isinstance(images, Tensor) else images.subset(indices)
-        return Split(chosen, self.labels.index_select(0, indices))
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the labels, and of the images unless they are files."""
-        return self.labels.device
-
-    def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
-        """Yield images (B, C, H, W) uint8 and labels (B,) int64 for each tensor of ``indices``.
-
-        Args:
-            indices: (B,) int64 tensors on the CPU; B may differ between batches.
-        """
-        moved = torch.cat([torch.empty(0, dtype=torch.int64), *indices]).to(self.device)  # all in one copy
-        for chosen in moved.split([len(batch) for batch in indices]):
-            images = self.images
-            pixels = images.index_select(0, chosen) if isinstance(images, Tensor) else images[chosen]
-            yield pixels, self.labels.index_select(0, chosen)
-
-
-@dataclass(frozen=True)
-class ImageDataset:
-    """Class names and splits of a data set.
-
-    Attributes:
-        classes: names, indexed by the labels.
-        train: training images, from which validation images are split off where ``val`` is ``None``.
-        val: the data set's own validation split, if it has one.
-        test: test split, if it has one.
-    """
-
-    classes: list[str]
-    train: Split
-    val: Split | None
-    test: Split | None
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all decoded images in bytes."""
-        return sum(split.images.nbytes for split in (self.train, self.val, self.test) if split is not None)
 
 
 def load_dataset(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> ImageDataset:
@@ -112,8 +51,6 @@ def load_dataset(config: DataConfig, cache_dir: Path, memory: float = math.inf) 
     """
     folder = shards_folder(config.root, config.name)
     if (part := part_at(config, "name")) is not None:
-        from vitrine.data.user_data import user_dataset
-
         dataset = user_dataset(part, config)
     else:
         dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)

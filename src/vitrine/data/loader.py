@@ -6,8 +6,8 @@ from contextlib import closing
 import torch
 
 from vitrine.data.batch_source import BatchSource
-from vitrine.data.datasets import Batch
 from vitrine.data.epoch_plan import plan_epoch
+from vitrine.data.image_dataset import Batch
 from vitrine.data.transforms.augment import Augmentation
 from vitrine.data.transforms.mixup import MixUpCutMix
 

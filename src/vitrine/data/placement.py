@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from vitrine.config.schema import DataConfig
 from vitrine.data import memory
-from vitrine.data.datasets import ImageDataset
 from vitrine.data.decode import ImageFiles
+from vitrine.data.image_dataset import ImageDataset
 from vitrine.runs.provenance import available_cores
 from vitrine.text import file_size, plural
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrine.config.parts import Part, function, reason
 from vitrine.config.schema import DataConfig
-from vitrine.data.datasets import ImageDataset, Split
+from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
 
 SPLITS = ("train", "val", "test")

@@ -21,8 +21,8 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import function, part_at
 from vitrine.config.schema import LossConfig
 from vitrine.config.serialize import to_plain
-from vitrine.data.datasets import Batch
 from vitrine.data.epoch_plan import derive_seed
+from vitrine.data.image_dataset import Batch
 from vitrine.models import build_model
 from vitrine.training.optim import build_optimizer, build_schedule
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import is_dotted
-from vitrine.data.datasets import Split
+from vitrine.data.image_dataset import Split
 from vitrine.files import replacing
 from vitrine.models import VisionTransformer, looked_at
 from vitrine.runs import RunRecord

@@ -1,0 +1,72 @@
+"""A data set in memory: class names, and the images and labels of each split."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitrine.data.decode import ImageFiles
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and labels of a split.
+
+    Attributes:
+        images: (N, C, H, W) uint8, or image files that are decoded when indexed.
+        labels: (N,) int64, on the device of ``images``; on the CPU for image files.
+    """
+
+    images: Tensor | ImageFiles
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, indices: Tensor) -> "Split":
+        """Return the images at ``indices`` (B,) int64; image files are not decoded."""
+        images = self.images
+        chosen = images.index_select(0, indices) if isinstance(images, Tensor) else images.subset(indices)
+        return Split(chosen, self.labels.index_select(0, indices))
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the labels, and of the images unless they are files."""
+        return self.labels.device
+
+    def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
+        """Yield images (B, C, H, W) uint8 and labels (B,) int64 for each tensor of ``indices``.
+
+        Args:
+            indices: (B,) int64 tensors on the CPU; B may differ between batches.
+        """
+        moved = torch.cat([torch.empty(0, dtype=torch.int64), *indices]).to(self.device)  # all in one copy
+        for chosen in moved.split([len(batch) for batch in indices]):
+            images = self.images
+            pixels = images.index_select(0, chosen) if isinstance(images, Tensor) else images[chosen]
+            yield pixels, self.labels.index_select(0, chosen)
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Class names and splits of a data set.
+
+    Attributes:
+        classes: names, indexed by the labels.
+        train: training images, from which validation images are split off where ``val`` is ``None``.
+        val: the data set's own validation split, if it has one.
+        test: test split, if it has one.
+    """
+
+    classes: list[str]
+    train: Split
+    val: Split | None
+    test: Split | None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all decoded images in bytes."""
+        return sum(split.images.nbytes for split in (self.train, self.val, self.test) if split is not None)
