@@ -1,4 +1,4 @@
-"""Which runs are better, and how sure that is: the same as ``vitrine compare``; see --help."""
+"""Compare runs: the same as ``vitrine compare``; see --help."""
 
 from vitrine.cli.compare import main
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seeds import ROOT, SEEDS, finished_runs, train_seeds
 
-from vitrine.compare.statistics import Interval
+from vitrine.compare.statistics import ConfidenceInterval
 
 OUT = ROOT / "outputs" / "defaults"
 BASE = "model=vit_tiny"
@@ -61,9 +61,9 @@ def page() -> str:
         runs = finished_runs(runs_of(change))
         if len(runs) < len(SEEDS):
             continue
-        cells = [str(Interval.of([run[key] for run in runs])) for key in ("val/acc", "val/loss")]
+        cells = [str(ConfidenceInterval.of([run[key] for run in runs])) for key in ("val/acc", "val/loss")]
         above = [run["val/loss"] - default["val/loss"] for run, default in zip(runs, defaults, strict=True)]
-        cells.append(str(Interval.of(above)) if change else "")
+        cells.append(str(ConfidenceInterval.of(above)) if change else "")
         devices |= {run["device"] for run in runs}
         rows.append(f"| `{f'{BASE} {change}'.strip()}` | {' | '.join(cells)} |")
     head = HEAD.format(train=first["images"]["train"], epochs=first["epochs"], val=val, image=1 / val)

@@ -16,7 +16,7 @@ from typing import Any
 from seeds import NEUTRAL_IN_SWEEPS, ROOT, STUDIES, device_name, split_arguments, with_remaining_time
 
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import gather
+from vitrine.compare.load import load_results
 from vitrine.compare.tables import markdown
 
 OUT = ROOT / "outputs" / "positions"
@@ -75,14 +75,14 @@ def command(name: str) -> list[str]:
 
 def collect(name: str, folder: Path) -> dict[str, Any]:
     """Table and findings of the finished sweep of a data set."""
-    gathered = gather([folder])
-    compared = compare(gathered, metric="test/acc", baseline="learned")
+    results = load_results([folder])
+    compared = compare(results, metric="test/acc", baseline="learned")
     findings = compared.findings
     return {
         "command": " ".join(command(name)),
-        "on": device_name(gathered.runs[0].facts),
+        "on": device_name(results.runs[0].facts),
         "table": without_speed(markdown(compared).splitlines()),
-        "said": [*findings.words, *(comparison.words[0] for comparison in findings.comparisons)],
+        "said": [*findings.sentences, *(comparison.sentences[0] for comparison in findings.comparisons)],
     }
 
 

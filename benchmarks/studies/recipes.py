@@ -25,7 +25,7 @@ from seeds import (
     with_remaining_time,
 )
 
-from vitrine.compare.statistics import Interval
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.runs import RunRecord
 
 OUT = ROOT / "outputs" / "recipes"
@@ -200,11 +200,13 @@ def page(results: Mapping[str, Any]) -> str:
 def section(result: Mapping[str, Any]) -> str:
     """The table of a question at a scale."""
     rows = result["rows"]
-    means = {choice: Interval.of([run["val/acc"] for run in seeds.values()]) for choice, seeds in rows.items()}
+    means = {
+        choice: ConfidenceInterval.of([run["val/acc"] for run in seeds.values()]) for choice, seeds in rows.items()
+    }
     order = sorted(rows, key=lambda choice: -means[choice].mean)
     lines = []
     for choice in order:
-        seconds = Interval.of([run["seconds"] for run in rows[choice].values()]).mean
+        seconds = ConfidenceInterval.of([run["seconds"] for run in rows[choice].values()]).mean
         accuracy = f"{means[choice]} ({means[choice].count})"
         lines.append([f"`{choice}`", accuracy, gap(rows[order[0]], rows[choice]), seconds])
     columns = ("choice", "validation accuracy (seeds)", "behind the best", "seconds of training")
@@ -217,7 +219,7 @@ def gap(best: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str
     shared = sorted(best.keys() & other.keys())
     if best is other or not shared:
         return ""
-    return str(Interval.of([best[seed]["val/acc"] - other[seed]["val/acc"] for seed in shared]))
+    return str(ConfidenceInterval.of([best[seed]["val/acc"] - other[seed]["val/acc"] for seed in shared]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from seeds import ROOT, STUDIES
 
 from vitrine import load_run
-from vitrine.compare.statistics import Interval
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.text import plural
 
 DOCS = ROOT / "docs"
@@ -154,7 +154,7 @@ def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
 
 def measured(tutorial: Any, result: Mapping[str, Any]) -> str:
     """Test accuracy of a variant, as text."""
-    accuracy = f"{Interval.of(result['test/acc'])} ({plural(len(result['seeds']), 'seed')})"
+    accuracy = f"{ConfidenceInterval.of(result['test/acc'])} ({plural(len(result['seeds']), 'seed')})"
     if result["epochs"] >= tutorial.epochs:
         return accuracy
     return f"not yet measured; {accuracy} after {result['epochs']} of {tutorial.epochs} epochs"
@@ -198,7 +198,7 @@ def comparison(tutorial: Any, faithful: Mapping[str, Any]) -> str:
     if high > low:
         text += f" and {int(((values >= low) & (values < high)).sum())} in the range that it stands for"
     if tutorial.loss is not None:
-        text += f". Their test loss is {Interval.of(faithful['test/loss'])}; reported {tutorial.loss:g}"
+        text += f". Their test loss is {ConfidenceInterval.of(faithful['test/loss'])}; reported {tutorial.loss:g}"
     return text + ".\n"
 
 
@@ -220,12 +220,12 @@ def quirk_table(tutorial: Any, variants: Mapping[str, Any]) -> str:
         if result := variants.get(change):
             pairs = zip(result["seeds"], result["test/acc"], strict=True)
             differences = [value - known[seed] for seed, value in pairs if seed in known]
-            accuracy, difference = Interval.of(result["test/acc"]), signed(Interval.of(differences))
+            accuracy, difference = ConfidenceInterval.of(result["test/acc"]), signed(ConfidenceInterval.of(differences))
             lines.append(f"| {change} | `{overrides}` | {accuracy} | {difference} |")
     return "\n".join(lines) + "\n"
 
 
-def signed(interval: Interval) -> str:
+def signed(interval: ConfidenceInterval) -> str:
     """The interval with an explicit plus sign."""
     return f"+{interval}" if interval.mean > 0 else str(interval)
 

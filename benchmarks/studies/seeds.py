@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vitrine.compare.statistics import Interval
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.durations import duration_seconds
 from vitrine.errors import OutOfTime
 from vitrine.runs import RunRecord
@@ -132,12 +132,12 @@ def summarize(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     setups = {json.dumps(_setup(run)): run["folder"].relative_to(ROOT) for run in runs}
     if len(setups) > 1:
         raise SystemExit(f"trained in different ways: {', '.join(map(str, setups.values()))}; remove the outdated ones")
-    accuracy = Interval.of([run["test/acc"] for run in runs])
+    accuracy = ConfidenceInterval.of([run["test/acc"] for run in runs])
     return {
         "command": f"python train.py {command}",
         "test/acc": [run["test/acc"] for run in runs],
         "mean": accuracy.mean,
-        "half_interval": accuracy.half,
+        "half_interval": accuracy.half_width,
         "seconds": [round(run["seconds"], 1) for run in runs],
         "memory": max(run["memory"] for run in runs),
         "precision": runs[0]["precision"],

@@ -29,7 +29,7 @@ from seeds import (
     write_recipe_heads,
 )
 
-from vitrine.compare.statistics import Interval
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.runs import RunRecord
 
 OUT = ROOT / "outputs" / "time_to_accuracy"
@@ -163,9 +163,13 @@ def table_row(recipe: str, result: Mapping[str, Any] | None, columns: int) -> st
 
 def format_seconds(values: Sequence[float]) -> str:
     """Mean seconds, with the interval if there are several values."""
-    mean = Interval.of(values)
+    mean = ConfidenceInterval.of(values)
     digits = 0 if mean.mean >= 100 else 1
-    return f"{mean.mean:,.{digits}f} s" if mean.count == 1 else f"{mean.mean:,.{digits}f} ± {mean.half:,.{digits}f} s"
+    return (
+        f"{mean.mean:,.{digits}f} s"
+        if mean.count == 1
+        else f"{mean.mean:,.{digits}f} ± {mean.half_width:,.{digits}f} s"
+    )
 
 
 def draw(results: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""scripts/compare.py as it is typed: what it prints, and what it says to what cannot be compared."""
+"""The compare command: its output, and its messages about what cannot be compared."""
 
 import os
 import re
@@ -9,14 +9,14 @@ import sys
 import pytest
 from helpers.running import ROOT, python
 
-from vitrine.compare.load import gather
+from vitrine.compare.load import load_results
 
 SCRIPT = str(ROOT / "scripts" / "compare.py")
 
 
 @pytest.fixture
 def compare(tmp_path, monkeypatch, capsys):
-    """Runs scripts/compare.py in the folder of the runs, in this process: exit code, what it printed, what it said."""
+    """Run scripts/compare.py in this process, in the folder of the runs: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -37,14 +37,14 @@ def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
     assert done.stderr == ""
     assert "position  n  test accuracy (%)" in done.stdout
     assert "- highest mean test accuracy of 3 configurations: rope, 96.07 ± 2.50 % over 3 runs" in done.stdout
-    assert "- learned and none: no difference can be told from 3 seeds; about " in done.stdout
+    assert "- learned and none: no significant difference over 3 seeds; detecting " in done.stdout
     assert "s to 80 %" in done.stdout
     modules = "vitrine.compare.comparison, vitrine.compare.report.page, vitrine.compare.load_wandb"
     code = f"import sys, {modules}; print({{'torch', 'wandb'}} & set(sys.modules))"
     assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(sweep, tmp_path):
+def test_a_closed_pipe_is_not_an_error(sweep, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as output:
@@ -84,18 +84,18 @@ def test_the_readme_has_the_commands_that_compare():
 
 @pytest.mark.parametrize("command", README)
 def test_a_command_of_the_readme_compares(command, compare, patches):
-    runs = {run.config["model.position"]: run.name for run in gather([patches]).runs}
+    runs = {run.config["model.position"]: run.name for run in load_results([patches]).runs}
     words = command.replace("outputs/sweeps/NAME", str(patches)).replace("RUN RUN", f"{runs['learned']} {runs['rope']}")
-    code, printed, said = compare(*words.split())
-    assert code == 0, said
+    code, printed, stderr = compare(*words.split())
+    assert code == 0, stderr
     assert "patch" in printed if "--by" in command else "rope" in printed
     if "--html" in command:
-        assert said == "written to report.html\n"
+        assert stderr == "written to report.html\n"
 
 
 def test_markdown_and_latex_print_the_table_alone(compare, sweep):
-    code, printed, said = compare("sweep", "--markdown", "--latex", "--by", "position")
-    assert (code, said) == (0, "")
+    code, printed, stderr = compare("sweep", "--markdown", "--latex", "--by", "position")
+    assert (code, stderr) == (0, "")
     assert printed.startswith("| position | n |")
     assert "\\begin{tabular}" in printed
     assert "highest" not in printed
@@ -110,32 +110,32 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
     mistakes = {
         "sweeep": "sweeep is not a folder",
         "empty": "there is no run in empty: no run.json in it or below it",
-        "unfinished": "no run is finished, so there is nothing to compare: 1 failed, 1 interrupted",
-        "one": "these runs have no common metric (",
+        "unfinished": "nothing to compare: no run is finished (1 failed, 1 interrupted)",
+        "one": "these runs have no metric in common (",
         "one --metric val/acc": "1 of 2 runs have no val/acc",
-        "sweep --metric test/accc": "no run has the metric test/accc; there are best_epoch, ",
+        "sweep --metric test/accc": "no run has the metric test/accc; available: best_epoch, ",
         "sweep --by colour": "do not differ in colour; they differ in position",
         "sweep --baseline rops": "no row is called rops; rows: learned; rope; none; did you mean rope?",
-        "sweep --group a": "--group is for wandb:ENTITY/PROJECT",
+        "sweep --group a": "--group needs wandb:ENTITY/PROJECT",
         "wandb:project": "wandb:project must be wandb:ENTITY/PROJECT",
         "wandb:someone/project sweep": "not both",
     }
     for words, message in mistakes.items():
-        code, printed, said = compare(*words.split())
+        code, printed, stderr = compare(*words.split())
         assert (code, printed) == (2, ""), words
-        assert said.startswith("vitrine: "), words
-        assert said.count("\n") == 1, words
-        assert message in said
-    for words, message in {"97": "--target 97 is no accuracy", "0": "--target 0 is no accuracy"}.items():
+        assert stderr.startswith("vitrine: "), words
+        assert stderr.count("\n") == 1, words
+        assert message in stderr
+    for words, message in {"97": "--target 97 is not an accuracy", "0": "--target 0 is not an accuracy"}.items():
         assert message in compare("sweep", "--target", words)[2]
     assert "--difference 0 must be above 0" in compare("sweep", "--difference", "0")[2]
-    code, _, said = compare("sweep", "--html", "no/where.html")
-    assert (code, said) == (2, f"vitrine: cannot write no/where.html: there is not a folder {tmp_path / 'no'}\n")
+    code, _, stderr = compare("sweep", "--html", "no/where.html")
+    assert (code, stderr) == (2, f"vitrine: cannot write no/where.html: {tmp_path / 'no'} is not a folder\n")
 
 
-def test_wandb_without_a_login_says_so(tmp_path):
+def test_wandb_without_a_login_is_reported(tmp_path):
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "netrc")}
     done = python(SCRIPT, "wandb:someone/project", "--group", "sweep", cwd=tmp_path, env=home)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith("vitrine: W&B asks for a login: `wandb login`")
+    assert done.stderr.splitlines()[-1].startswith("vitrine: W&B needs a login: run `wandb login`")
     assert "Traceback" not in done.stderr

@@ -1,20 +1,20 @@
-"""What is said in words, and what is warned of or refused."""
+"""What is found in words, and what is warned of or refused."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import gather
+from vitrine.compare.load import load_results
 from vitrine.errors import RunError
 
 
 def compared(folder, **options):
-    return compare(gather([folder]), **options)
+    return compare(load_results([folder]), **options)
 
 
-def words_of(folder, **options) -> dict[str, list[str]]:
-    return {one.row.label: one.words for one in compared(folder, **options).findings.comparisons}
+def sentences_of(folder, **options) -> dict[str, list[str]]:
+    return {one.row.label: one.sentences for one in compared(folder, **options).findings.comparisons}
 
 
 def write_rows(write_run, folder, **accs):
@@ -23,66 +23,74 @@ def write_rows(write_run, folder, **accs):
             write_run(folder, f"position={scheme}", seed=seed, acc=acc, predictions=False)
 
 
-def test_a_difference_that_is_there_is_said_with_its_interval_and_seeds(tmp_path, write_run):
+def test_a_significant_difference_is_reported_with_its_interval_and_seeds(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.98, 0.981, 0.979, 0.982, 0.98], rope=[0.984, 0.985, 0.984, 0.985, 0.985])
-    said = compared(tmp_path)
-    assert words_of(tmp_path) == {"rope": ["rope is better than learned by 0.42 points (0.32 to 0.52), 5 seeds"]}
-    assert said.findings.words == ["highest mean test accuracy of 2 configurations: rope, 98.46 ± 0.07 % over 5 runs"]
-    assert words_of(tmp_path, baseline="rope") == {
-        "learned": ["learned is worse than rope by 0.42 points (0.32 to 0.52), 5 seeds"]
+    found = compared(tmp_path)
+    assert sentences_of(tmp_path) == {
+        "rope": ["rope is better than learned by 0.42 points (95 % interval 0.32 to 0.52; 5 seeds)"]
+    }
+    assert found.findings.sentences == [
+        "highest mean test accuracy of 2 configurations: rope, 98.46 ± 0.07 % over 5 runs"
+    ]
+    assert sentences_of(tmp_path, baseline="rope") == {
+        "learned": ["learned is worse than rope by 0.42 points (95 % interval 0.32 to 0.52; 5 seeds)"]
     }
 
 
-def test_of_losses_less_is_better(tmp_path, write_run):
+def test_lower_losses_are_better(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97])
     found = compared(tmp_path, metric="test/loss")
-    assert found.findings.words == ["lowest mean test loss of 2 configurations: rope, 0.0397 ± 0.0249 nats over 3 runs"]
+    assert found.findings.sentences == [
+        "lowest mean test loss of 2 configurations: rope, 0.0397 ± 0.0249 nats over 3 runs"
+    ]
     assert [one.row.label for one in found.summaries] == ["rope", "learned"]
     assert found.summaries[0].best == pytest.approx(0.03)
     (one,) = found.findings.comparisons
     assert one.verdict == "better"
-    assert one.words == ["rope is better than learned by 0.0503 nats (0.0489 to 0.0518), 3 seeds"]
+    assert one.sentences == ["rope is better than learned by 0.0503 nats (95 % interval 0.0489 to 0.0518; 3 seeds)"]
 
 
-def test_a_difference_that_cannot_be_told_says_how_many_seeds_would_show_it(tmp_path, write_run):
+def test_an_insignificant_difference_comes_with_the_number_of_seeds_that_would_detect_it(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.98, 0.983], rope=[0.9838, 0.983])
-    (words,) = words_of(tmp_path)["rope"]
+    (sentence,) = sentences_of(tmp_path)["rope"]
+    prefix = "rope and learned: no significant difference over 2 seeds; detecting"
     # 17 are the fewest pairs whose t, noncentral by 0.002 / 0.00269 * sqrt(17), is beyond its 5 % bound in 80 %.
-    assert words == "rope and learned: no difference can be told from 2 seeds; about 17 would show 0.2 points"
-    assert words_of(tmp_path, smallest=0.004)["rope"] == [
-        "rope and learned: no difference can be told from 2 seeds; about 6 would show 0.4 points"
+    assert sentence == f"{prefix} 0.2 points with 80 % power would take about 17"
+    (sentence,) = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
+    assert sentence == f"{prefix} 0.4 points with 80 % power would take about 6"
+
+
+def test_pairs_without_variance_are_not_tested(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.5, 0.75], rope=[0.625, 0.875])
+    (one,) = compared(tmp_path).findings.comparisons
+    assert one.verdict == "inconclusive"
+    assert one.sentences == [
+        "rope and learned: all pairs differ by exactly 12.50 points, so no test is possible (2 seeds)"
     ]
 
 
-def test_pairs_that_all_differ_by_the_same_are_not_judged(tmp_path, write_run):
-    write_rows(write_run, tmp_path, learned=[0.5, 0.75], rope=[0.625, 0.875])
-    (one,) = compared(tmp_path).findings.comparisons
-    assert one.verdict == "open"
-    assert one.words == ["rope and learned: all pairs differ by the same 12.50 points, which 2 seeds cannot judge"]
-
-
-def test_a_run_that_diverged_is_named_and_not_counted(tmp_path, write_run):
+def test_a_diverged_run_is_named_and_left_out(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     reached = {"test/acc": 0.1, "val/acc": 0.1, "test/loss": float("nan")}
     lost = write_run(tmp_path, seed=1, metrics=reached)
     found = compared(tmp_path, metric="test/loss")
     assert found.summaries[0].interval.count == 1
-    told = f"1 of the runs diverged, test/loss being no number, and are not counted: {lost}"
+    told = f"1 run diverged (test/loss is NaN or infinite) and is left out: {lost}"
     assert told in found.caveats
     with pytest.raises(RunError, match="every run diverged"):
         compared(lost, metric="test/loss")
 
 
-def test_one_seed_is_not_enough_to_say_anything(tmp_path, write_run):
+def test_one_seed_supports_no_conclusion(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.9], rope=[0.99])
     found = compared(tmp_path)
-    assert found.findings.comparisons[0].words == [
-        "rope and learned: no difference can be told from 1 seed; 3 at least are needed"
+    assert found.findings.comparisons[0].sentences == [
+        "rope and learned cannot be compared with 1 seed: at least 3 are needed"
     ]
-    assert "fewer than 3 seeds, which say little of a mean: every row" in found.caveats
+    assert "fewer than 3 seeds, too few to estimate a mean: every row" in found.caveats
 
 
-def test_what_holds_alone_but_not_among_many_comparisons_is_said_so(tmp_path, write_run):
+def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_p_values(tmp_path, write_run):
     write_rows(
         write_run,
         tmp_path,
@@ -92,34 +100,34 @@ def test_what_holds_alone_but_not_among_many_comparisons_is_said_so(tmp_path, wr
         conv=[0.91, 0.90, 0.92, 0.90],
         alibi2d=[0.899, 0.915, 0.91, 0.92],
     )
-    words = words_of(tmp_path)["rope"][0]
+    words = sentences_of(tmp_path)["rope"][0]
     assert words.startswith(
-        "rope and learned: no difference can be told from 4 seeds once 4 comparisons are corrected for"
+        "rope and learned: no significant difference over 4 seeds after correction for 4 comparisons"
     )
     rope = next(one for one in compared(tmp_path).findings.comparisons if one.row.label == "rope")
     assert rope.difference.p < 0.05 < rope.p
     assert rope.p == pytest.approx(4 * rope.difference.p)
 
 
-def test_seeds_that_do_not_match_are_compared_as_groups(tmp_path, write_run):
+def test_unmatched_seeds_are_compared_as_groups(tmp_path, write_run):
     for scheme, seeds in (("learned", (0, 1, 2)), ("rope", (7, 8, 9, 10))):
         for seed in seeds:
             acc = {"learned": 0.9, "rope": 0.95}[scheme] + 0.001 * (seed % 3)
             write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc, predictions=False)
-    words = words_of(tmp_path)["rope"]
-    assert words[0].endswith("4 and 3 seeds, not paired"), "the row's seeds, and then the baseline's"
+    words = sentences_of(tmp_path)["rope"]
+    assert words[0].endswith("4 and 3 seeds, unpaired)"), "the row's seeds, and then the baseline's"
 
 
-def test_predictions_tell_two_single_models_apart_where_seeds_cannot(tmp_path, write_run):
+def test_predictions_distinguish_two_models_with_one_seed(tmp_path, write_run):
     right = np.arange(100) < 80
     write_run(tmp_path, "position=learned", acc=0.8, right=right)
     write_run(tmp_path, "position=rope", acc=0.92, right=(np.arange(100) < 95) & (np.arange(100) >= 3))
     (one,) = compared(tmp_path).findings.comparisons
     assert one.on_images.only == [(15, 3)]
     assert one.on_images.p == [pytest.approx(stats.binomtest(3, 18).pvalue)]
-    assert one.words[1].startswith(
-        "on the same 100 test images these two models differ: rope alone has 15 right, learned alone 3 "
-        "(McNemar's exact test, p = 0.008); over images alone the difference is +"
+    assert one.sentences[1].startswith(
+        "on the same 100 test images, the two models differ: 15 are correct only with rope, 3 only with learned "
+        "(McNemar's exact test, p = 0.008); the difference is +"
     )
     low, high = one.on_images.low, one.on_images.high
     assert low < 0.12 < high
@@ -132,19 +140,19 @@ def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
     assert len(alone) == 6
     assert min(p for row in found for p in row.on_images.p) == pytest.approx(min(1, 6 * min(alone)))
     rope = next(one for one in found if one.row.label == "rope")
-    assert "tells 0 of 3 pairs of models with the same seed apart; over images alone" in rope.words[1]
+    assert "finds a difference in 0 of 3 pairs of models with equal seeds; the difference is " in rope.sentences[1]
 
 
-def test_mcnemars_test_says_which_side_has_more_right(tmp_path, write_run):
+def test_mcnemars_test_names_the_side_with_more_correct_images(tmp_path, write_run):
     every = np.arange(100)
     for seed, right in enumerate((every < 60, every < 60, every < 90)):
         write_run(tmp_path, "position=learned", seed=seed, acc=0.6, right=right)
         write_run(tmp_path, "position=rope", seed=seed, acc=0.9, right=every < 90 if seed < 2 else every < 60)
-    words = compared(tmp_path).findings.comparisons[0].words[1]
-    assert "tells 3 of 3 pairs of models with the same seed apart: rope has more right in 2, learned in 1;" in words
+    words = compared(tmp_path).findings.comparisons[0].sentences[1]
+    assert "finds a difference in 3 of 3 pairs of models with equal seeds, 2 in favour of rope;" in words
 
 
-def test_the_bootstrap_is_of_the_runs_that_the_difference_is_of(tmp_path, write_run):
+def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
     every = np.arange(100)
     for seed in range(3):
         write_run(tmp_path, "position=learned", seed=seed, acc=0.8, right=every < 80)
@@ -156,13 +164,13 @@ def test_the_bootstrap_is_of_the_runs_that_the_difference_is_of(tmp_path, write_
     assert (one.on_images.low, one.on_images.high) == (0, 0)
 
 
-def test_only_of_a_difference_that_was_asked_for_it_is_said_that_it_would_have_been_seen(tmp_path, write_run):
+def test_only_a_requested_difference_is_called_detectable(tmp_path, write_run):
     learned = [0.9, 0.91, 0.92, 0.905, 0.9]
     apart = [0.0, 0.004, 0.001, 0.0045, 0.002]
     write_rows(write_run, tmp_path, learned=learned, rope=[a + b for a, b in zip(learned, apart, strict=True)])
-    assert "would probably have been seen" not in " ".join(words_of(tmp_path)["rope"])
-    words = words_of(tmp_path, smallest=0.02)["rope"]
-    assert words[0].endswith("told from 5 seeds; a difference of 2 points would probably have been seen")
+    assert "would probably have been detected" not in " ".join(sentences_of(tmp_path)["rope"])
+    words = sentences_of(tmp_path, difference_of_interest=0.02)["rope"]
+    assert words[0].endswith("over 5 seeds; a difference of 2 points would probably have been detected")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +178,7 @@ def test_only_of_a_difference_that_was_asked_for_it_is_said_that_it_would_have_b
     [
         (
             {"validation": "other"},
-            "runs were chosen on different validation images: 292becf10e12e92c (1 run) and other (1 run)",
+            "selected their checkpoints on different validation splits: 292becf10e12e92c (1 run) and other (1 run)",
         ),
         (
             {"code": {"commit": "fedcba98", "changed": True}},
@@ -178,7 +186,7 @@ def test_only_of_a_difference_that_was_asked_for_it_is_said_that_it_would_have_b
         ),
         (
             {"code": {"commit": "0123456789abcdef", "changed": True}},
-            "1 of 2 runs were made by code that was not committed",
+            "1 of 2 runs used uncommitted code",
         ),
         ({"versions": {"torch": "2.11.0"}}, "different versions of torch: 2.15.0 (1 run) and 2.11.0 (1 run)"),
         ({"epochs": 9}, "runs trained for different numbers of epochs: 4 (1 run) and 9 (1 run)"),
@@ -188,53 +196,61 @@ def test_only_of_a_difference_that_was_asked_for_it_is_said_that_it_would_have_b
         ),
         (
             {"device": "NVIDIA H200"},
-            "images/s and times were measured on more than one device: CPU, 1 thread (1 run) and NVI",
+            "images/s and times were measured on different devices: CPU, 1 thread (1 run) and NVI",
         ),
     ],
 )
-def test_what_weakens_a_comparison_is_warned_of(tmp_path, write_run, facts, warned):
+def test_caveats_name_what_differs_between_runs(tmp_path, write_run, facts, warned):
     write_run(tmp_path, seed=0)
     write_run(tmp_path, seed=1, facts=facts)
     assert any(warned in words for words in compared(tmp_path).caveats), compared(tmp_path).caveats
 
 
-def test_three_seeds_of_one_configuration_leave_nothing_to_warn_of(tmp_path, write_run):
+def test_trials_with_different_fingerprint_versions_are_reported(tmp_path, write_run):
+    write_run(tmp_path, seed=0, sweep="seed=0,1")  # by a release without versions, which is version 1
+    write_run(tmp_path, seed=1, sweep="seed=0,1", facts={"fingerprint_version": 2})
+    caveat = (
+        "runs have trial fingerprints of different versions, so a row may average over different algorithms: "
+        "version 1 (1 run) and version 2 (1 run)"
+    )
+    assert caveat in compared(tmp_path).caveats
+
+
+def test_three_seeds_of_one_configuration_have_no_caveats(tmp_path, write_run):
     for seed in range(3):
         write_run(tmp_path, seed=seed)
     found = compared(tmp_path)
     assert found.caveats == []
-    assert found.findings.words == ["test accuracy of the configuration: 90.00 ± 0.00 % over 3 runs"]
+    assert found.findings.sentences == ["test accuracy of the configuration: 90.00 ± 0.00 % over 3 runs"]
 
 
-def test_runs_that_their_search_pruned_are_counted_up_and_not_named(tmp_path, write_run):
+def test_pruned_runs_are_counted_not_named(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     for seed in (1, 2):
         write_run(tmp_path, seed=seed, status="pruned")
-    assert "2 runs are not finished and not counted: 2 pruned by their search" in compared(tmp_path).caveats
+    assert "2 runs are not finished and left out: 2 pruned by the search" in compared(tmp_path).caveats
     failed = write_run(tmp_path, seed=3, status="failed")
-    told = f"3 runs are not finished and not counted: 2 pruned by their search and {failed} (failed)"
+    told = f"3 runs are not finished and left out: 2 pruned by the search and {failed} (failed)"
     assert told in compared(tmp_path).caveats
 
 
-def test_the_best_of_many_by_test_images_is_warned_of(tmp_path, write_run):
+def test_selection_among_many_rows_on_the_test_set_is_a_caveat(tmp_path, write_run):
     for number in range(6):
         write_run(tmp_path, seed=0, model={"drop_path": number / 10}, predictions=False)
-    told = "the best of 6 rows is chosen on the test images themselves"
+    told = "the best of 6 rows is selected on the test set"
     assert any(words.startswith(told) for words in compared(tmp_path).caveats)
     assert not any(words.startswith("the best of") for words in compared(tmp_path, metric="val/acc").caveats)
 
 
-def test_unfinished_and_damaged_runs_are_named_and_not_counted(tmp_path, write_run):
+def test_unfinished_and_damaged_runs_are_named_and_left_out(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     failed = write_run(tmp_path, seed=1, status="failed")
     broken = write_run(tmp_path, seed=2)
     (broken / "run.json").write_text('{"status": "fin')
     found = compared(tmp_path)
     assert found.summaries[0].interval.count == 1
-    assert f"1 run is not finished and not counted: {failed} (failed)" in found.caveats
-    assert any(
-        f"1 record is damaged and not counted: cannot read {broken / 'run.json'}" in one for one in found.caveats
-    )
+    assert f"1 run is not finished and left out: {failed} (failed)" in found.caveats
+    assert any(f"1 record is damaged and left out: cannot read {broken / 'run.json'}" in one for one in found.caveats)
 
 
 @pytest.mark.parametrize(
@@ -252,24 +268,24 @@ def test_every_damaged_part_of_a_record_is_named(tmp_path, write_run, name, cont
     write_run(tmp_path, seed=0)
     broken = write_run(tmp_path, seed=1)
     (broken / name).write_text(content)
-    found = gather([tmp_path])
+    found = load_results([tmp_path])
     ((folder, why),) = found.damaged
     assert folder == str(broken)
     assert name in why
     assert compare(found).summaries[0].interval.count == 1
 
 
-def test_only_what_is_listed_as_a_run_is_compared(tmp_path, write_run):
+def test_only_listed_runs_are_compared(tmp_path, write_run):
     kept = write_run(tmp_path / "sweep", seed=0)
     removed = write_run(tmp_path / "sweep", seed=1)
     removed.rename(removed.with_name(f".{removed.name}.removed"))
     (kept / "checkpoints" / "run.json").write_text((kept / "run.json").read_text())
-    found = gather([tmp_path, tmp_path / "sweep", kept])
+    found = load_results([tmp_path, tmp_path / "sweep", kept])
     assert [run.folder.resolve() for run in found.runs] == [kept]
     assert found.damaged == []
 
 
-def test_predictions_that_are_none_damage_the_record(tmp_path, write_run):
+def test_invalid_predictions_damage_the_record(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     broken = write_run(tmp_path, seed=1)
     for arrays in (
@@ -280,14 +296,14 @@ def test_predictions_that_are_none_damage_the_record(tmp_path, write_run):
         np.savez(broken / "predictions.npz", **arrays)
         found = compared(tmp_path)
         assert found.summaries[0].interval.count == 1
-        (told,) = [words for words in found.caveats if words.startswith("1 record is damaged and not counted: ")]
+        (told,) = [words for words in found.caveats if words.startswith("1 record is damaged and left out: ")]
         assert str(broken) in told
 
 
-def test_other_test_images_are_refused(tmp_path, write_run):
+def test_different_test_sets_are_refused(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     other = write_run(tmp_path, seed=1, labels=(np.arange(100) + 1) % 10)
-    with pytest.raises(RunError, match=r"tested on different test sets.*give runs of one.*run-s0.*; .*run-s1"):
+    with pytest.raises(RunError, match=r"use different test sets.*give runs of only one.*run-s0.*; .*run-s1"):
         compared(tmp_path)
     assert compared(tmp_path, metric="val/acc").findings.comparisons == []
     (other / "predictions.npz").unlink()
@@ -297,19 +313,19 @@ def test_other_test_images_are_refused(tmp_path, write_run):
         compared(tmp_path)
 
 
-def test_other_validation_images_are_refused_where_validation_is_compared(tmp_path, write_run):
+def test_different_validation_splits_are_refused_for_validation_metrics(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     write_run(tmp_path, seed=1, facts={"validation": "other"})
-    with pytest.raises(RunError, match="validated on different images"):
+    with pytest.raises(RunError, match="use different validation splits"):
         compared(tmp_path, metric="val/acc")
 
 
-def test_time_to_an_accuracy_counts_who_reached_it(tmp_path, write_run):
+def test_time_to_target_counts_the_runs_that_reached_it(tmp_path, write_run):
     write_run(tmp_path, seed=0, acc=0.9)  # 0.45, 0.675, 0.7875, 0.84375 after 2, 4, 6, 8 s
     write_run(tmp_path, seed=1, acc=0.8)  # 0.4, 0.6, 0.7, 0.75
-    (one,) = compared(tmp_path, target=0.7).summaries
-    assert (one.seconds.mean, one.reached) == (6.0, 2)
-    (one,) = compared(tmp_path, target=0.8).summaries
-    assert (one.seconds.mean, one.reached) == (8.0, 1)
-    (one,) = compared(tmp_path, target=0.99).summaries
-    assert (one.seconds, one.reached) == (None, 0)
+    (row,) = compared(tmp_path, target=0.7).summaries
+    assert (row.seconds_to_target.mean, row.reached_target) == (6.0, 2)
+    (row,) = compared(tmp_path, target=0.8).summaries
+    assert (row.seconds_to_target.mean, row.reached_target) == (8.0, 1)
+    (row,) = compared(tmp_path, target=0.99).summaries
+    assert (row.seconds_to_target, row.reached_target) == (None, 0)

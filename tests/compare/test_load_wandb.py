@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from wandb.apis.public import Run as ServerRun
 
-from vitrine.compare import load_wandb as wandb_runs
+from vitrine.compare import load_wandb as wandb_results
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import gather
+from vitrine.compare.load import load_results
 from vitrine.config.schema import WandbConfig
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -81,7 +81,7 @@ def server(monkeypatch, tmp_path):
             return [ServerRun(None, *path.split("/"), one["name"], one, lazy=False) for one in self.nodes]
 
     api = Api()
-    monkeypatch.setattr(wandb_runs, "_api", lambda: api)
+    monkeypatch.setattr(wandb_results, "_api", lambda: api)
     return api
 
 
@@ -92,15 +92,15 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     server.nodes.append(node("99", "rope", 7, 0.1, state="failed"))
     killed = node("98", "rope", 8, 0.1, state="crashed") | {"summaryMetrics": "{}"}
     server.nodes.append(killed)
-    found = wandb_runs.fetch("someone/vitrine", "positions")
+    found = wandb_results.load_wandb_results("someone/vitrine", "positions")
     assert server.asked == [("someone/vitrine", {"jobType": "train", "group": "positions"}, False)]
     compared = compare(found, target=0.85)
     assert compared.table.columns == ["model.position"]
     assert [one.row.label for one in compared.summaries] == ["rope", "learned"]
-    assert compared.findings.comparisons[0].words[0].startswith("rope is better than learned by 10.17 points")
-    assert compared.summaries[0].seconds.mean == 8
-    unfinished = "someone/vitrine/99 (failed), someone/vitrine/98 (interrupted)"
-    assert f"2 runs are not finished and not counted: {unfinished}" in compared.caveats
+    assert compared.findings.comparisons[0].sentences[0].startswith("rope is better than learned by 10.17 points")
+    assert compared.summaries[0].seconds_to_target.mean == 8
+    unfinished = "someone/vitrine/99 (failed) and someone/vitrine/98 (interrupted)"
+    assert f"2 runs are not finished and left out: {unfinished}" in compared.caveats
     assert found.runs[0].facts["code"] == {"commit": "0123456789abcdef"}
     assert set(found.runs[0].metrics) == {"test/acc", "val/acc"}
     assert found.runs[0].history[0] == {"epoch": 1, "step": 20, "val/acc": 0.5, "seconds": 4}
@@ -127,12 +127,12 @@ def test_the_table_is_that_of_the_run_folders(server, tmp_path, write_run):
             sweep = "model=vit_nano,vit_tiny seed=0,1,2 logger=wandb"
             path = write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed, sweep=sweep, predictions=False)
             server.nodes.append(served(path))
-    ours, theirs = compare(gather([tmp_path])), compare(wandb_runs.fetch("me/vitrine", None))
+    ours, theirs = compare(load_results([tmp_path])), compare(wandb_results.load_wandb_results("me/vitrine", None))
     assert theirs.table.columns == ours.table.columns == ["model", "patch"]
-    assert theirs.table.along == ours.table.along
-    told = [replace(one, row=one.row.label) for one in theirs.summaries]
-    assert told == [replace(one, row=one.row.label) for one in ours.summaries]
-    assert [(one.parameters, one.flops, one.images_per_second) for one in told] == [
+    assert theirs.table.confounded == ours.table.confounded
+    summaries = [replace(summary, row=summary.row.label) for summary in theirs.summaries]
+    assert summaries == [replace(summary, row=summary.row.label) for summary in ours.summaries]
+    assert [(row.parameters, row.flops, row.images_per_second) for row in summaries] == [
         (202_000, 13_000_000, 1010),
         (204_000, 6_500_000, 1010),
     ]
@@ -142,16 +142,16 @@ def test_the_table_is_that_of_the_run_folders(server, tmp_path, write_run):
     ] * 6
 
 
-def test_what_weakens_a_comparison_is_told_from_the_summary_too(server, tmp_path, write_run):
+def test_caveats_come_from_the_summary_too(server, tmp_path, write_run):
     for seed, facts in enumerate(({}, {"epochs": 9}, {"device": "another"}, {"images": {"train": 5, "test": 360}})):
         server.nodes.append(served(write_run(tmp_path, seed=seed, facts=facts)))
-    caveats = "\n".join(compare(wandb_runs.fetch("me/vitrine", None)).caveats)
-    assert "different numbers of epochs: 4 (3 runs), 9 (1 run)" in caveats
-    assert "more than one device: CPU, 1 thread (3 runs), another (1 run)" in caveats
-    assert "different data: digits, 1,293 images (3 runs), digits, 5 images (1 run)" in caveats
+    caveats = "\n".join(compare(wandb_results.load_wandb_results("me/vitrine", None)).caveats)
+    assert "different numbers of epochs: 4 (3 runs) and 9 (1 run)" in caveats
+    assert "different devices: CPU, 1 thread (3 runs) and another (1 run)" in caveats
+    assert "different data: digits, 1,293 images (3 runs) and digits, 5 images (1 run)" in caveats
     server.nodes.append(served(write_run(tmp_path, seed=5, facts={"validation": "others"})))
-    with pytest.raises(RunError, match="were validated on different images"):
-        compare(wandb_runs.fetch("me/vitrine", None), metric="val/acc")
+    with pytest.raises(RunError, match="use different validation splits"):
+        compare(wandb_results.load_wandb_results("me/vitrine", None), metric="val/acc")
 
 
 def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server, tmp_path, write_run):
@@ -159,7 +159,7 @@ def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server,
         private = served(write_run(tmp_path, seed=seed), private=True)
         older = node(f"old{seed}", "rope", seed, 0.9)
         server.nodes += [private, older, served(write_run(tmp_path, "position=none", seed=seed))]
-    compared = compare(wandb_runs.fetch("me/vitrine", None))
+    compared = compare(wandb_results.load_wandb_results("me/vitrine", None))
     assert compared.caveats == []
     sizes = {one.row.label: (one.parameters, one.flops, one.images_per_second) for one in compared.summaries}
     assert sizes == {
@@ -169,26 +169,26 @@ def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server,
     }
 
 
-def test_a_trial_with_a_name_of_its_own_is_described_by_its_configuration(server, tmp_path, write_run):
+def test_a_trial_with_a_custom_name_is_described_by_its_configuration(server, tmp_path, write_run):
     for seed, position in enumerate(("learned", "rope")):
         path = write_run(tmp_path, f"position={position}", seed=seed, sweep="position=learned,rope seed=0,1")
         server.nodes.append(served(path, name="depth=mine"))
         config = json.loads(server.nodes[-1]["config"])
         config["logger"]["value"]["wandb"] = {"name": "depth=mine"}
         server.nodes[-1]["config"] = json.dumps(config)
-    found = wandb_runs.fetch("me/vitrine", None)
-    assert [run.words for run in found.runs] == [{}, {}]
+    found = wandb_results.load_wandb_results("me/vitrine", None)
+    assert [run.overrides for run in found.runs] == [{}, {}]
     table = compare(found).table
     assert (table.columns, [row.label for row in table.rows]) == (["model.position"], ["learned", "rope"])
 
 
-def test_a_project_without_runs_and_a_server_that_fails_are_told(server, monkeypatch):
-    with pytest.raises(RunError, match="W&B has no training run in someone/vitrine of the group positions"):
-        wandb_runs.fetch("someone/vitrine", "positions")
+def test_an_empty_project_and_a_failing_server_are_reported(server, monkeypatch):
+    with pytest.raises(RunError, match="W&B has no training run in someone/vitrine in group positions"):
+        wandb_results.load_wandb_results("someone/vitrine", "positions")
 
     def refuse(*_, **__):
         raise ValueError("Could not find project vitrine\nand more")
 
     monkeypatch.setattr(server, "runs", refuse)
     with pytest.raises(RunError, match=r"cannot read someone/vitrine from W&B: Could not find project vitrine$"):
-        wandb_runs.fetch("someone/vitrine", None)
+        wandb_results.load_wandb_results("someone/vitrine", None)

@@ -5,24 +5,26 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from vitrine.compare.load import gather
-from vitrine.compare.predictions import Judged, calibration, confusion, hardest, per_class
+from vitrine.compare.load import load_results
+from vitrine.compare.predictions import Predictions, calibration, confusion, hardest_images, per_class_accuracy
 
 
-def judged(predicted, labels, confidence=None, chance=None) -> Judged:
+def judged(predicted, labels, confidence=None, chance=None) -> Predictions:
     labels = np.array(labels)
     confidence = np.full(len(labels), 0.9) if confidence is None else np.array(confidence)
     chance = np.zeros(len(labels)) if chance is None else np.array(chance)
-    return Judged(labels, np.array(predicted), confidence, chance)
+    return Predictions(labels, np.array(predicted), confidence, chance)
 
 
 def test_probabilities_are_the_softmax_of_the_stored_logits(tmp_path, write_run):
-    (run,) = gather([write_run(tmp_path, acc=0.87)]).runs
-    one = Judged.of(run)
+    (run,) = load_results([write_run(tmp_path, acc=0.87)]).runs
+    one = Predictions.of(run)
     probabilities = torch.tensor(run.logits).softmax(dim=1)
-    assert one.right.mean() == pytest.approx(0.87)
+    assert one.correct.mean() == pytest.approx(0.87)
     assert torch.allclose(torch.tensor(one.confidence), probabilities.max(dim=1).values)
-    assert torch.allclose(torch.tensor(one.chance), probabilities[torch.arange(100), torch.tensor(run.truth)])
+    assert torch.allclose(
+        torch.tensor(one.true_probability), probabilities[torch.arange(100), torch.tensor(run.labels)]
+    )
 
 
 def test_calibration_error_is_torchmetrics(tmp_path, write_run):
@@ -31,7 +33,7 @@ def test_calibration_error_is_torchmetrics(tmp_path, write_run):
     labels = torch.where(torch.rand(5000, generator=generator) < 0.6, logits.argmax(1), torch.randint(0, 10, (5000,)))
     folder = write_run(tmp_path)
     np.savez(folder / "predictions.npz", logits=logits.numpy(), labels=labels.numpy())
-    found = calibration([Judged.of(gather([folder]).runs[0])])
+    found = calibration([Predictions.of(load_results([folder]).runs[0])])
     expected = multiclass_calibration_error(logits.softmax(1), labels, num_classes=10, n_bins=15, norm="l1")
     assert found.error == pytest.approx(float(expected), abs=1e-6)
     assert found.count.sum() == 5000
@@ -40,7 +42,7 @@ def test_calibration_error_is_torchmetrics(tmp_path, write_run):
     )
 
 
-def test_a_model_that_is_always_sure_and_right_half_the_time_is_half_off():
+def test_a_fully_confident_model_with_half_accuracy_has_error_one_half():
     found = calibration([judged([0, 0], [0, 1], [1.0, 1.0])])
     assert (found.error, found.count.tolist(), found.accuracy.tolist()) == (0.5, [2], [0.5])
 
@@ -55,19 +57,19 @@ def test_confusion_counts_true_by_predicted_over_runs():
     assert confusion(runs, 3).tolist() == [[3, 1, 0], [0, 2, 0], [0, 0, 0]]
 
 
-def test_each_class_has_its_share_of_right_images_and_a_class_without_images_none():
-    shares = per_class([judged([0, 1, 1], [0, 0, 1])], 3)
+def test_class_accuracy_is_nan_for_a_class_without_images():
+    shares = per_class_accuracy([judged([0, 1, 1], [0, 0, 1])], 3)
     assert shares[0, :2].tolist() == [0.5, 1.0]
     assert np.isnan(shares[0, 2])
 
 
-def test_the_hardest_images_come_first_with_what_they_are_taken_for():
+def test_the_hardest_images_come_first_with_the_class_predicted():
     labels = [3, 3, 3, 3]
     runs = [
         judged([3, 5, 5, 3], labels, chance=[0.9, 0.2, 0.1, 0.8]),
         judged([3, 5, 7, 1], labels, chance=[0.9, 0.2, 0.1, 0.4]),
         judged([3, 8, 5, 3], labels, chance=[0.9, 0.2, 0.1, 0.8]),
     ]
-    found = hardest(runs, 3)
-    assert [(one.index, one.wrong, one.taken_for) for one in found] == [(2, 3, 5), (1, 3, 5), (3, 1, 1)]
-    assert len(hardest(runs, 9)) == 3, "an image that all have right is not hard"
+    found = hardest_images(runs, 3)
+    assert [(one.index, one.errors, one.mistaken_for) for one in found] == [(2, 3, 5), (1, 3, 5), (3, 1, 1)]
+    assert len(hardest_images(runs, 9)) == 3, "an image that all have right is not hard"

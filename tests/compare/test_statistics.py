@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitrine.compare.statistics import LEVEL, Interval, difference, holm, mcnemar, over_images, seeds_needed
+from vitrine.compare.statistics import (
+    SIGNIFICANCE_LEVEL,
+    ConfidenceInterval,
+    bootstrap_interval,
+    difference,
+    holm,
+    mcnemar,
+    seeds_needed,
+)
 
 # Student's own data (Biometrika 6, 1908): hours of sleep that ten patients gained by two drugs; `sleep` in R, whose
 # help page gives both tests.
@@ -27,13 +35,13 @@ def by_patient(values, first=0):
 
 def test_the_interval_of_a_mean_is_that_of_nists_example():
     # NIST/SEMATECH e-Handbook, 1.3.5.2: 195 heat flow measurements.
-    interval = Interval.of(with_moments(9.261460, 0.02278881, 195))
-    assert interval.mean - interval.half == pytest.approx(9.258242, abs=1e-6)
-    assert interval.mean + interval.half == pytest.approx(9.264679, abs=1e-6)
+    interval = ConfidenceInterval.of(with_moments(9.261460, 0.02278881, 195))
+    assert interval.mean - interval.half_width == pytest.approx(9.258242, abs=1e-6)
+    assert interval.mean + interval.half_width == pytest.approx(9.264679, abs=1e-6)
 
 
 def test_one_value_has_no_interval():
-    assert math.isnan(Interval.of([0.9]).half)
+    assert math.isnan(ConfidenceInterval.of([0.9]).half_width)
 
 
 def test_students_sleep_in_pairs():
@@ -43,7 +51,7 @@ def test_students_sleep_in_pairs():
     assert found.mean == pytest.approx(-1.58)
     assert found.p == pytest.approx(0.002833, abs=1e-6)
     assert (found.low, found.high) == pytest.approx((-2.4598858, -0.7001142), abs=1e-6)
-    assert found.spread == pytest.approx(1.229995, abs=1e-6)
+    assert found.sd == pytest.approx(1.229995, abs=1e-6)
 
 
 def test_students_sleep_as_two_groups_by_welch():
@@ -66,7 +74,7 @@ def test_pairs_are_those_that_both_sides_have():
 def test_effect_size_is_that_of_borensteins_example():
     # Borenstein et al., Introduction to Meta-Analysis (2009), chapter 4: g = 0.5924.
     one, other = with_moments(103, 5.5, 50), with_moments(100, 4.5, 50)
-    assert difference(by_patient(one), by_patient(other, first=100)).effect == pytest.approx(0.5924, abs=1e-4)
+    assert difference(by_patient(one), by_patient(other, first=100)).effect_size == pytest.approx(0.5924, abs=1e-4)
 
 
 def test_one_value_on_a_side_can_be_subtracted_but_not_tested():
@@ -76,7 +84,7 @@ def test_one_value_on_a_side_can_be_subtracted_but_not_tested():
     assert math.isnan(found.low)
 
 
-def test_equal_runs_do_not_differ_and_what_never_varies_cannot_be_judged():
+def test_equal_runs_do_not_differ_and_values_without_variance_are_not_tested():
     same = difference({0: 0.9, 1: 0.8}, {0: 0.9, 1: 0.8})
     assert (same.mean, same.p) == (0, 1)
     shifted = difference({0: 0.75, 1: 0.5}, {0: 0.5, 1: 0.25})
@@ -114,12 +122,12 @@ def test_seeds_for_a_difference_are_cohens():
     assert seeds_needed(1e-4, 1.0, paired=True) is None
 
 
-def test_the_bootstrap_over_images_agrees_with_the_normal_interval():
+def test_the_bootstrap_interval_agrees_with_the_normal_interval():
     values = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 4000, p=[0.1, 0.75, 0.15])
-    low, high = over_images(values)
+    low, high = bootstrap_interval(values)
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
-    assert over_images(np.zeros(10)) == (0, 0)
+    assert bootstrap_interval(np.zeros(10)) == (0, 0)
 
 
 # --- a thousand sweeps -------------------------------------------------------------------------------------------
@@ -152,8 +160,8 @@ def simulated(generator: np.random.Generator, means, seeds, shared: float = 0.0,
 
 
 def called_different(rows: list[dict[int, float]]) -> bool:
-    """Whether any row is told apart from the first."""
-    return min(holm([difference(row, rows[0]).p for row in rows[1:]])) < LEVEL
+    """Whether any row differs significantly from the first."""
+    return min(holm([difference(row, rows[0]).p for row in rows[1:]])) < SIGNIFICANCE_LEVEL
 
 
 @pytest.mark.parametrize(
@@ -178,7 +186,7 @@ def test_accuracies_of_few_images_are_not_called_different_more_often(seeds):
     for _ in range(SWEEPS):
         rows = simulated(generator, [0.97, 0.97], [range(seeds)])
         one, other = ({seed: round(360 * acc) / 360 for seed, acc in row.items()} for row in rows)
-        wrong += difference(one, other).p < LEVEL
+        wrong += difference(one, other).p < SIGNIFICANCE_LEVEL
     assert wrong / SWEEPS < 0.05 + three_errors(0.05)
 
 
@@ -196,8 +204,8 @@ def test_intervals_of_means_and_differences_hold_the_truth_in_nineteen_sweeps_of
     means = differences = 0
     for _ in range(SWEEPS):
         one, other = simulated(generator, [0.92, 0.9], seeds)
-        interval = Interval.of(list(one.values()))
-        means += abs(interval.mean - 0.92) <= interval.half
+        interval = ConfidenceInterval.of(list(one.values()))
+        means += abs(interval.mean - 0.92) <= interval.half_width
         found = difference(one, other)
         differences += found.low <= 0.02 <= found.high
     assert means / SWEEPS == pytest.approx(0.95, abs=three_errors(0.05))

@@ -1,12 +1,12 @@
-"""Runs become rows and columns: what differs and was asked for is shown, what only follows is said, the rest is not."""
+"""Grouping of runs by configuration: columns, confounded keys, main effects, and what does not count."""
 
 import math
 
 import pytest
 
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import gather, typed
-from vitrine.compare.table import matters, tabulate
+from vitrine.compare.load import load_results, parse_overrides
+from vitrine.compare.table import distinguishes, tabulate
 from vitrine.config.keys import keys
 from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.errors import RunError
@@ -14,7 +14,7 @@ from vitrine.runs import RunRecord
 
 
 def table_of(folder):
-    return tabulate(gather([folder]).runs)
+    return tabulate(load_results([folder]).runs)
 
 
 def test_a_sweep_has_a_row_for_each_scheme_and_seeds_are_repetitions(sweep):
@@ -22,11 +22,11 @@ def test_a_sweep_has_a_row_for_each_scheme_and_seeds_are_repetitions(sweep):
     assert table.columns == ["position"]
     assert [row.label for row in table.rows] == ["learned", "rope", "none"]
     assert [sorted(row.runs) for row in table.rows] == [[0, 1, 2]] * 3
-    assert table.along == {}
-    assert table.rows[1].measured("test/acc") == {0: 0.95, 1: 0.962, 2: 0.97}
+    assert table.confounded == {}
+    assert table.rows[1].values_by_seed("test/acc") == {0: 0.95, 1: 0.962, 2: 0.97}
 
 
-def test_what_cannot_change_a_result_makes_no_row(tmp_path, write_run):
+def test_a_key_without_effect_makes_no_row(tmp_path, write_run):
     others = (
         "paths.output_dir=elsewhere",
         "name=word",
@@ -48,13 +48,13 @@ def test_what_cannot_change_a_result_makes_no_row(tmp_path, write_run):
     assert table_of(tmp_path).columns == ["model.drop_path"]
 
 
-def test_every_key_that_makes_another_trial_makes_a_row_but_for_the_seed_and_what_is_only_watched():
+def test_every_key_that_makes_another_trial_makes_a_row_except_the_seed_and_monitoring():
     for key in keys(TrainCommand):
         same = not facts_of(key).affects("digits") or key in ("seed", "callbacks.test_curve", "debug.detect_anomaly")
-        assert matters(key, "digits") != same, key
+        assert distinguishes(key, "digits") != same, key
 
 
-def test_the_folder_of_ones_own_pictures_is_a_choice_and_that_of_a_known_data_set_is_none(tmp_path, write_run):
+def test_the_root_of_an_image_folder_is_a_choice_and_that_of_a_known_data_set_is_not(tmp_path, write_run):
     places = (("imagefolder", "a"), ("imagefolder", "b"), ("digits", "a"), ("digits", "b"))
     for seed, (data, root) in enumerate(places):
         record = RunRecord.open(write_run(tmp_path, seed=seed))
@@ -66,33 +66,33 @@ def test_the_folder_of_ones_own_pictures_is_a_choice_and_that_of_a_known_data_se
     assert sorted(table.columns) == ["data.name", "data.root"]
 
 
-def test_a_word_that_sets_several_keys_is_one_column_and_says_what_changes_along(tmp_path, write_run):
+def test_an_override_that_sets_several_keys_is_a_column_and_these_keys_are_confounded(tmp_path, write_run):
     for model in ("vit_nano", "vit_tiny"):
         for seed in (0, 1):
             write_run(tmp_path, f"model={model}", seed=seed, sweep="model=vit_nano,vit_tiny seed=0,1")
     table = table_of(tmp_path)
     assert table.columns == ["model"]
     assert [row.label for row in table.rows] == ["vit_nano", "vit_tiny"]
-    assert table.along["optimizer.lr"] == ["0.003125", "0.00104167"]
-    assert {"model.dim", "model.depth"} <= set(table.along)
+    assert table.confounded["optimizer.lr"] == ["0.003125", "0.00104167"]
+    assert {"model.dim", "model.depth"} <= set(table.confounded)
 
 
-def test_without_words_every_differing_key_is_a_column(tmp_path, write_run):
+def test_without_overrides_every_differing_key_is_a_column(tmp_path, write_run):
     for model in ("vit_nano", "vit_tiny"):
         write_run(tmp_path, f"model={model}", facts={"command": "python -c ...", "varies": ""})
     table = table_of(tmp_path)
     assert {"model.dim", "model.depth", "optimizer.lr"} <= set(table.columns)
-    assert table.along == {}
+    assert table.confounded == {}
 
 
-def test_a_value_that_only_one_command_names_is_known_from_the_configuration_of_the_other(tmp_path, write_run):
+def test_an_override_in_one_command_is_compared_with_the_configuration_of_the_other(tmp_path, write_run):
     write_run(tmp_path)
     write_run(tmp_path, "position=rope", "patch=4")
     table = table_of(tmp_path)
     assert sorted(table.columns) == ["patch", "position"]
     assert [row.values["position"] for row in table.rows] == ["sincos2d", "rope"]
     assert [row.values["patch"] for row in table.rows] == ["2", "4"]
-    assert table.rows[1].brief == " · ".join(table.rows[1].values.values())
+    assert table.rows[1].short_label == " · ".join(table.rows[1].values.values())
 
 
 def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run):
@@ -101,7 +101,7 @@ def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run)
     assert table_of(tmp_path).columns == ["callbacks.ema.decay"]
 
 
-def test_how_a_sweep_was_launched_is_no_choice(tmp_path, write_run):
+def test_launcher_settings_make_no_column(tmp_path, write_run):
     for seed, launcher in enumerate(("process", "slurm")):
         sweep = (
             f"hydra/launcher={launcher} launcher.workers={seed} logger={launcher} like=RUN{seed} position=learned,rope"
@@ -113,7 +113,7 @@ def test_how_a_sweep_was_launched_is_no_choice(tmp_path, write_run):
     assert sorted(table_of(tmp_path).columns) == ["model.drop_path", "position"]
 
 
-def test_a_key_that_older_runs_do_not_have_makes_no_row(tmp_path, write_run):
+def test_a_key_that_older_runs_lack_makes_no_row(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     older = write_run(tmp_path, seed=1)
     lines = (older / "config.yaml").read_text().splitlines()
@@ -121,16 +121,16 @@ def test_a_key_that_older_runs_do_not_have_makes_no_row(tmp_path, write_run):
     assert len(table_of(tmp_path).rows) == 1
 
 
-def test_the_same_configuration_and_seed_again_counts_once_and_is_told(tmp_path, write_run):
+def test_a_repeated_configuration_and_seed_counts_once_and_is_reported(tmp_path, write_run):
     first = write_run(tmp_path, seed=0, acc=0.5)
     write_run(tmp_path, seed=0, acc=0.75)
     write_run(tmp_path, seed=1, acc=0.75)
-    found = compare(gather([tmp_path]))
+    found = compare(load_results([tmp_path]))
     assert found.summaries[0].values == [0.75, 0.75]
     assert any(str(first) in words and "ran again later" in words for words in found.caveats)
 
 
-def test_a_main_effect_pairs_what_else_was_chosen_and_the_seed(tmp_path, write_run):
+def test_a_main_effect_pairs_equal_seeds_and_other_values(tmp_path, write_run):
     command = "position=learned,rope patch=2,4 seed=0,1"
     for scheme, gain in (("learned", 0.0), ("rope", 0.02)):
         for patch, loss in ((2, 0.0), (4, 0.3)):
@@ -140,55 +140,55 @@ def test_a_main_effect_pairs_what_else_was_chosen_and_the_seed(tmp_path, write_r
     table = table_of(tmp_path)
     assert table.columns == ["position", "patch"]
     assert table.rows[0].label == "position=learned, patch=2"
-    effect = table.by("position")
+    effect = table.main_effect("position")
     assert [row.label for row in effect.rows] == ["learned", "rope"]
     assert set(effect.rows[0].runs) == {("2", 0), ("2", 1), ("4", 0), ("4", 1)}
-    (comparison,) = compare(gather([tmp_path]), by="position").findings.comparisons
+    (comparison,) = compare(load_results([tmp_path]), by="position").findings.comparisons
     assert comparison.difference.paired
     assert comparison.difference.counts == (2, 2), "what a seed gave with two patch sizes is no repetition"
     assert comparison.difference.mean == pytest.approx(0.02)
-    assert comparison.difference.spread == pytest.approx(0, abs=1e-12), "0.02 in the mean over patches, by both seeds"
-    assert [row.label for row in table.by("patch").rows] == ["patch=2", "patch=4"]
+    assert comparison.difference.sd == pytest.approx(0, abs=1e-12), "0.02 in the mean over patches, by both seeds"
+    assert [row.label for row in table.main_effect("patch").rows] == ["patch=2", "patch=4"]
 
 
-def test_a_main_effect_compares_what_ran_on_both_sides_and_says_what_did_not(tmp_path, write_run):
+def test_a_main_effect_uses_runs_that_match_on_both_sides_and_reports_the_others(tmp_path, write_run):
     command = "position=learned,rope patch=2,4,8 seed=0,1"
     for scheme, patch, acc in (("learned", 2, 0.9), ("learned", 4, 0.6), ("rope", 2, 0.92), ("rope", 8, 0.3)):
         for seed in (0, 1):
             words = (f"position={scheme}", f"patch={patch}")
             write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed * (patch == 2) * len(scheme), sweep=command)
-    found = compare(gather([tmp_path]), by="position")
+    found = compare(load_results([tmp_path]), by="position")
     (one,) = found.findings.comparisons
     assert one.difference.counts == (2, 2)
     assert one.difference.mean == pytest.approx(0.02 - 0.03 / 2)
     assert any(words.startswith("not every combination ran with every position") for words in found.caveats)
 
 
-def test_one_seed_with_many_other_choices_tells_nothing_of_a_main_effect(tmp_path, write_run):
+def test_one_seed_supports_no_conclusion_about_a_main_effect(tmp_path, write_run):
     for number, position in enumerate(("learned", "rope")):
         for drop in (0.0, 0.1, 0.2, 0.3):
             acc = 0.8 + 0.05 * number - 0.1 * drop + 0.001 * (drop == 0.2)
             write_run(tmp_path, f"position={position}", acc=acc, model={"drop_path": drop}, predictions=False)
-    found = compare(gather([tmp_path]), by="position")
+    found = compare(load_results([tmp_path]), by="position")
     (one,) = found.findings.comparisons
     assert one.difference.mean == pytest.approx(0.05)
-    assert (one.difference.counts, one.verdict) == ((1, 1), "open")
-    assert one.words == ["rope and learned: no difference can be told from 1 seed; 3 at least are needed"]
-    assert math.isnan(found.summaries[0].interval.half)
-    assert "fewer than 3 seeds, which say little of a mean: every row" in found.caveats
+    assert (one.difference.counts, one.verdict) == ((1, 1), "inconclusive")
+    assert one.sentences == ["rope and learned cannot be compared with 1 seed: at least 3 are needed"]
+    assert math.isnan(found.summaries[0].interval.half_width)
+    assert "fewer than 3 seeds, too few to estimate a mean: every row" in found.caveats
 
 
-def test_a_main_effect_of_other_seeds_compares_what_every_seed_ran_with(tmp_path, write_run):
+def test_a_main_effect_with_unequal_seeds_uses_values_that_ran_with_every_seed(tmp_path, write_run):
     for position, seeds, gain in (("learned", (0, 1), 0.0), ("rope", (7, 8), 0.02)):
         for seed in seeds:
             for drop in (0.0, 0.1):
                 acc = 0.8 + gain - drop + 0.002 * (seed % 2)
                 if (seed, drop) != (8, 0.1):
                     write_run(tmp_path, f"position={position}", seed=seed, acc=acc, model={"drop_path": drop})
-    (one,) = compare(gather([tmp_path]), by="position").findings.comparisons
+    (one,) = compare(load_results([tmp_path]), by="position").findings.comparisons
     assert (one.difference.paired, one.difference.counts) == (False, (2, 2))
     assert one.difference.mean == pytest.approx(0.02)
-    assert "McNemar" not in one.words[1], "no two models share a seed"
+    assert "McNemar" not in one.sentences[1], "no two models share a seed"
     assert one.on_images.low < 0.02 < one.on_images.high
 
 
@@ -197,20 +197,20 @@ def test_a_row_is_found_by_its_label_its_value_or_both(sweep, name):
     assert table_of(sweep).row(name.replace(" ", "")).label == "rope"
 
 
-def test_unknown_rows_and_columns_name_what_there_is(sweep):
+def test_unknown_rows_and_columns_are_refused_with_what_exists(sweep):
     table = table_of(sweep)
     with pytest.raises(RunError, match=r"no row is called rop; rows: learned; rope; none; did you mean rope\?"):
         table.row("rop")
     with pytest.raises(RunError, match=r"do not differ in positon; they differ in position; did you mean position\?"):
         table.column("positon")
-    with pytest.raises(RunError, match="seed is what runs are repeated with"):
+    with pytest.raises(RunError, match="cannot compare by seed"):
         table.column("seed")
     assert table.column("model.position") == "position"
 
 
-def test_words_of_a_trial_stand_for_those_of_its_sweep():
-    words = typed(
+def test_overrides_of_a_trial_replace_those_of_its_sweep():
+    words = parse_overrides(
         "python train.py -m model=vit_nano 'callbacks=[default,ema]' seed=0,1", "callbacks=[default,ema],seed=1"
     )
     assert words == {"model": "vit_nano", "callbacks": "[default,ema]", "seed": "1"}
-    assert typed("python 'unbalanced", "") == {}
+    assert parse_overrides("python 'unbalanced", "") == {}

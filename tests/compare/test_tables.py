@@ -6,12 +6,12 @@ import re
 from rich.console import Console
 
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import gather
+from vitrine.compare.load import load_results
 from vitrine.compare.tables import cells, headings, latex, markdown, terminal
 
 
 def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(sweep):
-    found = compare(gather([sweep]), target=0.8)
+    found = compare(load_results([sweep]), target=0.8)
     titles = [one.title for one in headings(found)]
     assert titles == [
         "position",
@@ -37,13 +37,13 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
 
 def test_a_single_configuration_has_no_baseline(tmp_path, write_run):
     write_run(tmp_path)
-    found = compare(gather([tmp_path]))
+    found = compare(load_results([tmp_path]))
     assert [one.title for one in headings(found)][:5] == ["configuration", "n", "test accuracy (%)", "best", "worst"]
     assert cells(found, found.summaries[0])[2] == "90.00"
 
 
 def test_markdown_has_a_line_for_each_row_and_keeps_bars_out_of_cells(sweep):
-    found = compare(gather([sweep]))
+    found = compare(load_results([sweep]))
     lines = markdown(found).splitlines()
     assert len(lines) == 2 + 3
     assert {line.count("|") for line in lines} == {12}
@@ -55,24 +55,24 @@ def test_latex_is_a_tabular_with_special_letters_escaped(tmp_path, write_run):
     for scheme in ("rope_mixed", "learned"):
         write_run(tmp_path, f"position={scheme}", seed=0, acc=0.9)
         write_run(tmp_path, f"position={scheme}", seed=1, acc=0.91)
-    text = latex(compare(gather([tmp_path])))
+    text = latex(compare(load_results([tmp_path])))
     assert text.startswith("\\begin{tabular}{lrrrrrrrrrr}\n\\toprule")
     assert "rope\\_mixed & 2 & 90.50 $\\pm$ 6.35 & 91.00 & 90.00 &" in text
     assert "test accuracy (\\%)" in text
     assert not re.search(r"(?<!\\)[%_]", text)
 
 
-def test_latex_takes_signs_and_brackets_for_what_they_are(tmp_path, write_run):
+def test_latex_escapes_signs_and_brackets(tmp_path, write_run):
     for value in ("[1,2]", "<3>"):
         for seed in (0, 1):
             write_run(tmp_path, seed=seed, acc=0.9 + 0.01 * seed, model={"drop_path": value}, predictions=False)
-    lines = latex(compare(gather([tmp_path]))).splitlines()
+    lines = latex(compare(load_results([tmp_path]))).splitlines()
     assert any(line.startswith("{[}1,2] &") for line in lines), "after a line's end, [ begins an option"
     assert any(line.startswith("$<$3$>$ &") for line in lines)
 
 
 def test_the_terminal_shows_every_cell(sweep):
-    found = compare(gather([sweep]))
+    found = compare(load_results([sweep]))
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(terminal(found))
     shown = console.export_text()

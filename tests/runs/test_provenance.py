@@ -40,7 +40,7 @@ def test_a_clean_checkout_is_its_commit(checkout):
     assert provenance.code_state() == (facts, "")
 
 
-def test_a_change_of_the_code_is_told_and_can_be_applied_again(checkout):
+def test_a_change_of_the_code_is_recorded_and_can_be_applied(checkout):
     source = checkout / "src" / "vitrine" / "runs" / "provenance.py"
     source.write_text("two = 2\n")
     git(checkout, "config", "color.ui", "always")
@@ -51,7 +51,7 @@ def test_a_change_of_the_code_is_told_and_can_be_applied_again(checkout):
     assert source.read_text() == "two = 2\n"
 
 
-def test_a_change_that_is_staged_is_told_too(checkout):
+def test_a_staged_change_is_recorded(checkout):
     (checkout / "src" / "vitrine" / "new.py").write_text("three = 3\n")
     git(checkout, "add", ".")
     facts, difference = provenance.code_state()
@@ -59,7 +59,7 @@ def test_a_change_that_is_staged_is_told_too(checkout):
     assert "+three = 3" in difference
 
 
-def test_a_file_that_git_does_not_track_is_named(checkout):
+def test_an_untracked_file_is_named(checkout):
     (checkout / "src" / "vitrine" / "new.py").write_text("three = 3\n")
     facts, difference = provenance.code_state()
     assert facts["changed"]
@@ -67,29 +67,29 @@ def test_a_file_that_git_does_not_track_is_named(checkout):
     assert difference == ""
 
 
-def test_a_change_of_the_pages_is_no_change_of_the_code(checkout):
+def test_a_change_of_the_docs_is_not_a_change_of_the_code(checkout):
     (checkout / "README.md").write_text("Another page.\n")
     assert provenance.code_state()[0]["changed"] is False
 
 
-def test_code_in_another_encoding_is_no_error(checkout):
+def test_code_in_another_encoding_is_not_an_error(checkout):
     (checkout / "src" / "vitrine" / "runs" / "provenance.py").write_bytes("name = 'Größe'\n".encode("latin-1"))
     facts, difference = provenance.code_state()
     assert facts["changed"]
     assert "+name = 'Gr" in difference
 
 
-def test_without_a_checkout_nothing_is_claimed(tmp_path, monkeypatch):
+def test_without_a_checkout_nothing_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src" / "vitrine" / "runs" / "provenance.py"))
     assert provenance.code_state() == ({}, "")
 
 
-def test_without_git_nothing_is_claimed(checkout, monkeypatch):
+def test_without_git_nothing_is_recorded(checkout, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert provenance.code_state() == ({}, "")
 
 
-def test_a_checkout_without_a_commit_claims_nothing(checkout):
+def test_a_checkout_without_a_commit_records_nothing(checkout):
     git(checkout, "update-ref", "-d", "HEAD")
     assert provenance.code_state() == ({}, "")
 
@@ -101,7 +101,7 @@ def test_versions_are_those_that_are_installed():
         assert versions[name] == version(name)
 
 
-def test_a_package_that_is_not_there_is_left_out(monkeypatch):
+def test_a_missing_package_is_left_out(monkeypatch):
     monkeypatch.setattr(provenance, "PACKAGES", ("numpy", "no-such-package-anywhere"))
     assert set(provenance.versions()) == {"python", "numpy"}
 
@@ -115,7 +115,7 @@ def test_the_machine_is_this_one():
 
 
 @pytest.mark.parametrize("options", [[], ["-W", "ignore"]], ids=["plain", "with-an-option-of-python"])
-def test_the_command_can_be_typed_again(tmp_path, options):
+def test_the_command_can_be_run_again(tmp_path, options):
     (tmp_path / "train.py").write_text("from vitrine.runs.provenance import command\nprint(command())\n")
     words = [*options, "train.py", "model=vit_nano", "data.mean=[0.1, 0.2]", "name=it's"]
     first = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout

@@ -70,7 +70,7 @@ def rows_of(record: RunRecord) -> list[list[str]]:
 # --- making and opening ------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_is_named_by_time_and_word_and_has_a_place_for_checkpoints(tmp_path):
+def test_a_new_run_is_named_by_time_and_label_and_has_a_checkpoint_folder(tmp_path):
     record = RunRecord.create(tmp_path / "not" / "there" / "yet", "digits-s0")
     date, time, rest = record.name.split("_", 2)
     assert (len(date), len(time)) == (10, 8)
@@ -114,12 +114,12 @@ def test_a_broken_link_where_the_folder_should_be_is_a_run_error(tmp_path):
         RunRecord.create(tmp_path / "outputs", "word")
 
 
-def test_open_gives_the_run(record):
+def test_open_returns_the_run(record):
     assert RunRecord.open(str(record.path)) == record
     assert RunRecord.open(record.path).facts == {"id": record.name}
 
 
-def test_open_refuses_what_is_no_run(tmp_path):
+def test_open_refuses_folders_that_are_not_runs(tmp_path):
     with pytest.raises(RunError, match=r"is not a folder$"):
         RunRecord.open(tmp_path / "nothing")
     (tmp_path / "folder").mkdir()
@@ -127,13 +127,13 @@ def test_open_refuses_what_is_no_run(tmp_path):
         RunRecord.open(tmp_path / "folder")
 
 
-def test_open_names_the_run_that_was_probably_meant(record):
+def test_open_suggests_the_nearest_run(record):
     with pytest.raises(RunError) as caught:
         RunRecord.open(record.path.parent / (record.name[:-1] + "x"))
     assert str(caught.value).endswith(f"; did you mean {record.path}?")
 
 
-def test_open_names_the_newest_run_of_a_folder_of_runs(tmp_path):
+def test_open_suggests_the_newest_run_in_a_folder_of_runs(tmp_path):
     for day in ("01", "03", "02"):
         RunRecord(tmp_path / "runs" / f"2026-01-{day}_12-00-00_word_0000").path.mkdir(parents=True)
         RunRecord(tmp_path / "runs" / f"2026-01-{day}_12-00-00_word_0000").update(id=day)
@@ -165,7 +165,7 @@ def test_a_run_of_this_process_is_running(record):
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "interrupted"])
-def test_a_run_that_has_ended_says_how_and_when(record, status):
+def test_a_run_that_has_ended_records_how_and_when(record, status):
     record.start()
     record.end(status, "ValueError: no" if status == "failed" else None)
     assert record.status == status
@@ -173,7 +173,7 @@ def test_a_run_that_has_ended_says_how_and_when(record, status):
     assert record.facts["ended"].endswith("+00:00")
 
 
-def test_a_run_that_starts_again_forgets_its_error(record):
+def test_a_restarted_run_has_no_error(record):
     record.end("failed", "ValueError: no")
     record.start()
     assert (record.status, record.facts["error"]) == ("running", None)
@@ -203,13 +203,13 @@ def test_another_process_with_the_same_number_is_not_the_run(record):
     assert record.status == "interrupted"
 
 
-def test_the_processes_of_another_machine_are_not_judged(record):
+def test_processes_of_another_machine_count_as_alive(record):
     record.start()
     record.update(host=socket.gethostname() + "-not", pid=2**22 + 1)
     assert record.status == "running"
 
 
-def test_a_configuration_comes_back_as_it_was(record):
+def test_a_configuration_survives_a_round_trip(record):
     values = {
         "seed": 0,
         "name": None,
@@ -231,7 +231,7 @@ def test_a_damaged_configuration_is_a_run_error(record, text):
         _ = record.config
 
 
-def test_metrics_come_back_as_they_were(record):
+def test_metrics_survive_a_round_trip(record):
     assert record.metrics == {}
     record.write_metrics({"val/acc": 1 / 3, "best_epoch": 7})
     assert record.metrics == {}, "until the run has come to its end"
@@ -249,7 +249,7 @@ def test_rows_are_appended(record):
     assert rows_of(record) == [["epoch", "step", "seconds"], ["1", "10", "0.5"], ["1", "20", "1.0"]]
 
 
-def test_a_row_is_on_disk_at_once_and_the_earlier_ones_are_not_written_again(record):
+def test_a_row_is_appended_at_once_without_rewriting_earlier_rows(record):
     file = MetricsFile(record)
     file.append({"epoch": 1, "step": 10, "seconds": 0.5, "lr": 0.1})
     inode = (record.path / "metrics.csv").stat().st_ino
@@ -276,7 +276,7 @@ def test_a_later_column_is_added_to_earlier_rows(record):
     ]
 
 
-def test_history_gives_every_number_as_a_float_bit_for_bit(record):
+def test_history_returns_floats_bit_for_bit(record):
     losses = [1 / 3, 1e-300, math.inf, 0.1 + 0.2]
     file = MetricsFile(record)
     for step, loss in enumerate([*losses, math.nan]):
@@ -308,7 +308,7 @@ def test_reopening_at_a_step_drops_the_rows_after_it(record):
     ]
 
 
-def test_a_new_run_has_taken_no_time(record):
+def test_a_new_run_has_no_training_time(record):
     assert MetricsFile(record).seconds == 0.0
 
 
@@ -329,7 +329,7 @@ def test_a_row_that_a_crash_cut_short_is_dropped(record, kept):
 # --- can it be written? ------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_can_be_made_is_writable_and_is_not_made(tmp_path):
+def test_a_folder_that_can_be_made_is_writable_and_is_not_created(tmp_path):
     check_writable(tmp_path / "not" / "there")
     assert list(tmp_path.iterdir()) == []
 
@@ -357,7 +357,7 @@ def test_a_folder_without_permission_is_not_writable(ordinary_user):
             RunRecord.create(folder, "word")
 
 
-def test_a_folder_that_may_not_be_entered_is_not_writable(ordinary_user):
+def test_a_folder_below_a_closed_folder_is_not_writable(ordinary_user):
     (ordinary_user / "private").mkdir()
     (ordinary_user / "private").chmod(0)
     with pytest.raises(RunError, match=r"cannot reach .*runs"):

@@ -64,7 +64,7 @@ def test_runs_at_any_depth_are_found_the_earliest_first(outputs):
     assert find_runs([outputs]).unreadable == []
 
 
-def test_the_index_says_what_the_folders_say(outputs):
+def test_the_index_agrees_with_the_folders(outputs):
     before = columns(outputs)
     assert (outputs / INDEX).exists()
     assert columns(outputs) == before
@@ -107,7 +107,7 @@ def test_folders_that_are_moved_deleted_or_added_do_not_confuse_it(outputs, tmp_
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0 and then nothing"])
-def test_a_damaged_index_is_made_anew(outputs, content):
+def test_a_damaged_index_is_rebuilt(outputs, content):
     before = columns(outputs)
     (outputs / INDEX).write_bytes(content)
     assert columns(outputs) == before
@@ -115,7 +115,7 @@ def test_a_damaged_index_is_made_anew(outputs, content):
         assert index.execute("SELECT count(*) FROM runs").fetchone() == (5,)
 
 
-def test_an_index_of_another_version_is_made_anew(outputs):
+def test_an_index_of_another_version_is_rebuilt(outputs):
     before = columns(outputs)
     with sqlite3.connect(outputs / INDEX) as index:
         index.executescript("DROP TABLE runs; CREATE TABLE runs (other); PRAGMA user_version = 99")
@@ -123,7 +123,7 @@ def test_an_index_of_another_version_is_made_anew(outputs):
     assert columns(outputs) == before
 
 
-def test_where_no_index_can_be_written_runs_are_listed_all_the_same(outputs):
+def test_runs_are_listed_without_a_writable_index(outputs):
     (outputs / INDEX).mkdir()
     assert names(find_runs([outputs])) == ["a", "b", "c0", "c1", "c2"]
 
@@ -154,14 +154,14 @@ def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, told):
         assert told in broken.problem
 
 
-def test_a_run_that_failed_before_it_had_a_configuration_is_a_run(outputs):
+def test_a_run_that_failed_without_a_configuration_is_listed(outputs):
     record = make(outputs / "runs", "early", status="failed")
     (record.path / "config.yaml").unlink()
     (record.path / "metrics.json").unlink()
     assert "early" in names(find_runs([outputs]))
 
 
-def test_folders_beside_runs_and_inside_them_are_no_runs(outputs):
+def test_folders_beside_and_inside_runs_are_not_runs(outputs):
     (outputs / "notes").mkdir()
     (outputs / ".hidden").mkdir()
     make(outputs / ".hidden", "h")
@@ -170,12 +170,12 @@ def test_folders_beside_runs_and_inside_them_are_no_runs(outputs):
     assert (names(found), found.unreadable) == (["a", "b", "c0", "c1", "c2"], [])
 
 
-def test_a_run_in_two_folders_that_are_asked_for_is_listed_once(outputs):
+def test_a_run_found_through_two_folders_is_listed_once(outputs):
     assert names(find_runs([outputs, outputs / "runs", outputs / "runs" / "a"])) == ["a", "b", "c0", "c1", "c2"]
     assert not (outputs / "runs" / "a" / INDEX).exists(), "a run folder has nothing that the run has not written"
 
 
-def test_a_path_that_is_no_folder_is_refused(outputs):
+def test_a_path_that_is_not_a_folder_is_refused(outputs):
     with pytest.raises(RunError, match="none is not a folder"):
         find_runs([outputs / "none"])
 
@@ -202,11 +202,11 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
         ("error", "null", ["a", "c0", "c1", "c2"]),
     ],
 )
-def test_runs_are_chosen_by_any_column(outputs, column, words, expected):
+def test_runs_are_filtered_by_any_column(outputs, column, words, expected):
     assert names(find_runs([outputs]).where(column, words)) == expected
 
 
-def test_runs_are_chosen_by_when_they_started(outputs):
+def test_runs_are_filtered_by_start_time(outputs):
     found = find_runs([outputs])
     assert names(found.since("2026-01-05")) == ["c1", "c2"]
     assert names(found.since("2026-01-05T01:00:00+01:00")) == ["c1", "c2"]
@@ -220,18 +220,18 @@ def test_runs_are_chosen_by_when_they_started(outputs):
     ("word", "told"),
     [("sed", "did you mean seed?"), ("val/ac", "did you mean val/acc?"), ("dpeth", r"model\.depth"), ("zzz", "zzz$")],
 )
-def test_an_unknown_column_is_told_with_the_nearest(outputs, word, told):
+def test_an_unknown_column_is_refused_with_the_nearest(outputs, word, told):
     with pytest.raises(RunError, match=told):
         find_runs([outputs]).column(word)
 
 
-def test_a_last_part_that_two_keys_have_is_told(outputs):
+def test_an_ambiguous_last_part_is_refused(outputs):
     make(outputs / "runs", "d", config={"other": {"depth": 1}})
     with pytest.raises(RunError, match=r"depth is ambiguous: model\.depth or other\.depth"):
         find_runs([outputs]).column("depth")
 
 
-def test_the_best_is_chosen_on_validation(outputs):
+def test_the_best_run_is_selected_on_validation(outputs):
     found = find_runs([outputs])
     assert [one.path.name for one in best_runs(found, "val/acc", 2)] == ["c2", "c1"]
     assert [one.path.name for one in best_runs(found, "val/loss")] == ["c0"]
@@ -241,7 +241,7 @@ def test_the_best_is_chosen_on_validation(outputs):
         best_runs(found, "epochs")
 
 
-def test_a_run_that_diverged_is_not_the_best(outputs):
+def test_a_diverged_run_is_not_the_best(outputs):
     make(outputs / "runs", "d", metrics={"val/acc": 0.1, "val/loss": float("nan")})
     make(outputs / "runs", "e", metrics={"val/acc": float("nan"), "val/loss": float("-inf")})
     found = find_runs([outputs])
@@ -260,7 +260,7 @@ def test_two_runs_that_differ_by_one_key_differ_by_that_key_alone(outputs):
     assert sections["metrics"]["val/acc"] == (0.5, 0.6)
 
 
-def test_code_versions_and_machine_that_differ_are_told(outputs):
+def test_differing_code_versions_and_machine_are_reported(outputs):
     one, other = (RunRecord(outputs / "runs" / name) for name in ("a", "b"))
     one.update(code={"commit": "1", "changed": True}, versions={"torch": "2"}, machine={"cores": 2}, device="CPU")
     other.update(code={"commit": "1", "changed": True}, versions={"torch": "3"}, machine={"cores": 8}, device="CPU")
@@ -302,7 +302,7 @@ def test_of_several_runs_all_are_removed_or_none(outputs):
     assert list((outputs / "runs").iterdir()) == []
 
 
-def test_what_a_killed_deletion_left_is_deleted_by_the_next(outputs):
+def test_leftovers_of_a_killed_deletion_are_deleted_by_the_next(outputs):
     runs = outputs / "runs"
     for name in ("a", "x"):
         (runs / f".{name}.removed" / "inside").mkdir(parents=True)

@@ -234,7 +234,7 @@ def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, ca
 def test_a_refused_api_key_is_reported(tmp_path, monkeypatch, script):
     unsent(tmp_path)
     monkeypatch.setattr(wandb, "login", Mock(side_effect=wandb.errors.AuthenticationError("API key is too short")))
-    with pytest.raises(RunError, match="lets nobody in: API key is too short"):
+    with pytest.raises(RunError, match="authentication failed; run `wandb login`: API key is too short"):
         script.sync([tmp_path])
 
 

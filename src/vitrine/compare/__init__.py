@@ -1,1 +1,1 @@
-"""From runs to findings."""
+"""Comparisons of finished runs: tables, statistics, findings and a report."""

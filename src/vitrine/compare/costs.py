@@ -1,37 +1,37 @@
-"""What a configuration costs, as tables and plots name it."""
+"""Costs of a configuration, as tables and plots show them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitrine.compare.comparison import Summary
+from vitrine.compare.comparison import RowSummary
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A number of a row that one would rather have small, or large.
+    """A cost of a configuration.
 
     Attributes:
-        heading: of a table's column; empty where tables leave it out.
-        title: of an axis.
-        of: the number of a row, ``None`` where it was not recorded.
-        more_is_cheaper: of a speed.
+        heading: of the table column; empty if tables leave it out.
+        title: of a plot axis.
+        value_of: returns the cost of a row; ``None`` if it was not recorded.
+        higher_is_cheaper: for throughput.
     """
 
     heading: str
     title: str
-    of: Callable[[Summary], float | None]
-    more_is_cheaper: bool = False
+    value_of: Callable[[RowSummary], float | None]
+    higher_is_cheaper: bool = False
 
 
-FLOPS = Cost("FLOPs", "FLOPs of a forward pass, per image", lambda one: one.flops)
-PARAMETERS = Cost("parameters", "parameters", lambda one: one.parameters)
-SPEED = Cost("images/s", "images per second in training", lambda one: one.images_per_second, more_is_cheaper=True)
-TIME = Cost("", "training time (s)", lambda one: one.train_seconds)
-COSTS = (PARAMETERS, FLOPS, SPEED, TIME)
+FLOPS = Cost("FLOPs", "FLOPs per image (forward)", lambda row: row.flops)
+PARAMETERS = Cost("parameters", "parameters", lambda row: row.parameters)
+THROUGHPUT = Cost("images/s", "training throughput (images/s)", lambda row: row.images_per_second, True)
+TIME = Cost("", "training time (s)", lambda row: row.train_seconds)
+COSTS = (PARAMETERS, FLOPS, THROUGHPUT, TIME)
 
 
-def counted(value: float) -> str:
-    """A count with three digits: ``1.23 M``."""
+def short_number(value: float) -> str:
+    """Return a number to three digits: ``1.23 M``."""
     for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

@@ -1,4 +1,4 @@
-"""What can be said of a table of runs, in words: each row against a baseline, and how sure that is."""
+"""Findings: each configuration against a baseline, tested over seeds and over test images, in sentences."""
 
 import math
 from collections import Counter
@@ -7,33 +7,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrine.compare.load import Run
-from vitrine.compare.metric import NONE, Metric
-from vitrine.compare.predictions import Judged
+from vitrine.compare.load import RunResult
+from vitrine.compare.metric import MISSING, Metric
+from vitrine.compare.predictions import Predictions
 from vitrine.compare.statistics import (
-    LEVEL,
+    SIGNIFICANCE_LEVEL,
+    ConfidenceInterval,
     Difference,
-    Interval,
+    bootstrap_interval,
     difference,
     holm,
     mcnemar,
-    over_images,
     seeds_needed,
 )
-from vitrine.compare.table import Row, Table, by_seed, rest_of, seed_of
-from vitrine.text import plural
+from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
+from vitrine.text import listed, plural
+
+VERDICTS = ("better", "worse", "inconclusive")
 
 
 @dataclass(frozen=True)
-class OnImages:
-    """Two rows' models on the same test images.
+class ImageComparison:
+    """Models of two rows on the same test images.
 
     Attributes:
-        images: how many.
-        only: for each pair of models with the same seed, or of the only two, the images that only the row's has right,
-            and only the baseline's.
-        p: McNemar's exact test of each pair, corrected for the number of pairs in all comparisons.
-        low, high: bootstrap interval, over images, of the difference in accuracy of the runs compared.
+        images: number of test images.
+        only: per pair of models (those with equal seeds, or the only two), the number of images that only the row's
+            model classifies correctly, and only the baseline's.
+        p: p-value of McNemar's exact test per pair, corrected for the number of pairs in all comparisons (Holm).
+        low, high: 95 % bootstrap interval, over images, of the difference in accuracy.
     """
 
     images: int
@@ -44,245 +46,254 @@ class OnImages:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BaselineComparison:
     """A row against the baseline.
 
     Attributes:
-        row: which.
-        difference: the row's mean less the baseline's.
-        p: corrected for the number of comparisons (Holm).
-        on_images: from stored predictions, where there are some.
-        verdict: ``better``, ``worse``, or ``open`` where no difference can be told.
-        words: one sentence for the seeds, and one for the images where there are predictions.
+        row: the row.
+        difference: the row's mean minus the baseline's, over seeds.
+        p: p-value of the difference, corrected for the number of comparisons (Holm).
+        on_images: the comparison on the test images, if predictions are stored.
+        verdict: ``better``, ``worse``, or ``inconclusive`` if the difference is not significant.
+        sentences: the finding over seeds, and, with predictions, the finding over images.
     """
 
-    row: Row
+    row: ConfigurationRow
     difference: Difference
     p: float
-    on_images: OnImages | None
+    on_images: ImageComparison | None
     verdict: str
-    words: list[str]
+    sentences: list[str]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is said of a table."""
+    """Findings of a table.
 
-    baseline: Row
-    comparisons: list[Comparison]
-    words: list[str]
+    Attributes:
+        baseline: the row that others are compared with.
+        comparisons: one per other row, the best mean first.
+        sentences: the best row, and how many rows are better or worse than the baseline.
+    """
+
+    baseline: ConfigurationRow
+    comparisons: list[BaselineComparison]
+    sentences: list[str]
 
 
 def findings(
-    table: Table, metric: Metric, baseline: Row, judged: Mapping[str, Judged], smallest: float | None = None
+    table: Table,
+    metric: Metric,
+    baseline: ConfigurationRow,
+    predictions: Mapping[str, Predictions],
+    difference_of_interest: float | None = None,
 ) -> Findings:
     """Compare every other row with the baseline.
 
     Args:
-        table: what was measured.
-        metric: by what.
+        table: the rows to compare.
+        metric: what they are compared by.
         baseline: one of the table's rows.
-        judged: predictions by the run's name, of runs that have some.
-        smallest: the difference that one wants to be able to see, for the number of seeds; else the one that was seen.
+        predictions: by the run's name, of runs that stored some.
+        difference_of_interest: the difference to plan the number of seeds for, in the metric's unit; ``None`` plans for
+            the observed difference.
     """
     others = [row for row in table.rows if row is not baseline]
-    sides = [_sides(row, baseline) for row in others]
+    sides = [_comparable_runs(row, baseline) for row in others]
     differences = [_difference(pair, metric) for pair in sides]
-    corrected = holm([one.p for one in differences])
-    on_images = _on_images(list(zip(sides, differences, strict=True)), metric, judged)
+    corrected = holm([tested.p for tested in differences])
+    on_images = _compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
     tests = sum(not math.isnan(p) for p in corrected)
     comparisons = []
-    for row, one, p, images in zip(others, differences, corrected, on_images, strict=True):
-        verdict = "open"
-        if p < LEVEL:  # not where it is NaN
-            verdict = "better" if metric.better(one.mean, 0.0) else "worse"
-        words = [_by_seeds(row, baseline, one, p, verdict, metric, max(1, tests), smallest)]
+    for row, tested, p, images in zip(others, differences, corrected, on_images, strict=True):
+        verdict = "inconclusive"
+        if p < SIGNIFICANCE_LEVEL:  # false for NaN
+            verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
+        sentences = [_seed_sentence(row, baseline, tested, p, verdict, metric, max(1, tests), difference_of_interest)]
         if images is not None:
-            words.append(_by_images(row, baseline, images, metric))
-        comparisons.append(Comparison(row, one, p, images, verdict, words))
-    comparisons.sort(key=lambda one: _rank(one.difference.mean, metric))
-    return Findings(baseline, comparisons, [_best(table, metric), *_count(comparisons, baseline)])
+            sentences.append(_image_sentence(row, baseline, images, metric))
+        comparisons.append(BaselineComparison(row, tested, p, images, verdict, sentences))
+    comparisons.sort(key=lambda comparison: _sort_key(comparison.difference.mean, metric))
+    return Findings(baseline, comparisons, [_best_sentence(table, metric), *_verdict_counts(comparisons, baseline)])
 
 
-def _rank(mean: float, metric: Metric) -> float:
-    """Best first; what is unknown last."""
+def _sort_key(mean: float, metric: Metric) -> float:
+    """Best first, unknown last."""
     return math.inf if math.isnan(mean) else mean if metric.lower_is_better else -mean
 
 
-Side = Mapping[Hashable, Run]
+Side = Mapping[Hashable, RunResult]
 
 
-def _sides(row: Row, baseline: Row) -> tuple[Side, Side]:
-    """The runs of either that a difference can be made of: of a main effect, only what ran on both sides.
+def _comparable_runs(row: ConfigurationRow, baseline: ConfigurationRow) -> tuple[Side, Side]:
+    """The runs of both rows to compare; of a main effect, only those that differ in nothing else.
 
-    With two seeds in common, these are the runs of the same other choices and seed; else those of other choices that
-    every seed of both sides ran with. Anything else would put a difference between other choices into it.
+    With at least two seeds in common, these are the runs with equal seeds and equal values of the other columns.
+    Otherwise they are the runs with such values of the other columns as ran with every seed of both rows. Any other run
+    would confound the difference.
     """
-    if not row.marginal:
+    if not row.is_main_effect:
         return row.runs, baseline.runs
     kept = row.runs.keys() & baseline.runs.keys()
     if len({seed_of(key) for key in kept}) < 2:
         sides = (row, baseline)
         count = sum(side.seeds for side in sides)
-        rests = Counter(rest_of(key) for side in sides for key in side.runs)
-        kept = {key for side in sides for key in side.runs if rests[rest_of(key)] == count}
+        other_values = Counter(other_values_of(key) for side in sides for key in side.runs)
+        kept = {key for side in sides for key in side.runs if other_values[other_values_of(key)] == count}
     ours, theirs = ({key: run for key, run in side.runs.items() if key in kept} for side in (row, baseline))
     return ours, theirs
 
 
 def _difference(sides: tuple[Side, Side], metric: Metric) -> Difference:
-    values, others = (by_seed({key: float(run.metrics[metric.name]) for key, run in side.items()}) for side in sides)
+    values, others = (
+        mean_by_seed({key: float(run.metrics[metric.name]) for key, run in side.items()}) for side in sides
+    )
     return difference(values, others)
 
 
-def _on_images(
-    each: Sequence[tuple[tuple[Side, Side], Difference]], metric: Metric, judged: Mapping[str, Judged]
-) -> list[OnImages | None]:
-    """McNemar's test of each pair of models that share a seed, and a bootstrap over images of the runs compared."""
+def _compare_images(
+    pairs_of_sides: Sequence[tuple[tuple[Side, Side], Difference]],
+    metric: Metric,
+    predictions: Mapping[str, Predictions],
+) -> list[ImageComparison | None]:
+    """McNemar's test of each pair of models with equal seeds, and a bootstrap over images; ``None`` if not possible."""
     tables: list[list[tuple[int, int, float]]] = []
-    bounds: list[tuple[float, float] | None] = []
-    for (ours, theirs), one in each:
+    intervals: list[tuple[float, float] | None] = []
+    for (ours, theirs), tested in pairs_of_sides:
         runs = [*ours.values(), *theirs.values()]
-        if metric.name != "test/acc" or not (ours and theirs) or not all(run.name in judged for run in runs):
+        if metric.name != "test/acc" or not (ours and theirs) or not all(run.name in predictions for run in runs):
             tables.append([])
-            bounds.append(None)
+            intervals.append(None)
             continue
         pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
         if len(runs) == 2:
             pairs = [(runs[0], runs[1])]
-        tables.append([mcnemar(judged[run.name].right, judged[other.name].right) for run, other in pairs])
-        right = [by_seed({key: judged[run.name].right for key, run in side.items()}) for side in (ours, theirs)]
-        shared = right[0].keys() & right[1].keys() if one.paired else right[0].keys() | right[1].keys()
-        means = [np.mean([value for seed, value in side.items() if seed in shared], axis=0) for side in right]
-        bounds.append(over_images(means[0] - means[1]))
+        tables.append([mcnemar(predictions[run.name].correct, predictions[other.name].correct) for run, other in pairs])
+        sides = [
+            mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in (ours, theirs)
+        ]
+        seeds = sides[0].keys() & sides[1].keys() if tested.paired else sides[0].keys() | sides[1].keys()
+        means = [np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides]
+        intervals.append(bootstrap_interval(means[0] - means[1]))
     corrected = iter(holm([p for table in tables for *_, p in table]))
-    found: list[OnImages | None] = []
-    for table, bound in zip(tables, bounds, strict=True):
-        only = [(one, other) for one, other, _ in table]
+    comparisons: list[ImageComparison | None] = []
+    for table, interval in zip(tables, intervals, strict=True):
+        only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in table]
         p = [next(corrected) for _ in table]
-        found.append(OnImages(_images(judged), only, p, *bound) if bound else None)
-    return found
+        images = len(next(iter(predictions.values())).labels) if interval else 0
+        comparisons.append(ImageComparison(images, only, p, *interval) if interval else None)
+    return comparisons
 
 
-def _images(judged: Mapping[str, Judged]) -> int:
-    return len(next(iter(judged.values())).labels)
-
-
-def _best(table: Table, metric: Metric) -> str:
-    means = [Interval.of(list(row.measured(metric.name).values())) for row in table.rows]
-    best = means[0]
-    row = table.rows[0]
+def _best_sentence(table: Table, metric: Metric) -> str:
+    means = [ConfidenceInterval.of(list(row.values_by_seed(metric.name).values())) for row in table.rows]
+    row, best = table.rows[0], means[0]
     for other, mean in zip(table.rows, means, strict=True):
-        if metric.better(mean.mean, best.mean):
+        if metric.is_better(mean.mean, best.mean):
             row, best = other, mean
-    spread = f" ± {metric.number(best.half)}" if best.count > 1 else ""
-    what = "seed" if row.marginal else "run"
-    runs = plural(best.count, what)
-    what = f"{metric.number(best.mean)}{spread}{metric.unit} over {runs}"
+    interval = f" ± {metric.number(best.half_width)}" if best.count > 1 else ""
+    runs = plural(best.count, "seed" if row.is_main_effect else "run")
+    value = f"{metric.number(best.mean)}{interval}{metric.unit} over {runs}"
     if len(table.rows) == 1:
-        return f"{metric.title} of {row.label}: {what}"
+        return f"{metric.title} of {row.label}: {value}"
     kind = "lowest" if metric.lower_is_better else "highest"
-    return f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {what}"
+    return f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"
 
 
-def _count(comparisons: Sequence[Comparison], baseline: Row) -> list[str]:
-    """How many rows are told apart from the baseline; nothing of one or two, whose sentences say it."""
+def _verdict_counts(comparisons: Sequence[BaselineComparison], baseline: ConfigurationRow) -> list[str]:
+    """How many rows are better or worse than the baseline; nothing for one or two, whose sentences say so."""
     if len(comparisons) < 3:
         return []
-    numbers = {verdict: sum(one.verdict == verdict for one in comparisons) for verdict in ("better", "worse", "open")}
-    told = [f"{numbers[verdict]} {verdict}" for verdict in ("better", "worse") if numbers[verdict]]
-    rest = f"{numbers['open']} cannot be told from it" if numbers["open"] else ""
-    return [f"of {len(comparisons)} compared with {baseline.label}: {', '.join([*told, *([rest] if rest else [])])}"]
+    counts = Counter(comparison.verdict for comparison in comparisons)
+    names = dict(zip(VERDICTS, ("better", "worse", "not significantly different"), strict=True))
+    texts = [f"{counts[verdict]} {names[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    return [f"of {len(comparisons)} configurations compared with {baseline.label}: {listed(texts)}"]
 
 
-def _by_seeds(
-    row: Row,
-    baseline: Row,
-    one: Difference,
+def _seed_sentence(
+    row: ConfigurationRow,
+    baseline: ConfigurationRow,
+    tested: Difference,
     p: float,
     verdict: str,
     metric: Metric,
     tests: int,
-    smallest: float | None,
+    difference_of_interest: float | None,
 ) -> str:
-    repeats = _repeats(one)
-    if verdict != "open":
-        by = f"{metric.size(one.mean)} ({_bounds(one, metric)})"
-        return f"{row.label} is {verdict} than {baseline.label} by {by}, {repeats}"
+    seeds = _seeds(tested)
+    if verdict != "inconclusive":
+        low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
+        interval = f"95 % interval {metric.number(low)} to {metric.number(high)}; {seeds}"
+        return f"{row.label} is {verdict} than {baseline.label} by {metric.magnitude(tested.mean)} ({interval})"
     names = f"{row.label} and {baseline.label}"
-    few = min(one.counts)
-    if few == 0:
-        return f"{names}: no other choice ran with every seed of both, so they cannot be compared"
-    if few < 2:
-        return f"{names}: no difference can be told from 1 seed; 3 at least are needed"
-    if math.isnan(one.p):
-        each = "all pairs differ" if one.paired else "both differ, without any spread,"
-        return f"{names}: {each} by the same {metric.size(one.mean)}, which {repeats} cannot judge"
-    size = smallest or _one_digit(one.mean, metric) or one.spread
-    more = ""
-    if one.spread > 0:
-        needed = seeds_needed(size, one.spread, paired=one.paired, comparisons=tests)
-        if needed is None:
-            more = f"; {metric.size(size)} would take more than 1,000 seeds to show"
-        elif needed > few:
-            more = f"; about {needed} would show {_size(size, metric)}"
-        elif smallest is not None:  # of the difference that was seen, and not told, this cannot be said
-            more = f"; a difference of {_size(size, metric)} would probably have been seen"
-    if one.p < LEVEL:
-        return (
-            f"{names}: no difference can be told from {repeats} once {tests} comparisons are corrected for "
-            f"(p = {probability(one.p)} alone, {probability(p)} corrected){more}"
+    count = min(tested.counts)
+    if count == 0:
+        return f"{names} cannot be compared: no combination of the other choices ran with every seed of both"
+    if count < 2:
+        return f"{names} cannot be compared with 1 seed: at least 3 are needed"
+    if math.isnan(tested.p):
+        differ = "all pairs differ by" if tested.paired else "neither varies over seeds; they differ by"
+        return f"{names}: {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
+    text = f"{names}: no significant difference over {seeds}"
+    if tested.p < SIGNIFICANCE_LEVEL:
+        text += (
+            f" after correction for {tests} comparisons (p = {format_p(tested.p)} uncorrected, {format_p(p)} corrected)"
         )
-    return f"{names}: no difference can be told from {repeats}{more}"
+    size = difference_of_interest or _one_digit(tested.mean, metric) or tested.sd
+    if tested.sd == 0:
+        return text
+    needed = seeds_needed(size, tested.sd, paired=tested.paired, comparisons=tests)
+    if needed is None:
+        return f"{text}; detecting {metric.magnitude(size)} with 80 % power would take more than 1,000"
+    if needed > count:
+        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power would take about {needed}"
+    if difference_of_interest is not None:  # not of the observed difference, which was not detected
+        return f"{text}; a difference of {_short_magnitude(size, metric)} would probably have been detected"
+    return text
 
 
-def _by_images(row: Row, baseline: Row, images: OnImages, metric: Metric) -> str:
+def _image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: ImageComparison, metric: Metric) -> str:
     pairs = len(images.only)
+    where = f"on the same {plural(images.images, 'test image')}"
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
-    same = f"on the same {plural(images.images, 'test image')}"
+    interval = f"the difference is {bounds} over images alone (95 % bootstrap interval)"
     if not pairs:
-        return f"{same} the difference is {bounds} over images alone (bootstrap)"
-    interval = f"over images alone the difference is {bounds} (bootstrap)"
+        return f"{where}, {interval}"
     if pairs == 1:
         (ours, theirs), p = images.only[0], images.p[0]
-        told = "these two models differ" if p < LEVEL else "these two models cannot be told apart"
+        differ = "the two models differ" if p < SIGNIFICANCE_LEVEL else "the two models do not differ significantly"
         return (
-            f"{same} {told}: {row.label} alone has {ours} right, {baseline.label} "
-            f"alone {theirs} (McNemar's exact test, p = {probability(p)}); {interval}"
+            f"{where}, {differ}: {ours} are correct only with {row.label}, {theirs} only with {baseline.label} "
+            f"(McNemar's exact test, p = {format_p(p)}); {interval}"
         )
-    apart = [ours > theirs for (ours, theirs), p in zip(images.only, images.p, strict=True) if p < LEVEL]
-    told = f"{row.label} has more right in {sum(apart)}, {baseline.label} in {len(apart) - sum(apart)}"
+    significant = [only for only, p in zip(images.only, images.p, strict=True) if p < SIGNIFICANCE_LEVEL]
+    wins = sum(ours > theirs for ours, theirs in significant)
+    favour = f", {wins} in favour of {row.label}" if significant else ""
     return (
-        f"{same} McNemar's exact test tells {len(apart)} of {pairs} pairs of models with the same seed apart"
-        f"{f': {told}' if apart else ''}; {interval}"
+        f"{where}, McNemar's exact test finds a difference in {len(significant)} of {pairs} pairs of models with equal "
+        f"seeds{favour}; {interval}"
     )
 
 
-def _repeats(one: Difference) -> str:
-    count, other = one.counts
-    if one.paired or count == other:
-        return f"{plural(count, 'seed')}{'' if one.paired else ' each, not paired'}"
-    return f"{count} and {other} seeds, not paired"
-
-
-def _bounds(one: Difference, metric: Metric) -> str:
-    """The interval of a difference, told as a size: both ends turn with the sign of the mean."""
-    low, high = (one.low, one.high) if one.mean >= 0 else (-one.high, -one.low)
-    return f"{metric.number(low)} to {metric.number(high)}"
+def _seeds(tested: Difference) -> str:
+    count, other = tested.counts
+    if tested.paired or count == other:
+        return f"{plural(count, 'seed')}{'' if tested.paired else ' each, unpaired'}"
+    return f"{count} and {plural(other, 'seed')}, unpaired"
 
 
 def _one_digit(value: float, metric: Metric) -> float:
-    """A size to one significant digit; 0 where it would be shown as nothing."""
+    """A difference to one significant digit; 0 if it would be displayed as zero."""
     rounded = float(f"{abs(value):.0e}")
-    return rounded if float(metric.number(rounded).replace(NONE, "0")) else 0.0
+    return rounded if float(metric.number(rounded).replace(MISSING, "0")) else 0.0
 
 
-def _size(value: float, metric: Metric) -> str:
-    """A size without digits that say nothing: ``0.2 points``."""
-    number, _, unit = metric.size(value).partition(" ")
+def _short_magnitude(value: float, metric: Metric) -> str:
+    """A difference without trailing zeros: ``0.2 points``."""
+    number, _, unit = metric.magnitude(value).partition(" ")
     return f"{float(number):g} {unit}".strip()
 
 
-def probability(p: float) -> str:
-    """A p-value as it is written."""
-    return NONE if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+def format_p(p: float) -> str:
+    """Return a p-value as text: ``< 0.001``, ``0.034``, ``0.21``."""
+    return MISSING if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

@@ -1,65 +1,65 @@
-"""What stored predictions say: which images are right, how sure of them models were, which are hard."""
+"""Stored predictions of runs: accuracy, confidence and calibration, confusion, and the hardest images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitrine.compare.load import Run
+from vitrine.compare.load import RunResult
 from vitrine.errors import RunError
 
-BINS = 15  # as in arXiv:1706.04599
+BINS = 15  # of confidence, as in arXiv:1706.04599
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One run's predictions of N test images.
+class Predictions:
+    """Predictions of a run for N test images.
 
     Attributes:
         labels: (N,) true classes.
         predicted: (N,) most probable classes.
-        confidence: (N,) their probabilities.
-        chance: (N,) probabilities of the true classes.
+        confidence: (N,) probabilities of the predicted classes.
+        true_probability: (N,) probabilities of the true classes.
     """
 
     labels: np.ndarray
     predicted: np.ndarray
     confidence: np.ndarray
-    chance: np.ndarray
+    true_probability: np.ndarray
 
     @classmethod
-    def of(cls, run: Run) -> "Judged":
-        """From the logits that the run has stored.
+    def of(cls, run: RunResult) -> "Predictions":
+        """Compute predictions from the stored logits.
 
         Raises:
-            RunError: they cannot be read, or are not predictions.
+            RunError: the file cannot be read, or labels and logits do not match.
         """
         from scipy.special import softmax
 
-        labels, logits = run.truth, run.logits
+        labels, logits = run.labels, run.logits
         if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or labels.max() >= logits.shape[1]:
             shapes = f"labels {labels.shape} and logits {logits.shape}"
-            raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not belong together")
-        probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a run that diverged: every class alike
+            raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not match")
+        probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a diverged run: uniform
         predicted = probabilities.argmax(axis=1)
-        every = np.arange(len(labels))
-        return cls(labels, predicted, probabilities[every, predicted], probabilities[every, labels])
+        images = np.arange(len(labels))
+        return cls(labels, predicted, probabilities[images, predicted], probabilities[images, labels])
 
     @property
-    def right(self) -> np.ndarray:
-        """(N,) bool."""
+    def correct(self) -> np.ndarray:
+        """Whether each image is classified correctly, (N,) bool."""
         return self.predicted == self.labels
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far confidence is from being right, over equally wide bins of confidence (arXiv:1706.04599, section 2).
+    """Reliability of confidences, over equally wide bins of confidence (arXiv:1706.04599, section 2).
 
     Attributes:
-        error: expected calibration error: the mean distance of confidence and accuracy, bins weighted by their images;
-            of several runs the mean of each one's, for taken together they may be wrong in opposite directions.
-        confidence, accuracy, count: mean confidence, share right and number of images of each bin that has any, of all
-            runs together.
+        error: expected calibration error: the distance between confidence and accuracy, averaged over bins weighted by
+            their images; of several runs, the mean of their errors, since errors of opposite sign would cancel in
+            common bins.
+        confidence, accuracy, count: mean confidence, accuracy and number of images of each bin that is not empty.
     """
 
     error: float
@@ -68,70 +68,70 @@ class Calibration:
     count: np.ndarray
 
 
-def calibration(judged: Sequence[Judged]) -> Calibration:
-    """Of one or several runs."""
-    return replace(_binned(judged), error=float(np.mean([_binned([one]).error for one in judged])))
+def calibration(runs: Sequence[Predictions]) -> Calibration:
+    """Compute the calibration of one or several runs."""
+    return replace(_calibration(runs), error=float(np.mean([_calibration([run]).error for run in runs])))
 
 
-def _binned(judged: Sequence[Judged]) -> Calibration:
-    confidence = np.concatenate([one.confidence for one in judged]).astype(np.float64)
-    right = np.concatenate([one.right for one in judged])
+def _calibration(runs: Sequence[Predictions]) -> Calibration:
+    confidences = np.concatenate([run.confidence for run in runs]).astype(np.float64)
+    correct = np.concatenate([run.correct for run in runs])
     edges = np.linspace(0, 1, BINS + 1)
-    inside = np.clip(np.digitize(confidence, edges[1:-1], right=True), 0, BINS - 1)
-    count = np.bincount(inside, minlength=BINS)
-    some = count > 0
-    sure = np.bincount(inside, confidence, BINS)[some] / count[some]
-    share = np.bincount(inside, right, BINS)[some] / count[some]
-    error = float(np.average(np.abs(sure - share), weights=count[some]))
-    return Calibration(error, sure, share, count[some])
+    bins = np.clip(np.digitize(confidences, edges[1:-1], right=True), 0, BINS - 1)
+    count = np.bincount(bins, minlength=BINS)
+    filled = count > 0
+    confidence = np.bincount(bins, confidences, BINS)[filled] / count[filled]
+    accuracy = np.bincount(bins, correct, BINS)[filled] / count[filled]
+    error = float(np.average(np.abs(confidence - accuracy), weights=count[filled]))
+    return Calibration(error, confidence, accuracy, count[filled])
 
 
-def confusion(judged: Sequence[Judged], classes: int) -> np.ndarray:
-    """(classes, classes) counts over several runs: true class by predicted class."""
+def confusion(runs: Sequence[Predictions], classes: int) -> np.ndarray:
+    """Sum the confusion matrices of several runs: (classes, classes) counts, true class by predicted class."""
     from sklearn.metrics import confusion_matrix
 
-    return np.sum([confusion_matrix(one.labels, one.predicted, labels=range(classes)) for one in judged], axis=0)
+    return np.sum([confusion_matrix(run.labels, run.predicted, labels=range(classes)) for run in runs], axis=0)
 
 
-def per_class(judged: Sequence[Judged], classes: int) -> np.ndarray:
-    """(runs, classes) share of each class's images that are right; NaN for a class without images."""
+def per_class_accuracy(runs: Sequence[Predictions], classes: int) -> np.ndarray:
+    """Compute the accuracy of each run on each class, (runs, classes); NaN for a class without images."""
     from sklearn.metrics import recall_score
 
     return np.stack(
         [
-            recall_score(one.labels, one.predicted, labels=range(classes), average=None, zero_division=np.nan)
-            for one in judged
+            recall_score(run.labels, run.predicted, labels=range(classes), average=None, zero_division=np.nan)
+            for run in runs
         ]
     )
 
 
 @dataclass(frozen=True)
-class Hard:
-    """An image that many runs get wrong.
+class HardImage:
+    """A test image that many runs misclassify.
 
     Attributes:
-        index: among the test images.
+        index: its index in the test split.
         label: its true class.
-        wrong: runs that get it wrong.
-        taken_for: the class that most of these take it for.
+        errors: number of runs that misclassify it.
+        mistaken_for: the class that most of these predict.
     """
 
     index: int
     label: int
-    wrong: int
-    taken_for: int
+    errors: int
+    mistaken_for: int
 
 
-def hardest(judged: Sequence[Judged], most: int) -> list[Hard]:
-    """The images most often wrong; among equals those whose true class was given the least chance."""
-    wrong = np.sum([~one.right for one in judged], axis=0)
-    chance = np.mean([one.chance for one in judged], axis=0)
-    order = np.lexsort((chance, -wrong))
+def hardest_images(runs: Sequence[Predictions], most: int) -> list[HardImage]:
+    """Return the images misclassified by most runs; ties go to the lowest mean probability of the true class."""
+    errors = np.sum([~run.correct for run in runs], axis=0)
+    true_probability = np.mean([run.true_probability for run in runs], axis=0)
+    order = np.lexsort((true_probability, -errors))
     found = []
     for index in order[:most]:
-        if wrong[index] == 0:
+        if errors[index] == 0:
             break
-        label = int(judged[0].labels[index])
-        mistakes = [int(one.predicted[index]) for one in judged if not one.right[index]]
-        found.append(Hard(int(index), label, int(wrong[index]), int(np.bincount(mistakes).argmax())))
+        label = int(runs[0].labels[index])
+        mistakes = [int(run.predicted[index]) for run in runs if not run.correct[index]]
+        found.append(HardImage(int(index), label, int(errors[index]), int(np.bincount(mistakes).argmax())))
     return found

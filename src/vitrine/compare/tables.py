@@ -1,4 +1,4 @@
-"""The comparison as a table: for the terminal, in Markdown, in LaTeX."""
+"""A comparison as a table: for the terminal, in Markdown, in LaTeX."""
 
 import math
 import re
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from rich.table import Table as Grid
 from rich.text import Text
 
-from vitrine.compare.comparison import Compared, Summary
-from vitrine.compare.costs import COSTS, Cost, counted
-from vitrine.compare.findings import Comparison, probability
-from vitrine.compare.metric import NONE
+from vitrine.compare.comparison import Comparison, RowSummary
+from vitrine.compare.costs import COSTS, Cost, short_number
+from vitrine.compare.findings import BaselineComparison, format_p
+from vitrine.compare.metric import MISSING
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -27,106 +27,109 @@ LATEX = {
     "±": r"$\pm$",
     "<": "$<$",
     ">": "$>$",
-    NONE: "--",
+    MISSING: "--",
 }
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its title, and whether numbers stand in it."""
+    """The heading of a column, and whether its cells are numbers."""
 
     title: str
     number: bool = True
 
 
-def headings(compared: Compared) -> list[Heading]:
-    """Choices, then numbers; a number that no row has is left out."""
+def headings(compared: Comparison) -> list[Heading]:
+    """Return the headings: columns of the table, then numbers, without those that no row has."""
     metric = compared.metric
     unit = f" ({metric.unit.strip()})" if metric.unit else ""
-    chosen = compared.table.columns or ["configuration"]
+    columns = compared.table.columns or ["configuration"]
     titles = ["n", f"{metric.title}{unit}", "best", "worst"]
     if compared.findings.comparisons:
         titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (Holm)", "g"]
     titles += [cost.heading for cost in _costs(compared)]
     if compared.target is not None:
         titles.append(f"s to {100 * compared.target:g} %")
-    return [*(Heading(name, number=False) for name in chosen), *map(Heading, titles)]
+    return [*(Heading(name, number=False) for name in columns), *map(Heading, titles)]
 
 
-def cells(compared: Compared, summary: Summary) -> list[str]:
-    """A row's cells, one for each heading."""
+def cells(compared: Comparison, summary: RowSummary) -> list[str]:
+    """Return a row's cells, one per heading."""
     metric, mean = compared.metric, summary.interval
     values = [summary.row.values[name] for name in compared.table.columns] or [summary.row.label]
-    values += [str(mean.count), _with_half(metric.number(mean.mean), metric.number(mean.half))]
+    values += [str(mean.count), _with_interval(metric.number(mean.mean), metric.number(mean.half_width))]
     values += [metric.number(summary.best), metric.number(summary.worst)]
     if compared.findings.comparisons:
-        found = {id(one.row): one for one in compared.findings.comparisons}
-        values += _against(compared, found.get(id(summary.row)))
-    values += [NONE if (value := cost.of(summary)) is None else counted(value) for cost in _costs(compared)]
+        by_row = {id(tested.row): tested for tested in compared.findings.comparisons}
+        values += _difference_cells(compared, by_row.get(id(summary.row)))
+    costs = [cost.value_of(summary) for cost in _costs(compared)]
+    values += [MISSING if value is None else short_number(value) for value in costs]
     if compared.target is not None:
-        values.append(_reached(summary))
+        values.append(_time_to_target(summary))
     return values
 
 
-def terminal(compared: Compared) -> Grid:
-    """For a terminal, by rich."""
+def terminal(compared: Comparison) -> Grid:
+    """Return the table for a terminal, as a rich table."""
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings(compared):
-        grid.add_column(heading.title, justify="right" if heading.number else "left", overflow="fold")
+        grid.add_column(heading.title, justify="right" if heading.number else "left")
     for summary in compared.summaries:
         grid.add_row(*map(Text, cells(compared, summary)))
     return grid
 
 
-def markdown(compared: Compared) -> str:
-    """A GitHub table."""
+def markdown(compared: Comparison) -> str:
+    """Return the table in GitHub's Markdown."""
     titles = headings(compared)
-    lines = [_line([one.title for one in titles])]
-    lines.append(_line(["--:" if one.number else "---" for one in titles]))
-    lines += [_line([cell.replace("|", "\\|") for cell in cells(compared, one)]) for one in compared.summaries]
+    lines = [_markdown_line([heading.title for heading in titles])]
+    lines.append(_markdown_line(["--:" if heading.number else "---" for heading in titles]))
+    for summary in compared.summaries:
+        lines.append(_markdown_line([cell.replace("|", "\\|") for cell in cells(compared, summary)]))
     return "\n".join(lines)
 
 
-def latex(compared: Compared) -> str:
-    r"""A tabular for a paper; needs ``\usepackage{booktabs}``."""
+def latex(compared: Comparison) -> str:
+    r"""Return the table as a LaTeX tabular; it needs ``\usepackage{booktabs}``."""
     titles = headings(compared)
-    lines = [f"\\begin{{tabular}}{{{''.join('r' if one.number else 'l' for one in titles)}}}", "\\toprule"]
-    lines += [_latex_line([one.title for one in titles]), "\\midrule"]
-    lines += [_latex_line(cells(compared, one)) for one in compared.summaries]
+    lines = [f"\\begin{{tabular}}{{{''.join('r' if heading.number else 'l' for heading in titles)}}}", "\\toprule"]
+    lines += [_latex_line([heading.title for heading in titles]), "\\midrule"]
+    lines += [_latex_line(cells(compared, summary)) for summary in compared.summaries]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
 
 
-def _costs(compared: Compared) -> list[Cost]:
-    """Those of which any row has a number."""
-    return [cost for cost in COSTS if cost.heading and any(cost.of(one) for one in compared.summaries)]
+def _costs(compared: Comparison) -> list[Cost]:
+    """Costs that any row has."""
+    return [cost for cost in COSTS if cost.heading and any(cost.value_of(row) for row in compared.summaries)]
 
 
-def _against(compared: Compared, one: Comparison | None) -> list[str]:
-    if one is None:
+def _difference_cells(compared: Comparison, tested: BaselineComparison | None) -> list[str]:
+    if tested is None:
         return ["baseline", "", ""]
-    metric, difference = compared.metric, one.difference
+    metric, difference = compared.metric, tested.difference
     interval = f" [{metric.signed(difference.low)}, {metric.signed(difference.high)}]"
-    effect = f"{difference.effect:.1f}" if abs(difference.effect) < 100 else NONE  # NaN and what does not spread
+    # NaN, or huge because the values hardly vary
+    effect_size = f"{difference.effect_size:.1f}" if abs(difference.effect_size) < 100 else MISSING
     signed = metric.signed(difference.mean) + ("" if math.isnan(difference.low) else interval)
-    return [signed, probability(one.p), effect]
+    return [signed, format_p(tested.p), effect_size]
 
 
-def _with_half(mean: str, half: str) -> str:
-    return mean if half == NONE else f"{mean} ± {half}"
+def _with_interval(mean: str, half_width: str) -> str:
+    return mean if half_width == MISSING else f"{mean} ± {half_width}"
 
 
-def _reached(summary: Summary) -> str:
-    if summary.seconds is None:
+def _time_to_target(summary: RowSummary) -> str:
+    if summary.seconds_to_target is None:
         return "not reached"
-    text = f"{summary.seconds.mean:.1f}"
-    return text if summary.reached == len(summary.values) else f"{text} ({summary.reached} of {len(summary.values)})"
+    text, runs = f"{summary.seconds_to_target.mean:.1f}", len(summary.values)
+    return text if summary.reached_target == runs else f"{text} ({summary.reached_target} of {runs})"
 
 
-def _line(texts: Sequence[str]) -> str:
+def _markdown_line(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
 def _latex_line(texts: Sequence[str]) -> str:
     escaped = [re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match[0]], text) for text in texts]
     line = " & ".join(escaped) + r" \\"
-    return re.sub(r"^[*\[]", r"{\g<0>}", line)  # after the line before they would be its option
+    return re.sub(r"^[*\[]", r"{\g<0>}", line)  # after a line break, they would be its option

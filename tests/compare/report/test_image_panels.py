@@ -11,10 +11,10 @@ from PIL import Image
 
 from vitrine import compose, fit, load_run
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import gather
-from vitrine.compare.report.image_panels import attention, hard_images, positions, tiles, url
+from vitrine.compare.load import load_results
+from vitrine.compare.report.image_panels import attention_maps, data_url, hard_images, position_similarities, tiles
 from vitrine.compare.report.page import sections, write_report
-from vitrine.compare.report.style import Looks
+from vitrine.compare.report.style import RowStyles
 from vitrine.errors import DataError
 from vitrine.models import looked_at
 
@@ -34,7 +34,7 @@ def pixels(source: str) -> np.ndarray:
 
 
 def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browser, tmp_path):
-    found = compare(gather([real]))
+    found = compare(load_results([real]))
     assert found.table.columns == ["model.position"]
     write_report(found, tmp_path / "report.html", ["sweep"])
     context = browser.new_context()
@@ -44,7 +44,7 @@ def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browse
     assert page.locator("#hard img").count() == 24
     assert page.locator("#attention img").count() == 3 * 6, "the images, and one model of each row"
     assert page.locator("#positions img").count() == 1
-    assert "Not shown: rope: has no table of positions." in page.locator("#positions").inner_text()
+    assert "Not shown: rope: has no position embeddings." in page.locator("#positions").inner_text()
     for part in ("hard", "attention", "positions"):
         page.locator(f"#{part} img").last.scroll_into_view_if_needed()
         assert all(page.locator(f"#{part} img").evaluate_all(f"all => all.map({loaded})"))
@@ -52,10 +52,10 @@ def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browse
 
 
 def test_hard_images_are_those_of_the_data(real):
-    found = compare(gather([real]))
-    shown = hard_images(found, found.judged).rows[0][1]
-    wrong = np.sum([~one.right for one in found.judged.values()], axis=0)
-    counts = [int(re.search(r"wrong in (\d) of 2", one.words)[1]) for one in shown]
+    found = compare(load_results([real]))
+    shown = hard_images(found, found.predictions).rows[0][1]
+    wrong = np.sum([~one.correct for one in found.predictions.values()], axis=0)
+    counts = [int(re.search(r"wrong in (\d) of 2 runs", image.caption)[1]) for image in shown]
     assert counts == sorted(wrong, reverse=True)[: len(shown)]
     assert pixels(shown[0].source).shape == (8, 8, 3)
 
@@ -63,8 +63,8 @@ def test_hard_images_are_those_of_the_data(real):
 def test_attention_is_the_models_rollout(real):
     import torch
 
-    found = compare(gather([real]))
-    gallery = attention(found, found.judged)
+    found = compare(load_results([real]))
+    gallery = attention_maps(found, found.predictions)
     assert next(title for title, _ in gallery.rows) == "the image"
     row = next(one for one in found.table.rows if one.label == "rope")
     run = next(iter(row.runs.values()))
@@ -78,9 +78,9 @@ def test_attention_is_the_models_rollout(real):
     assert np.corrcoef((heat - dimmed).ravel(), maps.numpy().ravel())[0, 1] > 0.9
 
 
-def test_positions_are_alike_to_themselves_most_of_all(real):
-    found = compare(gather([real]))
-    (_, (shown,)) = positions(found).rows[0]
+def test_position_embeddings_are_most_similar_to_themselves(real):
+    found = compare(load_results([real]))
+    (_, (shown,)) = position_similarities(found).rows[0]
     picture = pixels(shown.source)
     assert picture.shape == (4 * 5 - 1, 4 * 5 - 1, 4)
     places = picture[..., 1].astype(int)  # green grows along viridis
@@ -88,36 +88,36 @@ def test_positions_are_alike_to_themselves_most_of_all(real):
         for column in range(4):
             tile = places[5 * row : 5 * row + 4, 5 * column : 5 * column + 4]
             assert tile.argmax() == 4 * row + column
-    assert shown.words.startswith("sincos2d: from ")
+    assert shown.caption.startswith("sincos2d: from ")
 
 
-def test_tiles_are_apart_and_scaled_to_all_of_the_colours():
+def test_tiles_have_gaps_and_use_the_full_colour_scale():
     picture = tiles(np.array([[1.0, 0.2], [0.2, 1.0]]).repeat(2, 0).repeat(2, 1))
     assert picture.shape == (5, 5, 4)
     assert (picture[2] == 0).all()
     assert (picture[:, 2] == 0).all()
-    assert url(picture).startswith("data:image/webp;base64,")
+    assert data_url(picture).startswith("data:image/webp;base64,")
 
 
-def test_without_checkpoint_or_data_it_says_so(real, tmp_path):
+def test_a_missing_checkpoint_or_data_set_is_reported(real, tmp_path):
     copy = shutil.copytree(real, tmp_path / "copy")
     for folder in copy.glob("*/checkpoints"):
         shutil.rmtree(folder)
-    found = compare(gather([copy]))
-    assert "its checkpoint is not there" in attention(found, found.judged).words
-    assert "its checkpoint is not there" in positions(found).words
+    found = compare(load_results([copy]))
+    assert "its checkpoint is missing" in attention_maps(found, found.predictions).caption
+    assert "its checkpoint is missing" in position_similarities(found).caption
     moved = shutil.copytree(real, tmp_path / "moved")
     for config in moved.glob("*/config.yaml"):
         config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
-    found = compare(gather([moved]))
-    words = hard_images(found, found.judged).words
+    found = compare(load_results([moved]))
+    words = hard_images(found, found.predictions).caption
     assert (
-        "Their pixels cannot be shown: gone/MNIST/raw/train-images-idx3-ubyte, where the run had its data, is not there"
+        "The pixels are not available: gone/MNIST/raw/train-images-idx3-ubyte, which the run used, is not there"
         in words
     )
 
 
-def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_path, monkeypatch):
+def test_data_is_loaded_once_for_all_models_from_shards_too(real, tmp_path, monkeypatch):
     from vitrine.data import datasets as sources
     from vitrine.data.shards import shards_folder, write_shards
 
@@ -135,14 +135,14 @@ def test_data_is_read_once_for_all_models_and_packed_data_is_known(real, tmp_pat
     monkeypatch.setattr(
         sources, "load_dataset", lambda *given, **settings: loaded.append(given) or load(*given, **settings)
     )
-    found = compare(gather([copy]))
-    assert "cannot be shown" not in hard_images(found, found.judged).words
-    assert len(attention(found, found.judged).rows) == 3
+    found = compare(load_results([copy]))
+    assert "not available" not in hard_images(found, found.predictions).caption
+    assert len(attention_maps(found, found.predictions).rows) == 3
     assert len(loaded) == 1
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
-def test_a_data_set_in_part_is_not_completed_by_a_download(tmp_path, name):
+def test_an_incomplete_data_set_is_not_downloaded(tmp_path, name):
     from vitrine.data.datasets import load_dataset, missing_file
 
     config = compose([f"data={name}", f"data.root={tmp_path}"]).data
@@ -157,18 +157,18 @@ def test_a_data_set_in_part_is_not_completed_by_a_download(tmp_path, name):
         load_dataset(config, tmp_path)
 
 
-def test_positions_need_no_predictions(real, tmp_path):
+def test_position_embeddings_need_no_predictions(real, tmp_path):
     copy = shutil.copytree(real, tmp_path / "copy")
     for predictions in copy.glob("*/predictions.npz"):
         predictions.unlink()
-    found = compare(gather([copy]))
-    parts = {part.key: part for part in sections(found, Looks(found))}
+    found = compare(load_results([copy]))
+    parts = {part.key: part for part in sections(found, RowStyles(found))}
     assert "hard" not in parts
     assert len(parts["positions"].gallery.rows) == 1
 
 
 @pytest.mark.whole
-def test_a_page_of_a_hundred_classes_with_all_its_pictures_stays_small(tmp_path):
+def test_a_page_of_a_hundred_classes_with_all_images_stays_small(tmp_path):
     from vitrine.data.shards import shards_folder, write_shards
 
     generator = np.random.default_rng(0)
@@ -193,12 +193,12 @@ def test_a_page_of_a_hundred_classes_with_all_its_pictures_stays_small(tmp_path)
         config = copy / "config.yaml"
         config.write_text(config.read_text().replace("drop_path: 0.0", f"drop_path: 0.{number}"))
         np.savez(copy / "predictions.npz", labels=labels, logits=generator.normal(size=(1000, 100)))
-    found = compare(gather([tmp_path / "copies"]))
+    found = compare(load_results([tmp_path / "copies"]))
     assert len(found.table.rows) == 9
     page = tmp_path / "report.html"
     write_report(found, page, ["runs"])
     text = page.read_text()
-    assert [text.count(f'<ul class="pictures {part}">') for part in ("hard", "attention", "positions")] == [1, 7, 1]
+    assert [text.count(f'<ul class="images {part}">') for part in ("hard", "attention", "positions")] == [1, 7, 1]
     assert text.count("<img src=") == 24 + 6 * 7 + 6
     assert '"counts"' in text
     assert page.stat().st_size < 6_000_000

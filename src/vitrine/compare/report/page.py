@@ -1,4 +1,4 @@
-"""The report: everything there is to see in a comparison, as one page that opens without a network."""
+"""The report of a comparison: one HTML page with everything, which needs no network."""
 
 import json
 import math
@@ -10,65 +10,62 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.comparison import Compared
-from vitrine.compare.predictions import Judged, calibration
-from vitrine.compare.report import image_panels as pictures
-from vitrine.compare.report import plots as figures
-from vitrine.compare.report import prediction_plots as image_figures
+from vitrine.compare.comparison import Comparison
+from vitrine.compare.predictions import Predictions, calibration
+from vitrine.compare.report import image_panels, plots, prediction_plots
 from vitrine.compare.report.image_panels import Gallery
-from vitrine.compare.report.parallel import parallel
-from vitrine.compare.report.style import SYMBOLS, Looks, Plot
+from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
 from vitrine.compare.tables import cells, headings
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.text import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
-MOST_CLASSES = 100  # of a confusion matrix
-VERDICTS = {"better": "▲", "worse": "▼", "open": "○"}
+MAX_CLASSES = 100  # of a confusion matrix
+VERDICTS = {"better": "▲", "worse": "▼", "inconclusive": "○"}
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the page.
 
     Attributes:
         key: its anchor.
-        title: heading.
-        words: what is to be seen.
-        plots: one, or several of which the reader chooses one by a menu, or, ``side_by_side``, several together.
-        gallery: pictures.
+        title: its heading.
+        caption: what it shows.
+        plots: a plot, several plots with a menu, or, with ``side_by_side``, several plots together.
+        gallery: images.
     """
 
     key: str
     title: str
-    words: str = ""
+    caption: str = ""
     plots: list[Plot] = field(default_factory=list)
     gallery: Gallery | None = None
     side_by_side: bool = False
 
 
-def write_report(compared: Compared, path: Path, sources: Sequence[str]) -> None:
-    """Write the page to ``path``, whole or not at all. ``sources`` are the paths as they were given.
+def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> None:
+    """Write the page to ``path``, atomically. ``sources`` are the paths that were given.
 
     Raises:
-        RunError: it cannot be written there.
+        RunError: the file cannot be written.
     """
     if not path.absolute().parent.is_dir():
-        raise RunError(f"cannot write {path}: there is not a folder {path.absolute().parent}")
+        raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
     try:
         write_text(path, render(compared, sources))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 
-def render(compared: Compared, sources: Sequence[str]) -> str:
-    """The page as HTML."""
+def render(compared: Comparison, sources: Sequence[str]) -> str:
+    """Return the page as HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
-    looks, now = Looks(compared), datetime.now()
-    parts = sections(compared, looks)
+    styles, now = RowStyles(compared), datetime.now()
+    parts = sections(compared, styles)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -78,104 +75,104 @@ def render(compared: Compared, sources: Sequence[str]) -> str:
         made=f"{now.day} {now:%B %Y, %H:%M}",
         compared=compared,
         verdicts=VERDICTS,
-        legend=[(*looks.of(row), looks.name(row)) for row in looks.coloured],
+        legend=[(*styles.style(row), styles.name(row)) for row in styles.coloured],
         glyphs=dict(zip(SYMBOLS, "●■◆▲✚★▼⬟", strict=True)),
-        others=len(looks.others),
+        others=len(styles.others),
         headings=headings(compared),
-        table=[(cells(compared, one), one.row is compared.findings.baseline) for one in compared.summaries],
+        table=[(cells(compared, row), row.row is compared.findings.baseline) for row in compared.summaries],
         sections=parts,
         commands=_commands(compared),
-        plots=_embedded(_by_key(parts)),
+        plots=_script_json(_by_key(parts)),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),
         plotly=get_plotlyjs(),
     )
 
 
-def sections(compared: Compared, looks: Looks) -> list[Section]:
-    """What the page shows after its table; a part that there is nothing for is left out."""
-    found = [Section("means", "Every configuration", plots=[figures.means(compared, looks)])]
-    if plots := figures.curves(compared, looks):
-        found.append(Section("curves", "Learning curves", plots=plots))
-    if plots := figures.against_cost(compared, looks):
-        found.append(Section("cost", "What it costs", plots=plots))
-    if plots := figures.effects(compared):
-        words = "The mean of each choice over all that the others chose, with its 95 % interval over seeds."
-        found.append(Section("effects", "What each choice does", words, plots, side_by_side=True))
-    if plot := parallel(compared, looks):
+def sections(compared: Comparison, styles: RowStyles) -> list[Section]:
+    """Return the sections after the table; a section without content is left out."""
+    found = [Section("means", "Every configuration", plots=[plots.means(compared, styles)])]
+    if drawn := plots.curves(compared, styles):
+        found.append(Section("curves", "Learning curves", plots=drawn))
+    if drawn := plots.against_cost(compared, styles):
+        found.append(Section("cost", "Cost", plots=drawn))
+    if drawn := plots.main_effects(compared):
+        caption = "The mean of each value over all values of the other columns, with its 95 % interval over seeds."
+        found.append(Section("effects", "Main effects", caption, drawn, side_by_side=True))
+    if plot := plots.parallel_coordinates(compared, styles):
         found.append(Section("parallel", plot.title, plots=[plot]))
-    judged = _comparable(compared)
-    if judged:
-        found += on_test_images(compared, looks, judged)
+    if predictions := _common_predictions(compared):
+        found += prediction_sections(compared, styles, predictions)
     if any(run.folder for run in compared.runs):
-        gallery = pictures.positions(compared)
-        found.append(Section("positions", "How alike positions are", gallery.words, gallery=gallery))
+        gallery = image_panels.position_similarities(compared)
+        found.append(Section("positions", "Position embeddings", gallery.caption, gallery=gallery))
     return found
 
 
-def on_test_images(compared: Compared, looks: Looks, judged: dict[str, Judged]) -> list[Section]:
-    """What stored predictions show, and the models themselves."""
+def prediction_sections(compared: Comparison, styles: RowStyles, predictions: dict[str, Predictions]) -> list[Section]:
+    """Return the sections on predictions for the test images, and on attention."""
     by_row = [
-        (row, [judged[run.name] for run in row.runs.values()])
-        for row in looks.coloured
-        if all(run.name in judged for run in row.runs.values())
+        (row, [predictions[run.name] for run in row.runs.values()])
+        for row in styles.coloured
+        if all(run.name in predictions for run in row.runs.values())
     ]
     found = []
     if by_row:
-        plot = image_figures.reliability([(row, calibration(some)) for row, some in by_row], looks)
+        plot = prediction_plots.reliability_diagram([(row, calibration(runs)) for row, runs in by_row], styles)
         found.append(Section("reliability", plot.title, plots=[plot]))
-        names = pictures.class_names(compared.runs[0])
-        if len(names) <= MOST_CLASSES:
-            found.append(Section("classes", "Class by class", plots=[image_figures.classes(by_row, names, looks)]))
-            plots = [image_figures.confusions(row, some, names, looks) for row, some in by_row]
-            found.append(Section("confusion", "What is taken for what", plots=plots))
+        names = image_panels.class_names(compared.runs[0])
+        if len(names) <= MAX_CLASSES:
+            plot = prediction_plots.class_accuracies(by_row, names, styles)
+            found.append(Section("classes", plot.title, plots=[plot]))
+            matrices = [prediction_plots.confusion_matrix(row, runs, names, styles) for row, runs in by_row]
+            found.append(Section("confusion", "Confusion matrix", plots=matrices))
     for key, title, gallery in (
-        ("hard", "The hardest images", pictures.hard_images(compared, judged)),
-        ("attention", "Where models look", pictures.attention(compared, judged)),
+        ("hard", "Hardest images", image_panels.hard_images(compared, predictions)),
+        ("attention", "Attention", image_panels.attention_maps(compared, predictions)),
     ):
-        found.append(Section(key, title, gallery.words, gallery=gallery))
+        found.append(Section(key, title, gallery.caption, gallery=gallery))
     return found
 
 
-def _comparable(compared: Compared) -> dict[str, Judged]:
-    """Predictions of the same test images; none where runs have different ones."""
-    labels = {run.labels for run in compared.runs if run.labels}
-    counted = {run.name for run in compared.runs}
-    return {name: one for name, one in compared.judged.items() if name in counted} if len(labels) == 1 else {}
+def _common_predictions(compared: Comparison) -> dict[str, Predictions]:
+    """Predictions of the runs compared; empty if they are for different test images."""
+    hashes = {run.labels_hash for run in compared.runs if run.labels_hash}
+    names = {run.name for run in compared.runs}
+    return {name: found for name, found in compared.predictions.items() if name in names} if len(hashes) == 1 else {}
 
 
-def _commands(compared: Compared) -> dict[str, list[tuple[str, str]]]:
-    """Each command with the runs it made: the row's label, and the run with what it reached."""
-    made: dict[str, list[tuple[str, str]]] = {}
+def _commands(compared: Comparison) -> dict[str, list[tuple[str, str]]]:
+    """Each command with its runs: the row's label, the run's name and its result."""
+    runs_of: dict[str, list[tuple[str, str]]] = {}
     metric = compared.metric
-    for row in compared.full.rows:
+    for row in compared.configurations.rows:
         for run in row.runs.values():
-            told = f"{run.name}, {metric.title} {metric.value(run.metrics[metric.name])}"
-            made.setdefault(str(run.facts.get("command") or "not recorded"), []).append((row.label, told))
-    return made
+            result = f"{run.name}, {metric.title} {metric.value(run.metrics[metric.name])}"
+            runs_of.setdefault(str(run.facts.get("command") or "not recorded"), []).append((row.label, result))
+    return runs_of
 
 
 def _by_key(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
-    """Each plot's traces and layout by its name in the page."""
+    """Traces and layout of each plot, by its id in the page."""
     return {
-        f"{part.key}-{place}": {"traces": plot.traces, "layout": plot.layout}
+        f"{part.key}-{index}": {"traces": plot.traces, "layout": plot.layout}
         for part in parts
-        for place, plot in enumerate(part.plots)
+        for index, plot in enumerate(part.plots)
     }
 
 
-def _embedded(plots: dict[str, Any]) -> str:
-    """As JSON that can stand inside a script element."""
-    text = json.dumps(_plain(plots), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def _script_json(values: dict[str, Any]) -> str:
+    """JSON that is safe inside a script element."""
+    text = json.dumps(_plain(values), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _plain(value: Any) -> Any:
-    """Without numpy's types, and with null for what is no number: JSON has neither."""
+    """Plain values, with ``None`` for NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,43 +1,45 @@
-"""The report's plots, as plotly takes them: traces and layout, plain values. Colours of text and grid are the page's.
+"""The report's plots of metrics and costs, as Plotly traces and layouts. The page sets the colours of text and grid.
 
-Each trace says in ``meta`` which row it belongs to, so that the page can hide and show a row in all plots at once.
+``meta`` of a trace names its row, so that the page can hide a row in all plots at once.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from vitrine.compare.comparison import Compared, Summary, summarise
-from vitrine.compare.costs import COSTS
+from vitrine.compare.comparison import Comparison, RowSummary, summarise
+from vitrine.compare.costs import COSTS, PARAMETERS, THROUGHPUT, short_number
 from vitrine.compare.metric import Metric
 from vitrine.compare.report.style import (
     COLOURS,
     OTHER,
-    Looks,
     Plot,
-    distinct,
-    escaped,
+    RowStyles,
+    axis_unit,
+    escape,
     five_digits,
-    unit_of,
-    written,
+    format_interval,
+    shorten,
 )
-from vitrine.compare.table import Row
+from vitrine.compare.table import ConfigurationRow
 from vitrine.text import listed
 
-MOST_ROWS = 40  # drawn in a plot that grows with them
-SAME = 1.02  # costs within 2 % are one cost
-MOST_POINTS = 60  # of a curve
+MAX_ROWS = 40  # in plots that grow with the number of rows
+MAX_POINTS = 60  # of a curve
+MAX_TICKS = 12  # of an axis with one tick per value
+EQUAL_COST = 1.02  # costs within 2 % count as equal
 
 
-def means(compared: Compared, looks: Looks) -> Plot:
-    """Each row's mean with its interval, and every run."""
+def means(compared: Comparison, styles: RowStyles) -> Plot:
+    """Plot each row's mean with its interval, and the value of each run."""
     metric, traces = compared.metric, []
     drawn = _drawn(compared)
-    labels = [looks.label(one.row) for one in drawn]
+    labels = [styles.label(summary.row) for summary in drawn]
     for summary, label in zip(drawn, labels, strict=True):
-        colour, symbol, row = looks.of(summary.row)
-        half = summary.interval.half * metric.factor
+        colour, symbol, key = styles.style(summary.row)
+        half_width = summary.interval.half_width * metric.factor
         traces.append(
             {
                 "type": "scatter",
@@ -45,8 +47,8 @@ def means(compared: Compared, looks: Looks) -> Plot:
                 "x": [metric.factor * value for value in summary.values],
                 "y": [label] * len(summary.values),
                 "marker": {"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 2}},
-                "hovertemplate": f"{label}: %{{x:.4~f}}{metric.unit}<extra>one run</extra>",
-                "meta": {"row": row},
+                "hovertemplate": f"{label}: %{{x:.4~f}}{metric.unit}<extra>single run</extra>",
+                "meta": {"row": key},
             }
         )
         traces.append(
@@ -55,15 +57,15 @@ def means(compared: Compared, looks: Looks) -> Plot:
                 "mode": "markers",
                 "x": [metric.factor * summary.interval.mean],
                 "y": [label],
-                "error_x": {"type": "data", "array": [None if np.isnan(half) else half], "color": colour, "width": 5},
+                "error_x": {"type": "data", "array": [_finite(half_width)], "color": colour, "width": 5},
                 "marker": {"color": colour, "size": 11, "symbol": symbol},
                 "hovertemplate": f"{label}: %{{x:.4~f}}{metric.unit}<extra>mean</extra>",
-                "meta": {"row": row},
+                "meta": {"row": key},
             }
         )
     layout = {
         "height": 110 + 34 * len(labels),
-        "xaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
+        "xaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
         "yaxis": {
             "categoryorder": "array",
             "categoryarray": labels[::-1],
@@ -73,134 +75,130 @@ def means(compared: Compared, looks: Looks) -> Plot:
         },
         "hovermode": "closest",
     }
-    words = "Large marks are means with their 95 % intervals, strokes single runs; the best mean stands on top."
-    words += _left_out(compared)
-    return Plot("Every configuration", words, traces, layout)
+    caption = "Large marks: means with 95 % confidence intervals; strokes: single runs. The best mean is on top."
+    return Plot("Every configuration", caption + _omitted(compared), traces, layout)
 
 
 CURVES = ("val/acc", "val/loss", "train/loss", "train/acc")
 
 
-def curves(compared: Compared, looks: Looks) -> list[Plot]:
-    """Metrics over epochs: a line for the mean over seeds, a band from the lowest to the highest."""
+def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
+    """Plot metrics over epochs: a line for the mean over seeds, a band from the lowest to the highest seed."""
     plots = []
-    drawn = [one.row for one in _drawn(compared)]
+    rows = [summary.row for summary in _drawn(compared)]
     for name in CURVES:
         metric, traces, last = Metric(name), [], {}
-        for row in drawn[::-1]:  # the best on top
+        for row in rows[::-1]:  # the best on top
             epochs, mean, low, high = _curve(row, name)
             if not len(epochs):
                 continue
-            colour, _, word = looks.of(row)
-            label, shared = looks.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": word}}
+            colour, _, key = styles.style(row)
+            label, shared = styles.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": key}}
             if np.isfinite(mean[-1]):
-                last[looks.name(row)] = mean[-1]
+                last[styles.name(row)] = mean[-1]
             if len(row.runs) > 1:
-                around = [*epochs, *epochs[::-1]], [*high, *low[::-1]]
-                band = {"fill": "toself", "fillcolor": _see_through(colour), "line": {"width": 0}, "hoverinfo": "skip"}
-                traces.append(shared | band | {"x": around[0], "y": five_digits(metric.factor * np.array(around[1]))})
-            hover = f"{label}, epoch %{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>"
-            line = {"color": colour, "width": 2}
-            traces.append(
-                shared
-                | {
-                    "x": epochs,
-                    "y": five_digits(metric.factor * mean),
-                    "name": label,
-                    "line": line,
-                    "hovertemplate": hover,
-                }
-            )
+                x, y = [*epochs, *epochs[::-1]], five_digits(metric.factor * np.array([*high, *low[::-1]]))
+                band = {"fill": "toself", "fillcolor": _translucent(colour), "line": {"width": 0}, "hoverinfo": "skip"}
+                traces.append(shared | band | {"x": x, "y": y})
+            line = {
+                "x": epochs,
+                "y": five_digits(metric.factor * mean),
+                "name": label,
+                "line": {"color": colour, "width": 2},
+                "hovertemplate": f"{label}, epoch %{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
+            }
+            traces.append(shared | line)
         if not traces:
             continue
-        words = "Bands reach from the lowest seed to the highest." + _left_out(compared)
+        caption = "Bands span the lowest to the highest seed." + _omitted(compared)
         if last:
-            best = (min if metric.lower_is_better else max)(last, key=lambda label: last[label])
-            reached = f"the {_extreme(metric)} {metric.title}, {metric.value(last[best])}"
-            words = f"At its last epoch {best} has {reached}. {words}"
+            best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
+            value = f"the {_extreme(metric)} {metric.title}, {metric.value(last[best])}"
+            caption = f"At its last epoch, {best} has {value}. {caption}"
         layout = {
             "height": 420,
             "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
+            "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
             "hovermode": "closest",
         }
-        plots.append(Plot("Learning curves", words, traces, layout, choice=metric.title))
+        plots.append(Plot("Learning curves", caption, traces, layout, choice=metric.title))
     return plots
 
 
-def against_cost(compared: Compared, looks: Looks) -> list[Plot]:
-    """The metric against what it costs, with the Pareto front: configurations that nothing cheaper equals."""
+def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
+    """Plot the metric against each cost, with the Pareto front."""
     metric, plots = compared.metric, []
     for kind in COSTS:
-        points = [(one, float(cost)) for one in compared.summaries if (cost := kind.of(one)) is not None]
-        dearest, cheapest = (edge((cost for _, cost in points), default=1.0) for edge in (max, min))
-        if len(points) < 2 or dearest < SAME * cheapest:
+        points = [(row, float(cost)) for row in compared.summaries if (cost := kind.value_of(row)) is not None]
+        highest, lowest = (extreme((cost for _, cost in points), default=1.0) for extreme in (max, min))
+        if len(points) < 2 or highest < EQUAL_COST * lowest:
             continue
-        front = pareto([(cost if kind.more_is_cheaper else -cost, _worth(one, metric)) for one, cost in points])
-        on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda pair: pair[0])
+        front = pareto_front([(cost if kind.higher_is_cheaper else -cost, _score(row, metric)) for row, cost in points])
+        on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda point: point[0])
+        steps = "vh" if kind.higher_is_cheaper else "hv"
         traces: list[dict[str, Any]] = [
             {
                 "type": "scatter",
                 "mode": "lines",
                 "x": [cost for cost, _ in on_front],
-                "y": [metric.factor * one.interval.mean for _, one in on_front],
-                "line": {"color": OTHER, "width": 1.5, "dash": "dot", "shape": "vh" if kind.more_is_cheaper else "hv"},
+                "y": [metric.factor * row.interval.mean for _, row in on_front],
+                "line": {"color": OTHER, "width": 1.5, "dash": "dot", "shape": steps},
                 "hoverinfo": "skip",
                 "meta": {},
             }
         ]
-        for index, (one, cost) in enumerate(points):
-            colour, symbol, row = looks.of(one.row)
-            half, label = one.interval.half * metric.factor, looks.label(one.row)
+        for index, (summary, cost) in enumerate(points):
+            colour, symbol, key = styles.style(summary.row)
+            half_width, label = summary.interval.half_width * metric.factor, styles.label(summary.row)
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "markers+text" if index in front and len(front) <= 8 else "markers",
                     "x": [cost],
-                    "y": [metric.factor * one.interval.mean],
+                    "y": [metric.factor * summary.interval.mean],
                     "text": [label],
-                    "textposition": "top left" if cost == max(other for _, other in points) else "top right",
+                    "textposition": "top left" if cost == highest else "top right",
                     "cliponaxis": False,
-                    "error_y": {"type": "data", "array": [None if np.isnan(half) else half], "color": colour},
+                    "error_y": {"type": "data", "array": [_finite(half_width)], "color": colour},
                     "marker": {"color": colour, "size": 11, "symbol": symbol},
                     "hovertemplate": f"{label}: %{{y:.4~f}}{metric.unit}, %{{x:.4s}}<extra></extra>",
-                    "meta": {"row": row},
+                    "meta": {"row": key},
                 }
             )
-        names = listed([looks.name(points[index][0].row) for index in sorted(front, key=lambda i: points[i][1])])
-        words = f"On the Pareto front, where nothing else is both cheaper and better: {names}."
+        names = listed([styles.name(points[index][0].row) for index in sorted(front, key=lambda i: points[i][1])])
+        caption = f"On the Pareto front, where no configuration is both cheaper and better: {names}."
         layout = {
             "height": 420,
             "xaxis": {
                 "title": {"text": kind.title},
-                "type": "log" if dearest > 8 * cheapest else "linear",
+                "type": "log" if highest > 8 * lowest else "linear",
                 "tickformat": "~s",
             },
-            "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
+            "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
             "hovermode": "closest",
         }
-        plots.append(Plot("What it costs", words, traces, layout, choice=kind.title))
+        plots.append(Plot("Cost", caption, traces, layout, choice=kind.title))
     return plots
 
 
-def effects(compared: Compared) -> list[Plot]:
-    """For each choice, the mean of each of its values over all that the others chose."""
+def main_effects(compared: Comparison) -> list[Plot]:
+    """Plot the main effect of each column: the mean of each of its values over all values of the other columns."""
     metric, plots = compared.metric, []
-    for column in compared.full.columns:
-        levels = [(row.values[column], summarise(row, metric)) for row in compared.full.by(column).rows]
-        levels.sort(key=lambda pair: by_number(pair[0]))
-        ordered = sorted(levels, key=lambda pair: pair[1].interval.mean)
+    for column in compared.configurations.columns:
+        rows = compared.configurations.main_effect(column).rows
+        levels = [(row.values[column], summarise(row, metric)) for row in rows]
+        levels.sort(key=lambda level: _sort_key(level[0]))
+        ordered = sorted(levels, key=lambda level: level[1].interval.mean)
         low, high = ordered[0], ordered[-1]
-        size = metric.size(high[1].interval.mean - low[1].interval.mean)
-        words = f"From {low[0]} to {high[0]}: {size}."
-        names = distinct([name for name, _ in levels])
-        halves = [metric.factor * one.interval.half for _, one in levels]
+        size = metric.magnitude(high[1].interval.mean - low[1].interval.mean)
+        names = shorten([name for name, _ in levels])
+        half_widths = [_finite(metric.factor * summary.interval.half_width) for _, summary in levels]
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if all(map(_is_number, names)) else "markers",
-            "x": list(map(escaped, names)),
-            "y": [metric.factor * one.interval.mean for _, one in levels],
-            "error_y": {"type": "data", "array": [None if np.isnan(half) else half for half in halves]},
+            "x": list(map(escape, names)),
+            "y": [metric.factor * summary.interval.mean for _, summary in levels],
+            "error_y": {"type": "data", "array": half_widths},
             "line": {"color": COLOURS[0], "width": 1.5, "dash": "dot"},
             "marker": {"color": COLOURS[0], "size": 10},
             "hovertemplate": f"%{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
@@ -209,16 +207,53 @@ def effects(compared: Compared) -> list[Plot]:
         layout = {
             "height": 300,
             "xaxis": {"title": {"text": column}, "type": "category", "automargin": True},
-            "yaxis": {"title": {"text": f"{metric.title}{unit_of(metric)}"}},
+            "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
         }
         numbers = [[column, "seeds", metric.title]]
-        numbers += [[name, str(one.interval.count), written(one.interval, metric)] for name, one in levels]
-        plots.append(Plot(column, words, [trace], layout, numbers))
+        numbers += [
+            [name, str(summary.interval.count), format_interval(summary.interval, metric)] for name, summary in levels
+        ]
+        plots.append(Plot(column, f"From {low[0]} to {high[0]}: {size}.", [trace], layout, numbers))
     return plots
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> set[int]:
-    """Numbers of the points that no other beats: at least as large in both, and larger in one."""
+def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None:
+    """Plot a line per configuration through its choices, its costs and its metric; ``None`` for less than two lines."""
+    metric, summaries = compared.metric, compared.summaries[::-1]  # the best on top
+    if len(summaries) < 2 or not compared.table.columns:
+        return None
+    axes = [_choice_axis(name, [summary.row.values[name] for summary in summaries]) for name in compared.table.columns]
+    for kind in (PARAMETERS, THROUGHPUT):
+        costs = [cost for summary in summaries if (cost := kind.value_of(summary)) is not None]
+        if len(costs) == len(summaries) and max(costs) > EQUAL_COST * min(costs):
+            axes.append(_numeric_axis(kind.title, costs))
+    title = f"{metric.title}{axis_unit(metric)}"
+    axes.append({"label": title, "values": [metric.factor * summary.interval.mean for summary in summaries]})
+    colours = [*COLOURS, OTHER]
+    drawn = [colours.index(styles.style(summary.row)[0]) for summary in summaries]
+    trace = {
+        "type": "parcoords",
+        "dimensions": axes,
+        "line": {
+            "color": drawn,
+            "colorscale": [[index / (len(colours) - 1), colour] for index, colour in enumerate(colours)],
+            "cmin": 0,
+            "cmax": len(colours) - 1,
+            "showscale": False,
+        },
+        "labelangle": 0,
+        "meta": {"rows": [styles.style(summary.row)[2] for summary in summaries]},
+    }
+    caption = (
+        "Each line is a configuration: its choices, what it costs, and its mean. Drag along an axis to select lines; "
+        "click on the axis to show all of them again."
+    )
+    layout = {"height": 440, "margin": {"l": 90, "r": 60, "t": 70, "b": 30}}
+    return Plot("Choices and results", caption, [trace], layout)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> set[int]:
+    """Return the indices of the Pareto front: points that no other point equals in both values and exceeds in one."""
     return {
         index
         for index, (x, y) in enumerate(points)
@@ -226,44 +261,72 @@ def pareto(points: Sequence[tuple[float, float]]) -> set[int]:
     }
 
 
-def _curve(row: Row, name: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-    """Epochs that all of a row's runs have, and over the runs mean, lowest and highest value at their ends."""
-    each = []
+def _choice_axis(name: str, values: Sequence[str]) -> dict[str, Any]:
+    """An axis with one evenly spaced tick per value; numeric if there are too many values for that."""
+    levels = sorted(dict.fromkeys(values), key=_sort_key)
+    if len(levels) > MAX_TICKS and all(map(_is_number, levels)):
+        return _numeric_axis(name, list(map(float, values)))
+    return {
+        "label": escape(name),
+        "values": [levels.index(value) for value in values],
+        "tickvals": list(range(len(levels))),
+        "ticktext": list(map(escape, shorten(levels, 16))),
+    }
+
+
+def _numeric_axis(title: str, values: Sequence[float]) -> dict[str, Any]:
+    """A numeric axis with five ticks, logarithmic if the values span more than a factor of 20."""
+    low, high = min(values), max(values)
+    logarithmic = low > 0 and high > 20 * low
+    scaled = [math.log10(value) for value in values] if logarithmic else list(values)
+    ticks = np.linspace(min(scaled), max(scaled), 5)
+    texts = [short_number(10**tick if logarithmic else tick) for tick in ticks]
+    return {"label": escape(title), "values": scaled, "tickvals": ticks.tolist(), "ticktext": texts}
+
+
+def _curve(row: ConfigurationRow, name: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
+    """Epochs that all runs of a row have, and the mean, lowest and highest value over the runs at each."""
+    per_run = []
     for run in row.runs.values():
         values: dict[int, list[float]] = {}
         for line in run.history:
             if name in line and "epoch" in line:
                 values.setdefault(int(line["epoch"]), []).append(line[name])
-        each.append({epoch: float(np.mean(some)) for epoch, some in values.items()})
-    epochs = sorted(set.intersection(*(set(one) for one in each)))
-    if len(epochs) > MOST_POINTS:
-        kept = np.linspace(0, len(epochs) - 1, MOST_POINTS).round().astype(int)
+        per_run.append({epoch: float(np.mean(some)) for epoch, some in values.items()})
+    epochs = sorted(set.intersection(*(set(values) for values in per_run)))
+    if len(epochs) > MAX_POINTS:
+        kept = np.linspace(0, len(epochs) - 1, MAX_POINTS).round().astype(int)
         epochs = [epochs[index] for index in kept]
-    stacked = np.array([[one[epoch] for epoch in epochs] for one in each])
+    stacked = np.array([[values[epoch] for epoch in epochs] for values in per_run])
     return epochs, stacked.mean(axis=0), stacked.min(axis=0), stacked.max(axis=0)
 
 
-def _drawn(compared: Compared) -> list[Summary]:
-    """The best rows, and the baseline."""
+def _drawn(compared: Comparison) -> list[RowSummary]:
+    """The best rows and the baseline."""
     baseline = compared.findings.baseline
-    return [one for place, one in enumerate(compared.summaries) if place < MOST_ROWS or one.row is baseline]
+    return [row for index, row in enumerate(compared.summaries) if index < MAX_ROWS or row.row is baseline]
 
 
-def _left_out(compared: Compared) -> str:
+def _omitted(compared: Comparison) -> str:
     count = len(compared.summaries)
-    return f" Of {count} configurations the best {MOST_ROWS} and the baseline are drawn." if count > MOST_ROWS else ""
+    return f" Of {count} configurations, the best {MAX_ROWS} and the baseline are shown." if count > MAX_ROWS else ""
 
 
-def _worth(one: Summary, metric: Metric) -> float:
-    return -one.interval.mean if metric.lower_is_better else one.interval.mean
+def _score(summary: RowSummary, metric: Metric) -> float:
+    """The mean, negated if lower is better."""
+    return -summary.interval.mean if metric.lower_is_better else summary.interval.mean
 
 
 def _extreme(metric: Metric) -> str:
     return "lowest" if metric.lower_is_better else "highest"
 
 
-def by_number(value: str) -> float:
-    """Numbers by size; words stay as they come."""
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _sort_key(value: str) -> float:
+    """Numbers by size; other values keep their order."""
     return float(value) if _is_number(value) else 0.0
 
 
@@ -275,6 +338,6 @@ def _is_number(value: str) -> bool:
     return True
 
 
-def _see_through(colour: str) -> str:
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+def _translucent(colour: str) -> str:
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.15)"

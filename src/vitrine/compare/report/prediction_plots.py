@@ -1,20 +1,21 @@
-"""The report's plots of stored predictions: calibration, classes, what is taken for what."""
+"""The report's plots of stored predictions: reliability diagram, accuracy per class, confusion matrices."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from vitrine.compare.predictions import Calibration, Judged, confusion, per_class
-from vitrine.compare.report.style import OTHER, Looks, Plot, distinct, escaped, five_digits
-from vitrine.compare.table import Row
+from vitrine.compare.predictions import Calibration, Predictions, confusion, per_class_accuracy
+from vitrine.compare.report.style import OTHER, Plot, RowStyles, escape, five_digits, shorten
+from vitrine.compare.table import ConfigurationRow
 from vitrine.text import plural
 
-READABLE = 12  # columns of a grid whose cells have room for a number
+MAX_TEXT_COLUMNS = 12  # of a heatmap whose cells have room for a number
+MAX_TABLE_CLASSES = 25
 
 
-def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -> Plot:
-    """Share of images that are right against confidence."""
+def reliability_diagram(calibrations: Sequence[tuple[ConfigurationRow, Calibration]], styles: RowStyles) -> Plot:
+    """Plot accuracy against confidence."""
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
@@ -26,95 +27,103 @@ def reliability(calibrations: Sequence[tuple[Row, Calibration]], looks: Looks) -
             "meta": {},
         }
     ]
-    for row, one in calibrations[::-1]:
-        colour, symbol, word = looks.of(row)
+    for row, calibrated in calibrations[::-1]:
+        colour, symbol, key = styles.style(row)
+        hover = f"{styles.label(row)}: confidence %{{x:.1f}} %, accuracy %{{y:.1f}} %, %{{text}}<extra></extra>"
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": five_digits(100 * one.confidence),
-                "y": five_digits(100 * one.accuracy),
-                "text": [plural(count, "image") for count in one.count.tolist()],
+                "x": five_digits(100 * calibrated.confidence),
+                "y": five_digits(100 * calibrated.accuracy),
+                "text": [plural(count, "image") for count in calibrated.count.tolist()],
                 "line": {"color": colour, "width": 2},
                 "marker": {"color": colour, "symbol": symbol, "size": 7},
-                "hovertemplate": f"{looks.label(row)}: %{{x:.1f}} % sure, %{{y:.1f}} % right, %{{text}}<extra></extra>",
-                "meta": {"row": word},
+                "hovertemplate": hover,
+                "meta": {"row": key},
             }
         )
-    best = min(calibrations, key=lambda pair: pair[1].error)
-    words = (
-        f"{looks.name(best[0])} has the lowest expected calibration error, {100 * best[1].error:.1f} points: the mean "
-        "over its runs of how far confidence is from accuracy, over 15 bins. Below the dotted line a model is too sure."
+    best, lowest = min(calibrations, key=lambda pair: pair[1].error)
+    caption = (
+        f"{styles.name(best)} has the lowest expected calibration error (15 bins, mean over runs): "
+        f"{100 * lowest.error:.1f} points. Below the dotted line, a model is overconfident."
     )
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "confidence (%)"}, "range": [0, 103]},
-        "yaxis": {"title": {"text": "images that are right (%)"}, "range": [0, 103]},
+        "yaxis": {"title": {"text": "accuracy (%)"}, "range": [0, 103]},
         "hovermode": "closest",
     }
     numbers = [["configuration", "ECE (points)"]]
-    numbers += [[row.label, f"{100 * one.error:.2f}"] for row, one in calibrations]
-    return Plot("Is confidence earned?", words, traces, layout, numbers)
+    numbers += [[row.label, f"{100 * calibrated.error:.2f}"] for row, calibrated in calibrations]
+    return Plot("Calibration", caption, traces, layout, numbers)
 
 
-def classes(by_row: Sequence[tuple[Row, list[Judged]]], names: list[str], looks: Looks) -> Plot:
-    """Share of each class's images that are right: rows by classes."""
-    shares = np.array([per_class(some, len(names)).mean(axis=0) for _, some in by_row])
-    rows, short_names = [looks.label(row) for row, _ in by_row], list(map(escaped, distinct(names, 14)))
-    texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in shares]
-    over_rows = np.nanmean(shares, axis=0) if not np.isnan(shares).all() else np.zeros(len(names))
-    worst = int(np.nanargmin(over_rows))
-    words = f"Share of each class's test images that are right, in %. Hardest is {names[worst]}: "
-    words += f"{100 * over_rows[worst]:.1f} % on average."
+def class_accuracies(
+    by_row: Sequence[tuple[ConfigurationRow, list[Predictions]]], names: list[str], styles: RowStyles
+) -> Plot:
+    """Plot the accuracy on each class: rows by classes."""
+    accuracies = np.array([per_class_accuracy(runs, len(names)).mean(axis=0) for _, runs in by_row])
+    rows, short_names = [styles.label(row) for row, _ in by_row], list(map(escape, shorten(names, 14)))
+    texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in accuracies]
+    means = np.nanmean(accuracies, axis=0) if not np.isnan(accuracies).all() else np.zeros(len(names))
+    hardest = int(np.nanargmin(means))
+    caption = (
+        f"Test accuracy on each class, in %. The hardest is {names[hardest]}: {100 * means[hardest]:.1f} % on average."
+    )
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
-    axes = ("class", "configuration")
-    plot = heatmap("Class by class", words, short_names, rows, axes, numbers)
+    plot = heatmap("Accuracy per class", caption, short_names, rows, ("class", "configuration"), numbers)
     plot.traces[0] |= {
-        "z": [[None if np.isnan(value) else round(100 * float(value), 2) for value in line] for line in shares]
+        "z": [[None if np.isnan(value) else round(100 * float(value), 2) for value in line] for line in accuracies],
+        "text": texts,
     }
-    plot.traces[0]["text"] = texts
     return plot
 
 
-def confusions(row: Row, some: Sequence[Judged], names: list[str], looks: Looks) -> Plot:
-    """True class by predicted class, of all runs of a row."""
-    counts = confusion(some, len(names))
-    of_class = counts.sum(axis=1, keepdims=True)
-    shares = counts / np.maximum(of_class, 1)
-    wrong = shares.copy()
-    np.fill_diagonal(wrong, np.nan)  # what is right would outshine every mistake
-    label = looks.name(row)
-    words = f"{label} has every test image right."
-    if np.nansum(wrong) > 0:
-        true, taken = np.unravel_index(int(np.nanargmax(wrong)), wrong.shape)
-        share = f"{counts[true, taken]} of {int(of_class[true, 0])}"
-        words = f"Most often {label} takes {names[true]} for {names[taken]}: {share}. "
-        words += f"Counts are over {plural(len(some), 'run')}; only mistakes are coloured, by their share of the class."
-    numbers = [["true \\ predicted", *names]] if len(names) <= 25 else []
-    numbers += [[name, *map(str, line)] for name, line in zip(names, counts.tolist(), strict=True)] if numbers else []
-    axes, short_names = ("predicted class", "true class"), list(map(escaped, distinct(names, 14)))
-    title = "What is taken for what"
-    plot = heatmap(title, words, short_names, short_names, axes, numbers, label)
-    plot.traces[0]["meta"]["counts"] = counts.tolist()  # the page makes shares and texts of it: a third of the size
-    if len(names) <= READABLE:
+def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: list[str], styles: RowStyles) -> Plot:
+    """Plot the confusion matrix over all runs of a row."""
+    counts = confusion(runs, len(names))
+    class_sizes = counts.sum(axis=1, keepdims=True)
+    error_rates = counts / np.maximum(class_sizes, 1)
+    np.fill_diagonal(error_rates, np.nan)  # correct predictions would dominate the colour scale
+    name = styles.name(row)
+    caption = f"{name} classifies every test image correctly."
+    if np.nansum(error_rates) > 0:
+        true, predicted = np.unravel_index(int(np.nanargmax(error_rates)), error_rates.shape)
+        share = f"{counts[true, predicted]} of {int(class_sizes[true, 0])}"
+        caption = (
+            f"Most often, {name} mistakes {names[true]} for {names[predicted]}: {share}. Counts are sums over "
+            f"{plural(len(runs), 'run')}; mistakes are coloured by their share of the true class."
+        )
+    numbers = [["true \\ predicted", *names]] if len(names) <= MAX_TABLE_CLASSES else []
+    numbers += [[label, *map(str, line)] for label, line in zip(names, counts.tolist(), strict=True)] if numbers else []
+    axes, short_names = ("predicted class", "true class"), list(map(escape, shorten(names, 14)))
+    plot = heatmap("Confusion matrix", caption, short_names, short_names, axes, numbers, name)
+    plot.traces[0]["meta"]["counts"] = counts.tolist()  # the page computes shares and texts, which keeps it small
+    if len(names) <= MAX_TEXT_COLUMNS:
         plot.layout["annotations"] = [
-            {"x": name, "y": name, "text": str(counts[place, place] or ""), "showarrow": False}
-            for place, name in enumerate(short_names)
+            {"x": label, "y": label, "text": str(counts[index, index] or ""), "showarrow": False}
+            for index, label in enumerate(short_names)
         ]
     return plot
 
 
 def heatmap(
-    title: str, words: str, across: list[str], down: list[str], axes: tuple[str, str], numbers: list[list[str]],
+    title: str,
+    caption: str,
+    columns: list[str],
+    rows: list[str],
+    axes: tuple[str, str],
+    numbers: list[list[str]],
     choice: str = "",
-) -> Plot:  # fmt: skip
-    """An empty grid, ``down`` by ``across``, that shows a text in each cell where there is room."""
+) -> Plot:
+    """Return a heatmap without values, of ``rows`` by ``columns``; few columns leave room for a text in each cell."""
     trace: dict[str, Any] = {
         "type": "heatmap",
-        "x": across,
-        "y": down,
-        "texttemplate": "%{text}" if len(across) <= READABLE else "",
+        "x": columns,
+        "y": rows,
+        "texttemplate": "%{text}" if len(columns) <= MAX_TEXT_COLUMNS else "",
         "hovertemplate": f"{axes[1]} %{{y}}, {axes[0]} %{{x}}: %{{text}}<extra></extra>",
         "colorscale": "Blues",
         "showscale": False,
@@ -123,7 +132,7 @@ def heatmap(
         "meta": {},
     }
     layout = {
-        "height": 140 + max(180, min(620, 34 * len(down))),
+        "height": 140 + max(180, min(620, 34 * len(rows))),
         "xaxis": {"title": {"text": axes[0]}, "type": "category", "showgrid": False, "ticks": "", "automargin": True},
         "yaxis": {
             "title": {"text": axes[1]},
@@ -134,4 +143,4 @@ def heatmap(
             "automargin": True,
         },
     }
-    return Plot(title, words, [trace], layout, numbers, choice)
+    return Plot(title, caption, [trace], layout, numbers, choice)

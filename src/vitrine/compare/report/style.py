@@ -1,4 +1,4 @@
-"""What all of the report's plots share: colours and marks of rows, how names and numbers are written."""
+"""Colours and symbols of rows, labels and number formats, shared by all plots of the report."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,89 +7,89 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.comparison import Compared
+from vitrine.compare.comparison import Comparison
 from vitrine.compare.metric import Metric
-from vitrine.compare.statistics import Interval
-from vitrine.compare.table import Row
+from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.table import ConfigurationRow
 
-# Told apart with any colour vision (by their symbols too), and at least 3:1 against the page in light and dark.
+# Distinguishable with any colour vision (rows differ in symbols, too); contrast of at least 3:1 in light and dark.
 COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
-OTHER = "#8b9198"  # of rows beyond the colours
+OTHER = "#8b9198"  # of rows without a colour of their own
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with what it says.
+    """A plot of the report.
 
     Attributes:
-        title: heading.
-        words: what is to be seen in it, in a sentence.
-        traces, layout: for plotly.
-        numbers: the same as a table, headings first; empty where the page has it in its large table.
-        choice: what the reader chooses by a menu, if this is one of several of the same heading.
+        title: its heading.
+        caption: what it shows, in a sentence or two.
+        traces, layout: for Plotly.
+        numbers: the same data as a table, headings first; empty if the main table of the page has them.
+        choice: its entry in the menu, if it is one of several plots under the same heading.
     """
 
     title: str
-    words: str
+    caption: str
     traces: list[dict[str, Any]]
     layout: dict[str, Any]
     numbers: list[list[str]] = field(default_factory=list)
     choice: str = ""
 
 
-class Looks:
-    """What each row is drawn with: best rows in colours, in the order of their means; the baseline always."""
+class RowStyles:
+    """Colour, symbol and name of each row. The best rows and the baseline have colours of their own."""
 
-    def __init__(self, compared: Compared) -> None:
-        rows = [one.row for one in compared.summaries]
+    def __init__(self, compared: Comparison) -> None:
+        rows = [summary.row for summary in compared.summaries]
         baseline = compared.findings.baseline
         coloured = rows[: len(COLOURS)]
         if baseline not in coloured:
             coloured = [*coloured[:-1], baseline]
         self.coloured = coloured
         self.others = [row for row in rows if row not in coloured]
-        self._names = dict(zip(map(id, rows), distinct([row.brief for row in rows]), strict=True))
+        self._names = dict(zip(map(id, rows), shorten([row.short_label for row in rows]), strict=True))
 
-    def name(self, row: Row) -> str:
-        """What a row is called in a sentence or beside a plot: short, and no other row's name."""
+    def name(self, row: ConfigurationRow) -> str:
+        """Return the short name of a row, unique among the rows."""
         return self._names[id(row)]
 
-    def label(self, row: Row) -> str:
-        """The same as plotly takes it."""
-        return escaped(self.name(row))
+    def label(self, row: ConfigurationRow) -> str:
+        """Return the name, escaped for Plotly."""
+        return escape(self.name(row))
 
-    def of(self, row: Row) -> tuple[str, str, str]:
-        """Colour, symbol and the word that the page knows the row by."""
+    def style(self, row: ConfigurationRow) -> tuple[str, str, str]:
+        """Return colour, symbol, and the key by which the page hides the row."""
         if row in self.coloured:
             index = self.coloured.index(row)
             return COLOURS[index], SYMBOLS[index], str(index)
         return OTHER, "circle", "others"
 
 
-def escaped(name: str) -> str:
-    """A name as it is read in plotly's own markup."""
-    return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def escape(text: str) -> str:
+    """Escape a text for Plotly's markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def distinct(names: Sequence[str], most: int = 28) -> list[str]:
-    """Names of about so many letters; those that would be cut to the same are numbered by their place."""
-    cut = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
+def shorten(names: Sequence[str], length: int = 28) -> list[str]:
+    """Cut names to about ``length`` characters; names that are cut to the same text are numbered."""
+    cut = [name if len(name) <= length else f"{name[: length - 1]}…" for name in names]
     counts = Counter(cut)
-    return [name if counts[name] == 1 else f"{place} {name}" for place, name in enumerate(cut)]
+    return [name if counts[name] == 1 else f"{index} {name}" for index, name in enumerate(cut)]
 
 
-def written(interval: Interval, metric: Metric) -> str:
-    """A mean with half its interval and unit."""
-    half = "" if np.isnan(interval.half) else f" ± {metric.number(interval.half)}"
-    return f"{metric.number(interval.mean)}{half}{metric.unit}"
+def format_interval(interval: ConfidenceInterval, metric: Metric) -> str:
+    """Return a mean with its interval and unit: ``98.46 ± 0.07 %``."""
+    half_width = "" if np.isnan(interval.half_width) else f" ± {metric.number(interval.half_width)}"
+    return f"{metric.number(interval.mean)}{half_width}{metric.unit}"
 
 
 def five_digits(values: np.ndarray) -> list[float]:
-    """Values as short as a plot needs them."""
+    """Round values to five significant digits, to keep the page small."""
     return [float(f"{value:.5g}") for value in values]
 
 
-def unit_of(metric: Metric) -> str:
-    """As it follows an axis' title: `` (%)``."""
+def axis_unit(metric: Metric) -> str:
+    """Return the unit as it follows an axis title: `` (%)``."""
     return f" ({metric.unit.strip()})" if metric.unit else ""

@@ -4,7 +4,7 @@ const hiddenRows = new Set();
 const root = document.documentElement;
 const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-// Plots take the page's own type and colours, so that they follow it between light and dark.
+// Plots use the font and colours of the page, in light and dark.
 function themed(layout) {
   const narrow = window.innerWidth < 560;
   const axis = {
@@ -24,16 +24,27 @@ function themed(layout) {
   return made;
 }
 
-// Of a confusion matrix: what is right would outshine every mistake.
+// Of a confusion matrix: correct predictions would dominate the colour scale.
 function mistakes(counts) {
   const shown = (make) => counts.map((line, row) => line.map((count, column) => (row === column ? null : make(count, row))));
   const totals = counts.map((line) => line.reduce((sum, count) => sum + count, 0) || 1);
   return { z: shown((count, row) => (100 * count) / totals[row]), text: shown((count) => (count ? String(count) : "")) };
 }
 
+// Parallel coordinates are one trace: the lines of hidden rows are taken out.
+function visibleLines(trace) {
+  const kept = (values) => values.filter((_, index) => !hiddenRows.has(trace.meta.rows[index]));
+  const dimensions = trace.dimensions.map((axis) => {
+    const range = axis.range ?? [Math.min(...axis.values), Math.max(...axis.values)];
+    return { ...axis, range, values: kept(axis.values) };
+  });
+  return { dimensions, line: { ...trace.line, color: kept(trace.line.color) }, labelfont: { color: colour("--ink") } };
+}
+
 function traced(traces) {
   return traces.map((trace) => {
     const made = { ...trace, visible: !hiddenRows.has(trace.meta.row) };
+    if (trace.meta.rows) Object.assign(made, visibleLines(trace));
     if (trace.meta.counts) Object.assign(made, mistakes(trace.meta.counts));
     if (trace.type === "heatmap") made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
     return made;
@@ -47,7 +58,7 @@ function draw(node) {
 }
 const drawn = () => document.querySelectorAll(".plot[data-drawn]");
 
-// Drawn when they come near: a page of many plots opens at once.
+// A plot is drawn when it is about to be visible, so that a page of many plots opens at once.
 const near = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting && !entry.target.dataset.drawn) draw(entry.target);
 }, { rootMargin: "400px" });
@@ -77,26 +88,26 @@ theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" 
 darkSystem.addEventListener("change", showTheme);
 showTheme();
 
-// "1.23 M", "< 0.001", "98.46 ± 0.41": by their first number; words by the alphabet, what is missing last.
-const sizes = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
-function worth(text) {
+// Sort "1.23 M", "< 0.001", "98.46 ± 0.41" by their first number, other texts alphabetically, missing values last.
+const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
+function numberIn(text) {
   const match = text.match(/^(<\s*)?([-+]?\d[\d.]*(?:e[-+]?\d+)?)(?:\s([kMGT])\b)?/);
-  return match ? Number(match[2]) * (sizes[match[3]] ?? 1) - (match[1] ? 1e-12 : 0) : NaN;
+  return match ? Number(match[2]) * (units[match[3]] ?? 1) - (match[1] ? 1e-12 : 0) : NaN;
 }
 document.querySelectorAll(".sortable thead th").forEach((heading, column) => {
   heading.querySelector("button").addEventListener("click", () => {
     const ascending = heading.getAttribute("aria-sort") !== "ascending";
     const body = heading.closest("table").tBodies[0];
-    const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent, value: worth(row.cells[column].textContent) }));
-    const numbers = rows.some((one) => !Number.isNaN(one.value)) && heading.classList.contains("number");
-    rows.sort((one, other) => {
-      if (numbers && Number.isNaN(one.value) !== Number.isNaN(other.value)) return Number.isNaN(one.value) ? 1 : -1;
-      const order = numbers ? one.value - other.value : one.text.localeCompare(other.text, "en", { numeric: true });
+    const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent, value: numberIn(row.cells[column].textContent) }));
+    const numbers = rows.some((row) => !Number.isNaN(row.value)) && heading.classList.contains("number");
+    rows.sort((a, b) => {
+      if (numbers && Number.isNaN(a.value) !== Number.isNaN(b.value)) return Number.isNaN(a.value) ? 1 : -1;
+      const order = numbers ? a.value - b.value : a.text.localeCompare(b.text, "en", { numeric: true });
       return ascending ? order : -order;
     });
     heading.parentNode.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
     heading.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    body.append(...rows.map((one) => one.row));
+    body.append(...rows.map(({ row }) => row));
     document.getElementById("sorted").textContent =
       `Sorted by ${heading.textContent.trim()}, ${ascending ? "ascending" : "descending"}.`;
   });
