@@ -265,17 +265,3 @@ def test_evaluating_what_is_no_run_says_so(evaluate, tmp_path):
         assert told in done.stderr
         assert "Traceback" not in done.stderr
     assert "needs a run folder" in evaluate().stderr
-
-
-@pytest.mark.whole
-def test_installed_from_a_wheel_the_configurations_come_along(tmp_path):
-    wheel = tmp_path / "wheel"
-    built = python("-m", "hatchling", "build", "-t", "wheel", "-d", str(wheel), cwd=ROOT)
-    assert built.returncode == 0, built.stderr
-    (archive,) = wheel.glob("*.whl")
-    words = "train model=vit_nano --cfg=job --package=model.dim"
-    code = f"from vitrine.cli import main; print(main.__file__); main.main({words.split()})"
-    python("-m", "zipfile", "-e", str(archive), str(tmp_path / "site"), cwd=tmp_path)
-    path = [str(tmp_path / "site"), *sys.path]
-    done = python("-S", "-c", f"import sys; sys.path[:0] = {path!r}; {code}", cwd=tmp_path)
-    assert done.stdout.split() == [str(tmp_path / "site" / "vitrine" / "cli" / "main.py"), "64"], done.stderr

@@ -103,7 +103,7 @@ def test_one_word_changes_what_its_group_stands_for(compose, pictures):
         (["data.mean=[inf]"], Fault("data.mean", "[inf]", "must be finite")),
         (
             ["seed=1,2"],
-            Fault("seed", "1,2", "has several values; python train.py -m ... runs them one after the other"),
+            Fault("seed", "1,2", "has several values; python train.py -m ... runs them sequentially"),
         ),
     ],
 )

@@ -262,5 +262,5 @@ def test_numbers_that_choose_from_a_group_can_be_counted_off(values):
 
 
 def test_what_is_of_a_multirun_needs_one():
-    with pytest.raises(ConfigError, match=r"sweep=seeds\n +is of a multirun: python train.py -m"):
+    with pytest.raises(ConfigError, match=r"sweep=seeds\n +belongs to a multirun: python train.py -m"):
         points("train", ["sweep=seeds", "model=vit_nano"], multirun=False)

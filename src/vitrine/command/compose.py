@@ -36,6 +36,7 @@ from vitrine.config.space import Space
 from vitrine.config.sweep import LAUNCHERS, SweepConfig, TrainCommand, facts_of
 from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError
+from vitrine.runs.provenance import program
 from vitrine.runs.record import RunRecord, check_writable
 from vitrine.text import nearest
 
@@ -177,7 +178,7 @@ def finish(name: str, composed: DictConfig, words: Sequence[str]) -> Any:
         _check_trust(composed, words)
     if name == "eval":
         if OmegaConf.is_missing(composed, "run"):
-            raise ConfigError([Fault("run", "", "needs a run folder: python eval.py run=outputs/runs/RUN")])
+            raise ConfigError([Fault("run", "", f"needs a run folder: {program('eval')} run=outputs/runs/RUN")])
     elif composed.resume is not None:
         found += _fault_of("resume", composed.resume, lambda: RunRecord.open(composed.resume))
     else:
@@ -342,9 +343,9 @@ def _fixed(overrides: list[Override]) -> list[str]:
 def _alone(composer: _Composer, overrides: list[Override], found: list[Fault]) -> list[Point]:
     """The one run that is asked for; what keeps it from working is added to ``found``."""
     swept = [one for one in overrides if one.is_sweep_override()]
-    problem = "has several values; python train.py -m ... runs them one after the other"
+    problem = f"has several values; {program(composer.name)} -m ... runs them sequentially"
     found += [Fault(one.key_or_group, _typed(one), problem) for one in swept]
-    problem = "is of a multirun: python train.py -m ..."
+    problem = f"belongs to a multirun: {program(composer.name)} -m ..."
     found += [Fault(one.key_or_group, _typed(one), problem) for one in overrides if _is_of_multirun(one)]
     return _grid(composer, [one for one in overrides if one not in swept], found)
 

@@ -13,7 +13,7 @@ OUTPUT_DIRS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
 INSTEAD = {
     "hydra.job.chdir": "the working directory is kept, so that paths stay valid; hydra.run.dir=DIR sets the run folder",
     "hydra.job.name": "name=NAME is part of the run folder's name",
-    "hydra.job.env_set": "set environment variables before the command: NAME=VALUE python train.py ...",
+    "hydra.job.env_set": "set environment variables before the command: export NAME=VALUE",
     "hydra.output_subdir": "config.yaml and the command are in every run folder",
     "hydra.searchpath": "--config-dir=DIR adds a folder of configurations",
     "hydra.mode": "-m runs several configurations",

@@ -22,6 +22,7 @@ import numpy as np
 
 from vitrine.errors import DataError
 from vitrine.files import replacing, write_text
+from vitrine.runs.provenance import program
 
 OVERHEAD = 1024  # upper bound, in bytes, of what the format adds to a shard's images and labels
 
@@ -91,7 +92,7 @@ def read_shards(folder: Path, name: str) -> tuple[list[str], dict[str, Arrays]]:
             images, labels = (np.concatenate(parts) for parts in zip(*arrays, strict=True))
             splits[split] = images, labels
     if problems:
-        raise DataError(f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or run scripts/pack.py again")
+        raise DataError(f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or run {program('pack')} again")
     return classes, splits
 
 
@@ -129,7 +130,7 @@ def _read_index(folder: Path, name: str) -> tuple[list[str], dict[str, list[tupl
     except FileNotFoundError:
         raise DataError(f"{folder} has no index.json: writing or copying it was not finished") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise DataError(f"{path} is damaged; copy it again, or run scripts/pack.py again") from None
+        raise DataError(f"{path} is damaged; copy it again, or run {program('pack')} again") from None
     if stored != name:
         raise DataError(f"{path} belongs to data={stored}, not to data={name}")
     return classes, shards

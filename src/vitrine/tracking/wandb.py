@@ -34,6 +34,7 @@ from vitrine.config.schema import TrainConfig, WandbConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
+from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 
 START_SECONDS = 20.0  # for the server to answer
@@ -184,7 +185,7 @@ class WandbTracker:
                 if self._online_only or self._given_up:
                     raise
                 self._service.discard()  # it would keep trying
-                hint = f"later: python scripts/wandb_sync.py {self.record.path}"
+                hint = f"later: {program('wandb-sync')} {self.record.path}"
                 print(f"vitrine: wandb continues offline: {first_line(error)} ({hint})", file=sys.stderr)
                 self.mode = "offline"
                 self._service = ClientProcess()
@@ -216,7 +217,7 @@ class WandbTracker:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            hint = f"everything is in the run folder; later: python scripts/wandb_sync.py {self.record.path}"
+            hint = f"everything is in the run folder; later: {program('wandb-sync')} {self.record.path}"
             raise RunError(f"{first_line(self._error)} ({hint})") from self._error
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
@@ -135,16 +134,11 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def _print(console: Console, rows: Mapping[str, str]) -> None:
-    if not console.is_terminal:  # no line breaks in files and pipes
-        width = max(map(len, rows))
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()), file=console.file, flush=True)
-        return
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    """Print a line per row, never broken at the console's width, so that paths can be copied whole."""
+    width = max(map(len, rows))
     for name, value in rows.items():
-        table.add_row(name, escape(value))  # a folder's name may contain square brackets
-    console.print(table)
+        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), soft_wrap=True)
+    console.file.flush()
 
 
 def _short(number: float) -> str:

@@ -1,5 +1,6 @@
 """What run.json keeps of a run's life: how it began, each resumption, its start-up time, and how it ended."""
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,9 +35,9 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
             record.end_with(error)
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
-            raise kind(
-                f"{kind.reason}; resume with: python train.py resume={record.path}{trust_hint(record)}"
-            ) from None
+            resume = shlex.quote(f"resume={record.path}")
+            command = f"{provenance.program('train')} {resume}{trust_hint(record)}"
+            raise kind(f"{kind.reason}; resume with: {command}") from None
         raise
 
 
