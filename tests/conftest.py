@@ -14,12 +14,13 @@ from helpers.running import ROOT, python
 
 import vitrine
 from vitrine.errors import ConfigError
+from vitrine.text import plural
 
 # One thread for each test process and what it starts: tests run side by side, on models too small to share.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 LEVELS = ["quick", "whole", "slow"]
-LEFT_OUT = pytest.StashKey[int]()
+LEFT_OUT = pytest.StashKey[str]()
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -42,9 +43,12 @@ def pytest_collection_modifyitems(config, items):
     excluded = set(left_out)
     items[:] = [item for item in items if item not in excluded]
     config.hook.pytest_deselected(items=left_out)
-    config.stash[LEFT_OUT] = len(left_out)
-    if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
-        config.workeroutput["left_out"] = len(left_out)
+    if left_out:
+        option = "--slow" if all(_level(item) == "slow" for item in left_out) else "--all"
+        counted, them = plural(len(left_out), "test"), "it" if len(left_out) == 1 else "them"
+        config.stash[LEFT_OUT] = f"{counted} left out; `uv run pytest {option}` runs {them} too"
+        if hasattr(config, "workeroutput"):  # a worker of pytest-xdist
+            config.workeroutput["left_out"] = config.stash[LEFT_OUT]
 
 
 def _level(item):
@@ -72,14 +76,13 @@ class _Named:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
-    """Take the count from a worker: every worker collects the same tests."""
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+    """Take the line from a worker: every worker collects the same tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", "")
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    if count := config.stash.get(LEFT_OUT, 0):
-        option = "--slow" if config.getoption("all") else "--all"
-        terminalreporter.write_line(f"{count} tests left out; `uv run pytest {option}` runs them too")
+    if line := config.stash.get(LEFT_OUT, ""):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

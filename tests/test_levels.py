@@ -1,0 +1,61 @@
+"""The levels of the suite: what ``pytest``, ``--all``, ``--slow`` and a name on the command line run."""
+
+import pytest
+from helpers.running import ROOT, python
+
+FILE = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.whole
+@pytest.mark.parametrize("case", [1, pytest.param(2, marks=pytest.mark.quick)])
+def test_sampled(case): pass
+
+@pytest.mark.slow
+def test_slow(): pass
+"""
+QUICK = ["test_plain", "test_sampled[2]"]
+WHOLE = ["test_plain", "test_sampled[1]", "test_sampled[2]"]
+
+
+@pytest.fixture
+def collect(tmp_path):
+    """Collect tests as the arguments choose; return their names and the report."""
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "test_x.py").write_text(FILE)
+
+    def run(*arguments):
+        plugin = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "--rootdir", str(tmp_path)]
+        path = str(ROOT / "tests")
+        done = python(
+            *("-m", "pytest", "--collect-only", "-q", "-n0", *plugin, *arguments),
+            cwd=tmp_path,
+            env={"PYTHONPATH": f"{ROOT / 'src'}:{path}"},
+        )
+        assert done.returncode == 0, done.stdout
+        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line], done.stdout
+
+    return run
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("arguments", "tests", "report"),
+    [
+        pytest.param(
+            ["given"], QUICK, "2 tests left out; `uv run pytest --all` runs them too", marks=pytest.mark.quick
+        ),
+        (["given", "--all"], WHOLE, "1 test left out; `uv run pytest --slow` runs it too"),
+        (["given", "--slow"], [*WHOLE, "test_slow"], None),
+        (["given/test_x.py"], WHOLE, "1 test left out; `uv run pytest --slow` runs it too"),
+        (["given/test_x.py::test_sampled"], WHOLE[1:], None),
+        (["given/test_x.py::test_slow"], ["test_slow"], None),
+        (["given", "-k", "sampled"], ["test_sampled[2]"], "2 tests left out; `uv run pytest --all` runs them too"),
+        (["given", "--all", "-m", "whole and not quick"], ["test_sampled[1]"], "1 test left out"),
+    ],
+)
+def test_a_level_runs_its_tests_and_counts_the_others(collect, arguments, tests, report):
+    found, output = collect(*arguments)
+    assert found == tests
+    assert report in output if report else "left out" not in output
