@@ -50,7 +50,7 @@ def _screenshot(page: Path, chromium: str) -> None:
 
 def _write_readme(printed: str) -> None:
     """Write the commands and the findings between two markers in README.md."""
-    finding = re.compile(r" (better|worse|no difference|mean) ")
+    finding = re.compile(r" (better|worse|significant|mean) ")
     findings = [line.strip() for line in printed.splitlines() if finding.search(line)]
     lines = [
         "```sh",
