@@ -163,7 +163,7 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["model.patch_size=3"], ["model.patch_size=3", "must divide the image size, 8: 1, 2, 4, 8"]),
         (["model.heads=5"], ["model.heads=5", "must divide the width, model.dim=192", "model.heads=4"]),
         (["model.dim=90", "position=sincos2d"], ["model.dim=90", "divisible by 4", "model.dim=92"]),
-        (["data=imagefolder"], ["data.root", "needs the folder of your pictures"]),
+        (["data=imagefolder"], ["data.root", "needs the folder of your images"]),
         (["data=imagefolder", "data.root=nowhere"], ["data.root=nowhere", "is not a folder"]),
         (["data=imagefolder", "data.root=empty"], ["data.root=empty", "at least two classes; found none"]),
         (["data=imagefolder", "data.root=one"], ["data.root=one", "found only a"]),

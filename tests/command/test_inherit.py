@@ -105,7 +105,7 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
     [
         (["modle=vit_tiny"], "did you mean model"),
         (["model.heads=5"], "must divide the width"),
-        (["resume=x"], "makes a new run, and resume goes on with an old one"),
+        (["resume=x"], "starts a new run, but resume continues an old one"),
         (["patch=3"], "patch=3"),
     ],
 )

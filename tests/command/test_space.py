@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from vitrine.command.compose import composing, conf, points
-from vitrine.command.space import space_of
-from vitrine.config.space import Interval, read_space
+from vitrine.command.space import Interval, read_space, space_of
 from vitrine.config.sweep import SweepConfig
 from vitrine.errors import ConfigError
 
@@ -64,9 +63,9 @@ def test_every_search_in_conf_can_begin(space, path):
 
 def test_numbers_are_typed_with_six_digits_inside_their_interval():
     rates = Interval(1.23456212e-4, 1e-2, log=True)
-    assert rates.word(0.00123456789) == "0.00123457"
-    assert rates.word(rates.low) == "0.000123456212"  # not below it
-    assert Interval(1, 6, whole=True).word(3.0) == "3"
+    assert rates.text(0.00123456789) == "0.00123457"
+    assert rates.text(rates.low) == "0.000123456212"  # not below it
+    assert Interval(1, 6, whole=True).text(3.0) == "3"
     assert Interval(0.0, 0.3, step=0.1).numbers == pytest.approx((0.0, 0.1, 0.2, 0.3))
     assert Interval(1, 6, step=2, whole=True).numbers == (1, 3, 5)
     assert Interval(0.0, 1.0).numbers == ()
@@ -82,9 +81,9 @@ def test_what_cannot_be_an_interval_is_told():
     assert "did you mean low?" in unknown
     assert "needs low" in unknown
     assert "must be a number" in written(lr={"low": "x", "high": 2})
-    assert "must be a whole number" in written(depth={"low": 1.5, "high": 2})
+    assert "must be an integer" in written(depth={"low": 1.5, "high": 2})
     assert "must be true or false" in written(lr={"low": 1, "high": 2, "log": 3})
-    assert "is no number; give a list" in written(position={"low": 1, "high": 2})
+    assert "not a number; list values" in written(position={"low": 1, "high": 2})
     assert "needs a list of values" in written(lr=3)
     assert "needs a list of values" in written(lr=[])
     assert written(lr={"low": 1, "high": 1}) == written(depth=[1, None]) == ""
@@ -102,7 +101,7 @@ def test_unknown_keys_and_values_of_a_space_are_told_with_what_was_meant(refusal
         "did you mean position=learned?",
         "did you mean optimizer.lr?",
         "low must be <= high",
-        "is no number",
+        "is not a number",
     ):
         assert told in at_once
     assert "did you mean tpe?" in refusal("sweep.sampler=tbe", "sweep.n_trials=9", "depth=1,2")
@@ -110,18 +109,18 @@ def test_unknown_keys_and_values_of_a_space_are_told_with_what_was_meant(refusal
     with composing() as loader:
         sweep = SweepConfig(sampler="tpe", n_trials=9, space={"rerun": [True, False], "depht": [1, 2]})
         shared, unknown = space_of(sweep, [], loader)[1]
-    assert "is the same for all trials" in str(shared)
+    assert "is shared by all trials" in str(shared)
     assert "did you mean depth?" in str(unknown)
 
 
 def test_what_a_search_cannot_go_by_is_told(refusal):
     lr = "optimizer.lr=interval(1e-4,1e-3)"
     test = refusal(*TPE, lr, "sweep.metrics=[test/acc]")
-    assert "a model is chosen on validation" in test
+    assert "models are selected on the validation split" in test
     assert "did you mean val/acc?" in test
     several = refusal(*TPE, lr, "sweep.metrics=[val/ac,val/ac]")
-    assert "is never logged" in several
-    assert "several different ones" in several
+    assert "is not an objective" in several
+    assert "different metrics" in several
     assert "measured after each epoch" in refusal(*TPE, lr, "sweep.metrics=[parameters]", "sweep.pruner=median")
     assert "measured after each epoch" in refusal(*TPE, lr, "sweep.metrics=[val/acc,val/loss]", "sweep.pruner=median")
 
@@ -129,14 +128,14 @@ def test_what_a_search_cannot_go_by_is_told(refusal):
 def test_what_does_not_go_together_in_a_search_is_told(refusal):
     lr = "optimizer.lr=interval(1e-4,1e-3)"
     at_once = refusal(lr, "sweep.sampler=cmaes", "sweep.n_trials=0", "seed=1,2", "sweep.metrics=[val/acc,val/loss]")
-    for told in ("must be >= 1", "at least two intervals", "goes by one metric", "sweep.repeats=3"):
+    for told in ("must be >= 1", "at least two intervals", "takes a single metric", "sweep.repeats=3"):
         assert told in at_once
     empty = refusal("sweep.sampler=tpe")
     assert "is empty" in empty
-    assert "is needed by a search" in empty
+    assert "is required for a search" in empty
     assert "needs a step" in refusal(lr, "sweep.sampler=grid")
-    assert "belongs to a search" in refusal("seed=1,2", "sweep.pruner=median")
-    assert "or search: sweep.sampler=tpe" in refusal(lr)
+    assert "applies to searches only" in refusal("seed=1,2", "sweep.pruner=median")
+    assert "or search it: sweep.sampler=tpe" in refusal(lr)
     assert "must divide the image size" in refusal(*TPE, lr, "patch=7")
     assert "must divide the image size" in refusal(*TPE, "patch=7,14")
 

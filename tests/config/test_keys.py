@@ -88,9 +88,8 @@ def test_every_key_has_coherent_facts(schema):
             assert not known.affects("digits"), f"{key} could not be swept, though it affects results"
 
 
-WANDB = {f"logger.wandb.{name}" for name in ("project", "entity", "mode", "group", "name", "tags", "notes")}
-WANDB |= {f"logger.wandb.{name}" for name in ("checkpoints", "private", "timeout")}
-LOGGER = {*WANDB, "logger.tensorboard.flush_secs"}
+LOGGER = {key for key in keys(TrainConfig) if key.startswith("logger.")}
+OF_THE_COMMAND = set(keys(TrainCommand)) - set(keys(TrainConfig))
 PATHS = {"paths.output_dir", "paths.data_dir", "paths.cache_dir"}
 DEBUG = {"debug.traceback", "debug.limit_batches", "debug.detect_anomaly", "debug.profile"}
 
@@ -99,8 +98,7 @@ def test_keys_without_effect_on_the_result():
     without_effect = {"name", "tags", "resume", "like", "debug.traceback", "debug.profile", "data.storage"}
     without_effect |= {"data.workers", "trainer.log_every_n_steps", "trainer.max_time", *LOGGER, *PATHS}
     assert set(keys_where(TrainConfig, affects_result=False)) == without_effect
-    of_a_multirun = {key for key in keys(TrainCommand) if key.partition(".")[0] in ("sweep", "launcher", "rerun")}
-    assert set(keys_where(TrainCommand, affects_result=False)) == without_effect | of_a_multirun
+    assert set(keys_where(TrainCommand, affects_result=False)) == without_effect | OF_THE_COMMAND
     assert not facts_of("hydra/launcher").affects("digits")
     assert not facts_of("logger").affects("digits")
     assert facts_of("patch").affects("digits")
@@ -112,8 +110,7 @@ def test_the_folder_of_ones_own_pictures_affects_the_result_that_of_a_known_data
 
 
 def test_keys_that_trials_share():
-    of_a_multirun = {key for key in keys(TrainCommand) if key.partition(".")[0] in ("sweep", "launcher", "rerun")}
-    assert set(keys_where(TrainCommand, shared_by_trials=True)) == PATHS | {"resume"} | of_a_multirun
+    assert set(keys_where(TrainCommand, shared_by_trials=True)) == PATHS | {"resume"} | OF_THE_COMMAND
     for group in ("sweep", "sweep/optuna", "hydra/launcher", "hydra.run.dir", "launcher", "paths"):
         assert facts_of(group).shared_by_trials, group
     assert not facts_of("logger").shared_by_trials

@@ -1,10 +1,11 @@
-"""The configuration of an earlier run with something changed in it, as if the whole had been typed at once.
+"""The configuration of an earlier run, to start another run from (``like=RUN``) or to resume it (``resume=RUN``).
 
-A value of the run that follows from others where nothing is typed (``model.image_size: ${data.image_size}``) goes on
-following them: ``like=RUN data=cifar10`` fits the model to the new images. All else is as it was.
+A value that is computed from others in ``conf/`` (``model.image_size: ${data.image_size}``) is still computed:
+``like=RUN data=cifar10`` adapts the model to the new images. All other values are the run's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -16,44 +17,77 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.user_parts import for_hydra, without_replaced
+from vitrine.command.user_parts import without_replaced
+from vitrine.config.keys import facts, sections_where
+from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import facts_of
 from vitrine.errors import ConfigError, Fault
+from vitrine.runs.flatten import flatten
 
 
-def like(name: str, values: Mapping[str, Any], words: Sequence[str], loader: ConfigLoader) -> DictConfig:
-    """The run's configuration with ``words`` applied to it.
+def inherited_base(
+    name: str, values: Mapping[str, Any], choices: Sequence[str], parts: Sequence[str], loader: ConfigLoader
+) -> DictConfig:
+    """Return a run's configuration, changed by the files that ``choices`` name.
 
     Args:
-        name: of the configuration in conf/ that the run was made of.
-        values: the run's configuration, nested plain values.
-        words: overrides, groups among them.
+        name: the primary configuration in conf/.
+        values: the run's configuration as nested plain values.
+        choices: overrides that choose from groups.
+        parts: overrides that replace parts, by group or key.
         loader: Hydra's.
 
     Raises:
-        ConfigError: the run has a key or a value that this version has not.
+        ConfigError: the run has a key or a value that this version lacks.
     """
     assert isinstance(loader, ConfigLoaderImpl)
-    typed = for_hydra(word for word in words if not word.startswith("hydra"))
-    config = hydra.compose(name, [word for word in typed if word.startswith("~")])
-    values = without_replaced(values, words)
+    chosen = [choice for choice in choices if not choice.startswith("hydra")]
+    config = hydra.compose(name, [choice for choice in chosen if choice.startswith("~")])
+    values = without_replaced(values, parts)
     _restore(config, {key: value for key, value in values.items() if facts_of(key).describes_run})
-    before, after = (loader.compute_defaults_list(name, some, RunMode.RUN) for some in ([], typed))
+    before, after = (loader.compute_defaults_list(name, overrides, RunMode.RUN) for overrides in ([], chosen))
     repository = CachingConfigRepository(loader.repository)
-    # A file counts if its group was typed, or if the file of a typed one asks for it, as recipes do; not if it is there
-    # whenever nothing is typed.
+    # A file counts if its group was chosen, or if a chosen file asks for it, as recipes do; not if it is always there.
     primary = repository.load_config(name)
     assert primary is not None
-    standard = {f"{one.group}/{one.value}" for one in primary.defaults_list or () if isinstance(one, GroupDefault)}
-    chosen = {word.partition("=")[0] for word in typed}
+    always = [entry for entry in primary.defaults_list or () if isinstance(entry, GroupDefault)]
+    standard = {f"{entry.group}/{entry.value}" for entry in always}
+    groups = {choice.partition("=")[0] for choice in chosen}
     files = [
-        one
-        for one in after.defaults
-        if one.override_key in chosen or (one not in before.defaults and one.config_path not in standard)
+        entry
+        for entry in after.defaults
+        if entry.override_key in groups or (entry not in before.defaults and entry.config_path not in standard)
     ]
     config.merge_with(loader._compose_config_from_defaults_list(files, repository))
-    loader._apply_overrides_to_config(after.config_overrides, config)
     return config
+
+
+def resume_faults(values: Mapping[str, Any], composed: DictConfig) -> list[Fault]:
+    """Return what differs in ``composed`` from the run to be resumed, and may not.
+
+    Args:
+        values: the run's configuration as nested plain values.
+        composed: the configuration to resume it with.
+    """
+    changeable = ", ".join(sections_where(TrainConfig, may_change_on_resume=True))
+    found = []
+    for key, value in flatten(values).items():
+        known = facts(TrainConfig, key)
+        if known.may_change_on_resume or not known.describes_run:
+            continue
+        given = OmegaConf.select(composed, key)
+        if given != value and not (known.path and _is_same_path(given, value)):
+            problem = f"is {_as_typed(value)} in the run, and cannot change on resume; what can: {changeable}"
+            found.append(Fault(key, _as_typed(given), problem))
+    return found
+
+
+def _is_same_path(first: Any, second: Any) -> bool:
+    return None not in (first, second) and Path(first).absolute() == Path(second).absolute()
+
+
+def _as_typed(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
@@ -81,8 +115,8 @@ def _leaves(config: DictConfig, values: Mapping[str, Any], prefix: str) -> Itera
     """Every value with its dotted key and the section it belongs in; a section that is off as a whole is one value."""
     for name, value in values.items():
         inner = config._get_node(name, validate_access=False)
-        sections = isinstance(inner, DictConfig) and not inner._is_none() and not name.endswith("options")
-        if isinstance(value, Mapping) and isinstance(inner, DictConfig) and sections:
+        is_section = isinstance(inner, DictConfig) and not inner._is_none() and not name.endswith("options")
+        if isinstance(value, Mapping) and isinstance(inner, DictConfig) and is_section:
             yield from _leaves(inner, value, f"{prefix}{name}.")
         else:
             yield config, f"{prefix}{name}", value

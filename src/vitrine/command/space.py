@@ -1,88 +1,252 @@
-"""What is to vary in a multirun: from what is typed with several values, and what ``sweep.space`` adds to it."""
+"""The values that vary in a multirun: lists of values, and in a search also intervals.
 
-from collections.abc import Callable, Mapping
+In YAML, under the key ``sweep``::
+
+    space:
+      position: [learned, sincos2d, rope]
+      model.depth: {low: 2, high: 8, step: 2}
+      optimizer.lr: {low: 1e-4, high: 1e-2, log: true}
+
+On the command line: ``position=learned,sincos2d,rope`` and ``'optimizer.lr=tag(log,interval(1e-4,1e-2))'``.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from vitrine.command.overrides import check_overrides, quote
+from vitrine.config.fields import faults
 from vitrine.config.keys import kind
-from vitrine.config.space import Interval, Space, Values, read_space, search_faults
-from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
+from vitrine.config.sweep import OBJECTIVES, SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
+from vitrine.text import listed, nearest
 
-Check = Callable[[Mapping[str, str]], Any]
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from ``low`` to ``high``, both included.
+
+    Attributes:
+        low, high: the ends.
+        log: whether numbers are drawn uniformly in their logarithm.
+        step: distance between neighbours, counted from ``low``; ``None`` is 1 for integers, and any for others.
+        whole: whether the numbers are integers.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    whole: bool = False
+
+    def text(self, value: float) -> str:
+        """Return a number of the interval as it is typed, rounded to six digits."""
+        return str(round(value)) if self.whole else f"{min(max(float(f'{value:.6g}'), self.low), self.high)!r}"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The interval as written in YAML."""
+        log, step = {"log": True} if self.log else {}, {"step": self.step} if self.step else {}
+        return {"low": self.low, "high": self.high} | log | step
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Both ends as they are typed."""
+        return tuple(dict.fromkeys((self.text(self.low), self.text(self.high))))
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All numbers of the interval; empty if it is continuous."""
+        step = self.step or (1 if self.whole else None)
+        if step is None:
+            return ()
+        count = math.floor((self.high - self.low) / step + 1e-9) + 1
+        return tuple(round(self.low + step * number, 12) for number in range(count))
+
+
+Values = tuple[str, ...] | Interval
+Space = Mapping[str, Values]
 
 
 def space_of(
-    sweep: SweepConfig, overrides: list[Override], loader: ConfigLoader
+    sweep: SweepConfig, overrides: Sequence[Override], loader: ConfigLoader
 ) -> tuple[dict[str, Values], list[Fault]]:
-    """All that is to vary, and what is wrong with it by itself. What is typed comes before what is written."""
-    typed = {one.key_or_group for one in overrides}
+    """Return everything that varies, and the faults in it. Overrides replace entries of ``sweep.space``."""
+    typed = {override.key_or_group for override in overrides}
     written = {str(key): values for key, values in sweep.space.items() if str(key) not in typed}
     space, found = read_space(written, _kind)
     if sweep.sampler is None:
-        endless = [key for key, values in space.items() if isinstance(values, Interval)]
-        problem = "is an interval, which a search takes (sweep.sampler=tpe); all combinations need a list of values"
-        found += [Fault(f"sweep.space.{key}", "", problem) for key in endless]
-    shared = [key for key in space if facts_of(key).shared_by_trials]
-    found += [Fault(f"sweep.space.{key}", "", "is the same for all trials; it takes one value") for key in shared]
-    words = [f"{key}=" + ",".join(_some(values)) for key, values in space.items()]
-    found += check_overrides(quote(words, loader), TrainCommand, loader)[1]
-    for one in overrides:
-        value = one.value()
+        problem = "is an interval, which needs a search (sweep.sampler=tpe); otherwise give a list of values"
+        found += [Fault(f"sweep.space.{key}", "", problem) for key in space if isinstance(space[key], Interval)]
+    problem = "is shared by all trials: give one value"
+    found += [Fault(f"sweep.space.{key}", "", problem) for key in space if facts_of(key).shared_by_trials]
+    found += check_overrides(quote(as_overrides(space, ()), loader), TrainCommand, loader)[1]
+    for override in overrides:
+        value = override.value()
         if isinstance(value, IntervalSweep):
-            read, faulty = read_space({one.key_or_group: _interval(value)}, _kind)
+            interval = {"low": value.start, "high": value.end, "log": "log" in value.tags}
+            read, faulty = read_space({override.key_or_group: interval}, _kind)
             space |= read
             found += faulty
-        elif one.is_discrete_sweep():
-            space[one.key_or_group] = tuple(value.strip("'") for value in one.sweep_string_iterator())
+        elif override.is_discrete_sweep():
+            space[override.key_or_group] = tuple(text.strip("'") for text in override.sweep_string_iterator())
     return space, found or search_faults(sweep, space)
 
 
-def with_commas(space: Space, overrides: list[Override]) -> list[str]:
-    """What is not typed of a space of lists, as it would be."""
-    typed = {one.key_or_group for one in overrides}
-    return [f"{key}=" + ",".join(_some(values)) for key, values in space.items() if key not in typed]
+def as_overrides(space: Space, typed: Sequence[Override]) -> list[str]:
+    """Return the entries of ``space`` that are not typed, as overrides with several values."""
+    known = {override.key_or_group for override in typed}
+    return [f"{key}=" + ",".join(_examples(values)) for key, values in space.items() if key not in known]
 
 
-def first_that_works(space: Space, checked: Check, out_of_limits: Callable[[Mapping[str, str], Fault], bool]) -> Any:
-    """The configuration of a point of the space: of its first values, or else of these with another one of them.
+def feasible_start(
+    space: Space,
+    checked: Callable[[Mapping[str, str]], Any],
+    is_never_allowed: Callable[[Mapping[str, str], Fault], bool],
+) -> Any:
+    """Return the configuration of a point of the space where training can start.
+
+    The point has the first value of each key; where that is refused, another value of one key is tried.
 
     Args:
         space: lists and intervals.
-        checked: gives the configuration for values of all keys, or a ConfigError.
-        out_of_limits: whether a fault of such values says that one is never right, whatever the others are.
+        checked: returns the configuration for a value of each key, or a ConfigError.
+        is_never_allowed: whether a fault of these values does not depend on the values of other keys.
 
     Raises:
-        ConfigError: there is none; or a value, or an end of an interval, is never right.
+        ConfigError: there is no such point; or a value, or an end of an interval, is never allowed.
     """
-    first = {key: _some(values)[0] for key, values in space.items()}
-    others = [{**first, key: value} for key, values in space.items() for value in _some(values)[1:]]
-    sound, refused, never = [], [], []
+    first = {key: _examples(values)[0] for key, values in space.items()}
+    others = [{**first, key: value} for key, values in space.items() for value in _examples(values)[1:]]
+    allowed, refused, never = [], [], []
     for chosen in [first, *others]:
         config = checked(chosen)
         if isinstance(config, ConfigError):
             refused.append(config)
-            never += [one for one in config.faults if one.key in chosen and out_of_limits(chosen, one)]
+            never += [fault for fault in config.faults if fault.key in chosen and is_never_allowed(chosen, fault)]
         else:
-            sound.append(config)
+            allowed.append(config)
     if never:
         raise ConfigError(never)
-    if not sound:
+    if not allowed:
         raise refused[0]
-    return sound[0]
+    return allowed[0]
 
 
-def _some(values: Values) -> tuple[str, ...]:
-    """Choices, or the ends of an interval: if these can be typed, all between them can."""
+def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict[str, Values], list[Fault]]:
+    """Return the space written in YAML, and the faults of entries that cannot be read.
+
+    Args:
+        raw: keys or groups, each with a list of values or the parts of an interval.
+        kind: returns the type of a key's value; ``None`` for a group.
+    """
+    space: dict[str, Values] = {}
+    found: list[Fault] = []
+    for key, values in raw.items():
+        name = f"sweep.space.{key}"
+        if isinstance(values, list) and values:
+            space[key] = tuple(dict.fromkeys("null" if value is None else str(value) for value in values))
+        elif isinstance(values, dict):
+            problems = _interval_faults(name, values, kind(key))
+            found += problems
+            if not problems:
+                space[key] = Interval(**values, whole=kind(key) is int)
+        else:
+            problem = "needs a list of values, [1, 2, 3], or an interval, {low: 1, high: 9}"
+            found.append(Fault(name, str(values), problem))
+    return space, found
+
+
+def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
+    """Return the faults in the settings of a search, whatever its values are."""
+    found = faults(sweep, "sweep.")
+    if sweep.sampler is None:
+        return found + list(_search_only_faults(sweep))
+    found += _metric_faults(sweep)
+    intervals = {key: values for key, values in space.items() if isinstance(values, Interval)}
+    if not space:
+        found.append(Fault("sweep.space", "", "is empty: name what to search, such as optimizer.lr=1e-4,1e-3"))
+    if "seed" in space:
+        problem = "cannot be searched; sweep.repeats=3 ranks each trial by the mean over three seeds"
+        found.append(Fault("seed", "", problem))
+    if sweep.sampler == "grid":
+        continuous = [key for key, values in intervals.items() if not values.numbers]
+        problem = "needs a step, or a list of values, for sweep.sampler=grid"
+        found += [Fault(f"sweep.space.{key}", "", problem) for key in continuous]
+    elif sweep.n_trials is None:
+        found.append(Fault("sweep.n_trials", "", "is required for a search: sweep.n_trials=50"))
+    if sweep.sampler == "cmaes" and len(intervals) < 2:
+        problem = f"needs at least two intervals, the space has {len(intervals)}; tpe takes any space"
+        found.append(Fault("sweep.sampler", "cmaes", problem))
+    if sweep.sampler == "cmaes" and len(sweep.metrics) > 1:
+        problem = "takes a single metric; tpe, nsga2, random and grid take several"
+        found.append(Fault("sweep.sampler", "cmaes", problem))
+    return found
+
+
+def _search_only_faults(sweep: SweepConfig) -> Iterator[Fault]:
+    for field in fields(SweepConfig):
+        value, default = getattr(sweep, field.name), getattr(SweepConfig(), field.name)
+        if field.name not in ("name", "space", "sampler") and value != default:
+            problem = "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
+            yield Fault(f"sweep.{field.name}", str(value).replace("'", ""), problem)
+
+
+def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:
+    for metric in sweep.metrics:
+        if metric.startswith("test/"):
+            problem = "cannot be searched by: models are selected on the validation split"
+            yield Fault("sweep.metrics", metric, problem, metric.replace("test/", "val/"))
+        elif metric not in OBJECTIVES:
+            problem = f"is not an objective of searches, which are {listed(list(OBJECTIVES))}"
+            yield Fault("sweep.metrics", metric, problem, nearest(metric, OBJECTIVES))
+    if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
+        given = "[" + ",".join(sweep.metrics) + "]"
+        yield Fault("sweep.metrics", given, "must be one or more different metrics")
+    if sweep.pruner != "none" and (len(sweep.metrics) > 1 or not sweep.metrics[0].startswith("val/")):
+        problem = "needs a single metric that is measured after each epoch: val/acc or val/loss"
+        yield Fault("sweep.pruner", sweep.pruner, problem)
+
+
+def _interval_faults(name: str, values: Mapping[str, Any], kind: Any) -> list[Fault]:
+    parts = [field.name for field in fields(Interval) if field.name != "whole"]
+    given = "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
+    problem = f"is not part of an interval, which has {listed(parts)}"
+    found = [Fault(f"{name}.{key}", "", problem, nearest(str(key), parts)) for key in values if key not in parts]
+    found += [Fault(name, given, f"needs {key}") for key in ("low", "high") if key not in values]
+    if kind not in (int, float):
+        found.append(Fault(name, given, "cannot be an interval, since the key's value is not a number; list values"))
+    if found:
+        return found
+    low, high, step, log = values["low"], values["high"], values.get("step"), values.get("log", False)
+    numbers = {"low": low, "high": high} | ({} if step is None else {"step": step})
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            found.append(Fault(f"{name}.{key}", str(value), "must be a number"))
+        elif kind is int and value != int(value):
+            found.append(Fault(f"{name}.{key}", str(value), "must be an integer, as the key's values are"))
+    if not isinstance(log, bool):
+        found.append(Fault(f"{name}.log", str(log), "must be true or false"))
+    if found:
+        return found
+    if low > high:
+        found.append(Fault(name, given, "low must be <= high"))
+    if log and low <= 0:
+        found.append(Fault(name, given, "low must be > 0 where log is true"))
+    if log and step is not None:
+        found.append(Fault(name, given, "takes log or step, not both"))
+    if step is not None and not 0 < step <= max(high - low, 1e-12):
+        found.append(Fault(name, given, "step must be > 0 and at most high - low"))
+    return found
+
+
+def _examples(values: Values) -> tuple[str, ...]:
+    """All values of a list, or the ends of an interval: if both are allowed, so are all numbers between them."""
     return values.ends if isinstance(values, Interval) else values
-
-
-def _interval(typed: IntervalSweep) -> dict[str, Any]:
-    """``interval(1,9)`` or ``tag(log,interval(1,9))`` as it would stand in YAML."""
-    return {"low": typed.start, "high": typed.end, "log": "log" in typed.tags}
 
 
 def _kind(key: str) -> Any:

@@ -44,6 +44,12 @@ def is_part(group: str, value: object) -> bool:
     return group in part_keys() and is_dotted(value)
 
 
+def names_part(override: str) -> bool:
+    """Whether an override chooses a part, built-in or the user's, by its group or its key."""
+    name = override.lstrip("+").partition("=")[0]
+    return name in part_keys() or name in part_keys().values()
+
+
 def is_option(key: str) -> bool:
     """Whether ``key`` is an option of a part: ``model.position_options.bands``."""
     return any(key.startswith(f"{options}.") for options in _options_keys())

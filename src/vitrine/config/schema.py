@@ -3,17 +3,14 @@
 A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import MISSING
 
-from vitrine.config.fields import choice, faults, number, part, part_list, part_options, setting
-from vitrine.config.model import ViTConfig, vit_faults
-from vitrine.config.parts import Interface, is_dotted, part_faults
-from vitrine.durations import duration_seconds
-from vitrine.errors import Fault
-from vitrine.redact import SECRET_PROBLEM, secret_keys
+from vitrine.config.fields import choice, number, part, part_list, part_options, setting
+from vitrine.config.model import ViTConfig
+from vitrine.config.parts import Interface
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -341,85 +338,3 @@ class EvalConfig:
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
     trust: list[str] = setting([])
-
-
-def train_faults(config: TrainConfig) -> list[Fault]:
-    """Everything in ``config`` that keeps it from being trained, found without touching torch or the data."""
-    found = vit_faults(config.model, "model.")
-    found += [fault for fault in (*faults(config), *part_faults(config)) if not fault.key.startswith("model.")]
-    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(asdict(config))]
-    broken = {fault.key for fault in found}
-    data, augment, optimizer, model = config.data, config.augment, config.optimizer, config.model
-
-    for key, values in (("data.mean", data.mean), ("data.std", data.std)):
-        if len(values) not in (1, data.in_channels):
-            several = f" or {data.in_channels}, one per channel" if data.in_channels > 1 else ""
-            found.append(Fault(key, str(values), f"needs 1 value{several}"))
-    if data.storage == "disk" and data.name != "imagefolder":
-        problem = f"streams pictures: data=imagefolder; data={data.name} is read into memory as a whole"
-        found.append(Fault("data.storage", "disk", problem))
-    if config.trainer.max_time is not None:
-        try:
-            duration_seconds(config.trainer.max_time)
-        except ValueError as error:
-            given = config.trainer.max_time
-            near = f"trainer.max_time={given}s, or trainer.max_time={given}m" if given.isdigit() else ""
-            found.append(Fault("trainer.max_time", given, str(error), near))
-    for key, used, by in (
-        ("betas", ("adamw", "adam", "muon"), "adamw, adam and muon"),
-        ("momentum", ("sgd", "muon"), "sgd and muon"),
-        ("adamw_lr", ("muon",), "muon"),
-    ):
-        value = getattr(optimizer, key)
-        if optimizer.name in used and value is None:
-            found.append(Fault(f"optimizer.{key}", "null", f"is needed by optimizer={optimizer.name}"))
-        if optimizer.name not in used and value is not None:
-            found.append(Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}"))
-    if optimizer.betas is not None and len(optimizer.betas) != 2:
-        found.append(Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]"))
-    for key, default in (("loss.label_smoothing", 0.0), ("schedule.warmup", 0.0)):
-        section, _, name = key.partition(".")
-        if is_dotted(own := getattr(config, section).name) and getattr(getattr(config, section), name) != default:
-            problem = f"is not passed to {section}={own}; make it an option of that part"
-            found.append(Fault(key, str(getattr(getattr(config, section), name)), problem, f"{key}={default}"))
-    devices, parts = config.trainer.devices or 1, config.trainer.accumulate_grad_batches
-    if not {"data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"} & broken:
-        if problem := unequal_shares(config, devices):
-            found.append(Fault("data.batch_size", str(data.batch_size), problem))
-        elif problem := unequal_parts(config, devices):
-            found.append(Fault("trainer.accumulate_grad_batches", str(parts), problem))
-    if "data.image_size" not in broken and augment.crop >= data.image_size:
-        problem = f"must be smaller than the image, data.image_size={data.image_size}"
-        found.append(Fault("augment.crop", str(augment.crop), problem))
-    if not {"data.image_size", "augment.cutout"} & broken and augment.cutout > data.image_size:
-        problem = f"must be at most the image, data.image_size={data.image_size}"
-        found.append(Fault("augment.cutout", str(augment.cutout), problem))
-    if augment.trivial and data.in_channels not in (1, 3):
-        problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
-        found.append(Fault("augment.trivial", "true", problem))
-    if model.num_classes < data.num_classes:
-        problem = f"must be >= {data.num_classes}, the number of classes of data={data.name}"
-        found.append(Fault("model.num_classes", str(model.num_classes), problem))
-    for key in ("image_size", "in_channels"):
-        if (value := getattr(model, key)) != getattr(data, key):
-            problem = f"is not what the images have; set data.{key}={value} and leave model.{key} to follow"
-            found.append(Fault(f"model.{key}", str(value), problem))
-    return found
-
-
-def unequal_shares(config: TrainConfig, devices: int, told: str = "trainer.devices={}") -> str:
-    """What keeps ``devices`` processes from having equal shares of a batch, images that are mixed together."""
-    told = told.format(devices)
-    if config.data.batch_size % devices:
-        return f"must be divisible by {told}"
-    if config.augment.mixes and devices > 1 and config.data.batch_size % (2 * devices):
-        return f"must be divisible by twice {told}: augment.mixup and augment.cutmix take pairs"
-    return ""
-
-
-def unequal_parts(config: TrainConfig, devices: int) -> str:
-    """What keeps each of ``devices`` processes from taking its share of a batch in equal parts."""
-    each = config.data.batch_size // devices
-    if each % config.trainer.accumulate_grad_batches == 0:
-        return ""
-    return f"must divide the {each} images of each process" if devices > 1 else f"must divide data.batch_size={each}"

@@ -33,7 +33,7 @@ class SweepConfig:
     Attributes:
         name: folder under ``sweeps/``; null makes one from what is asked for.
         space: keys or groups with their values, as if typed with commas; what is typed comes before it. In a search
-            also an interval, ``{low: 1e-4, high: 1e-2, log: true}`` (config/space.py).
+            also an interval, ``{low: 1e-4, high: 1e-2, log: true}`` (command/space.py).
         sampler: who chooses the next trial of a search; null is no search, but every combination.
         n_trials: of a search, in all; null, with the grid sampler, is every combination.
         repeats: runs of each trial of a search, with successive seeds; it is judged by their mean.

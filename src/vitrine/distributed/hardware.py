@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from vitrine.config.schema import TrainConfig, unequal_parts, unequal_shares
+from vitrine.config.schema import TrainConfig
+from vitrine.config.validate import unequal_parts, unequal_shares
 from vitrine.distributed.launch import launched
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel

@@ -22,7 +22,7 @@ from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from vitrine.command.compose import Point, Variants
-from vitrine.config.space import Interval, Space
+from vitrine.command.space import Interval, Space
 from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs import RunRecord
@@ -214,7 +214,7 @@ class Search(TrialQueue):
     def _configure(self, number: int, params: Mapping[str, Any]) -> None:
         """Compose the runs of a new trial, or mark it as infeasible."""
         varies = {
-            key: values.word(params[key]) if isinstance(values, Interval) else params[key]
+            key: values.text(params[key]) if isinstance(values, Interval) else params[key]
             for key, values in self.space.items()
         }
         configs, folders = [], []

@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Direction
 from optuna.trial import Trial
 
-from vitrine.config.space import Interval, Values
+from vitrine.command.space import Interval, Values
 from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError, first_line
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 import vitrine
-from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig, train_faults
+from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig
 from vitrine.config.serialize import from_plain, to_plain
+from vitrine.config.validate import train_faults
 from vitrine.errors import Fault
 
 
@@ -40,9 +41,7 @@ def change(default):
         ({"data__mean": [0.1, 0.2]}, Fault("data.mean", "[0.1, 0.2]", "needs 1 value")),
         (
             {"data__storage": "disk"},
-            Fault(
-                "data.storage", "disk", "streams pictures: data=imagefolder; data=digits is read into memory as a whole"
-            ),
+            Fault("data.storage", "disk", "is for data=imagefolder: data=digits is always read into memory"),
         ),
         ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),
         ({"data__std": []}, Fault("data.std", "[]", "needs 1 value")),
@@ -61,7 +60,7 @@ def change(default):
             {"optimizer__momentum": 0.9},
             Fault("optimizer.momentum", "0.9", "belongs to sgd and muon, not to optimizer=adamw"),
         ),
-        ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is needed by optimizer=adamw")),
+        ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is required by optimizer=adamw")),
         (
             {"optimizer__betas": [0.9]},
             Fault("optimizer.betas", "[0.9]", "must be two numbers, such as [0.9,0.999]"),
@@ -69,7 +68,7 @@ def change(default):
         ({"optimizer__betas": [0.9, 1.0]}, Fault("optimizer.betas", "[0.9, 1.0]", "must be >= 0 and < 1")),
         (
             {"optimizer__name": "sgd", "optimizer__betas": None},
-            Fault("optimizer.momentum", "null", "is needed by optimizer=sgd"),
+            Fault("optimizer.momentum", "null", "is required by optimizer=sgd"),
         ),
         (
             {"optimizer__name": "sgd", "optimizer__momentum": 0.9},
@@ -77,7 +76,7 @@ def change(default):
         ),
         (
             {"optimizer__name": "adam", "optimizer__betas": None},
-            Fault("optimizer.betas", "null", "is needed by optimizer=adam"),
+            Fault("optimizer.betas", "null", "is required by optimizer=adam"),
         ),
         ({"trainer__devices": 3}, Fault("data.batch_size", "64", "must be divisible by trainer.devices=3")),
         (
@@ -86,7 +85,7 @@ def change(default):
         ),
         (
             {"trainer__devices": 4, "trainer__accumulate_grad_batches": 32},
-            Fault("trainer.accumulate_grad_batches", "32", "must divide the 16 images of each process"),
+            Fault("trainer.accumulate_grad_batches", "32", "must divide the 16 images of each rank"),
         ),
         (
             {"trainer__compile": "block"},
@@ -103,7 +102,8 @@ def change(default):
             Fault(
                 "model.image_size",
                 "16",
-                "is not what the images have; set data.image_size=16 and leave model.image_size to follow",
+                "differs from the images, data.image_size=8; set data.image_size only",
+                "data.image_size=16",
             ),
         ),
         (
@@ -111,7 +111,8 @@ def change(default):
             Fault(
                 "model.in_channels",
                 "3",
-                "is not what the images have; set data.in_channels=3 and leave model.in_channels to follow",
+                "differs from the images, data.in_channels=1; set data.in_channels only",
+                "data.in_channels=3",
             ),
         ),
         (

@@ -1,0 +1,267 @@
+"""Composition of one configuration from overrides, and the checks that need more than the overrides themselves."""
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitrine.command.inherit import inherited_base, resume_faults
+from vitrine.command.overrides import quote
+from vitrine.command.resolvers import SCHEMAS
+from vitrine.command.sources import composing, primary_config, sources
+from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, names_part, untrusted
+from vitrine.config import TrainConfig
+from vitrine.config.fields import fault_of, faults
+from vitrine.config.keys import optional_section
+from vitrine.config.model import missing_weights
+from vitrine.config.parts import is_dotted, is_trusted, refusal
+from vitrine.config.sweep import TrainCommand
+from vitrine.config.validate import train_faults
+from vitrine.data.image_folder import ImageFolder
+from vitrine.errors import ConfigError, DataError, Fault, RunError
+from vitrine.runs.provenance import program
+from vitrine.runs.record import RunRecord, check_writable
+
+
+class Composer:
+    """Composes configurations of one command that share most of their overrides.
+
+    Hydra spends its time on parsing overrides and on choosing files. So each override is parsed once, each choice of
+    files is composed once, and other values are set in copies. Configurations that differ in their seed alone are
+    composed and checked once.
+
+    Args:
+        command: a key of ``SCHEMAS``.
+        loader: Hydra's.
+    """
+
+    def __init__(self, command: str, loader: ConfigLoader) -> None:
+        self.command = command
+        self.schema = SCHEMAS[command]
+        self.loader = loader
+        self._bases: dict[tuple[str, ...], DictConfig] = {}
+        self._records: dict[str, RunRecord] = {}
+        self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
+        self._checked: dict[tuple[str, ...], Any] = {}  # by the overrides without seed
+        self._count = cache(lambda root: len(ImageFolder.scan(root).classes))  # once for all trials of a multirun
+        self._check_writable = cache(lambda folder: check_writable(Path(folder)))
+
+    def composed(self, overrides: Sequence[str]) -> tuple[DictConfig, list[Fault]]:
+        """Return what would be run with ``overrides``, its limits not checked, and the faults of composition.
+
+        With ``like=RUN`` or ``resume=RUN``, it is that run's configuration with the overrides applied.
+
+        Raises:
+            ConfigError: it cannot be composed.
+        """
+        parsed = [self._parse(override) for override in for_hydra(overrides)]
+        choices = tuple(override.input_line or "" for override, chooses_file in parsed if chooses_file)
+        values = [override for override, chooses_file in parsed if not chooses_file]
+        try:
+            config, found = self._with_values(self._base(choices), values)
+            if self.command == "train":
+                if (origin := self._origin(config)) is not None:
+                    parts = tuple(filter(names_part, overrides))
+                    config, found = self._with_values(self._inherited_base(origin, choices, parts), values)
+                _check_trust(config, overrides)
+                if config.resume is None:
+                    found += self._count_classes(config.data)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError([composition_fault(error)]) from None
+        return config, found
+
+    def checked(self, overrides: Sequence[str]) -> Any:
+        """Return the checked configuration as the command's dataclass, or a ConfigError with all of its faults."""
+        seedless = tuple(override for override in overrides if not re.fullmatch(r"seed=\d+", override))
+        if len(seedless) == len(overrides):
+            return self._check(overrides)
+        if seedless not in self._checked:
+            config = self._check(overrides)
+            if self._refer_to_seed(seedless):
+                return config
+            self._checked[seedless] = config
+        *_, seed = (int(override.partition("=")[2]) for override in overrides if override not in seedless)
+        if found := fault_of(TrainConfig, "seed", seed):
+            return ConfigError(found)
+        config = self._checked[seedless]
+        return config if isinstance(config, ConfigError) else replace(config, seed=seed)
+
+    def section(self, override: str) -> str:
+        """Return the section that ``override`` sets a value in and that can be off; "" if there is none."""
+        return optional_section(self.schema, override.partition("=")[0])
+
+    def _refer_to_seed(self, overrides: Sequence[str]) -> bool:
+        """Return whether another value is computed from the seed, as one in a user's file may be."""
+        try:
+            text = OmegaConf.to_yaml(self.composed(overrides)[0])
+        except ConfigError:
+            return False  # it cannot be composed with any seed
+        return any("seed}" in part for part in (*overrides, text))
+
+    def _check(self, overrides: Sequence[str]) -> Any:
+        try:
+            composed, found = self.composed(overrides)
+            if self.command == "eval":
+                if OmegaConf.is_missing(composed, "run"):
+                    raise ConfigError([Fault("run", "", f"needs a run folder: {program('eval')} run=outputs/runs/RUN")])
+            elif composed.resume is not None:
+                found += resume_faults(self._record("resume", composed.resume).config, composed)
+            else:
+                found += self._surroundings_faults(composed)
+                if is_dotted(composed.model.name):
+                    found += keys_of_vits(composed.model.name, overrides)
+            config = OmegaConf.to_object(composed)
+        except ConfigError as error:
+            return error
+        except (HydraException, OmegaConfBaseException) as error:
+            return ConfigError([composition_fault(error)])
+        found += train_faults(config) if isinstance(config, TrainConfig) else faults(config)
+        return ConfigError(found) if found else config
+
+    def _with_values(self, base: DictConfig, values: Sequence[Override]) -> tuple[DictConfig, list[Fault]]:
+        """Set values in a copy of ``base``; those inside sections that are off are returned as faults."""
+        config, found = deepcopy(base), []
+        sections = [self.section(override.input_line or "") for override in values]
+        outside = [override for override, section in zip(values, sections, strict=True) if not section]
+        self.loader._apply_overrides_to_config(outside, config)  # type: ignore[attr-defined]
+        for override, section in zip(values, sections, strict=True):
+            if section and OmegaConf.select(config, section) is None:
+                found.append(_section_is_off(override.input_line or "", section))
+            elif section:
+                self.loader._apply_overrides_to_config([override], config)  # type: ignore[attr-defined]
+        return config, found
+
+    def _base(self, choices: tuple[str, ...]) -> DictConfig:
+        """Return the configuration of these choices from groups."""
+        if choices not in self._bases:
+            self._bases[choices] = hydra.compose(primary_config(self.command), list(choices))
+        return self._bases[choices]
+
+    def _inherited_base(self, origin: str, choices: tuple[str, ...], parts: tuple[str, ...]) -> DictConfig:
+        """Return the configuration of the run ``origin``, changed by these choices from groups and of parts."""
+        key = (origin, *choices, *parts)
+        if key not in self._bases:
+            values, name = self._records[origin].config, primary_config(self.command)
+            self._bases[key] = inherited_base(name, values, choices, parts, self.loader)
+        return self._bases[key]
+
+    def _origin(self, config: DictConfig) -> str | None:
+        """Return the run folder that the configuration starts from, if any."""
+        if config.like is not None and config.resume is not None:
+            problem = "starts a new run, but resume continues an old one; give one of them"
+            raise ConfigError([Fault("like", config.like, problem)])
+        for key in ("like", "resume"):
+            if (folder := config[key]) is not None:
+                self._record(key, folder)
+                return str(folder)
+        return None
+
+    def _record(self, key: str, folder: str) -> RunRecord:
+        if folder not in self._records:
+            try:
+                record = RunRecord.open(folder)
+                _ = record.config  # raises where it cannot be read
+            except RunError as error:
+                raise ConfigError([Fault(key, folder, str(error))]) from None
+            self._records[folder] = record
+        return self._records[folder]
+
+    def _parse(self, text: str) -> tuple[Override, bool]:
+        if text not in self._parsed:
+            override = OverridesParser.create(config_loader=self.loader).parse_override(text)
+            name, repository = override.key_or_group, self.loader.repository  # type: ignore[attr-defined]
+            is_group = not isinstance(override.value(), dict) and repository.group_exists(name)
+            self._parsed[text] = override, name.startswith("hydra") or is_group
+        return self._parsed[text]
+
+    def _count_classes(self, data: DictConfig) -> list[Fault]:
+        """Fill in the number of classes of a folder of images; return why it can't be counted."""
+        if is_dotted(data.name):
+            return complete_data(data)
+        if data.name != "imagefolder":
+            return []
+        found = []
+        classes = 2  # stands in where they can't be counted, so that the rest is checked all the same
+        if not data.root:
+            problem = "data=imagefolder needs the folder of your images, with train/<class>/* in it"
+            found.append(Fault("data.root", "", problem))
+        else:
+            try:
+                classes = self._count(data.root)
+            except DataError as error:
+                found.append(Fault("data.root", data.root, str(error)))
+        if OmegaConf.is_missing(data, "num_classes"):
+            data.num_classes = classes
+        return found
+
+    def _surroundings_faults(self, composed: DictConfig) -> list[Fault]:
+        """Return why the initial weights can't be read, or the output folder can't be written."""
+        found = []
+        if (source := composed.model.pretrained) is not None and (problem := missing_weights(source)):
+            found.append(Fault("model.pretrained", source, problem))
+        try:
+            self._check_writable(composed.paths.output_dir)
+        except RunError as error:
+            found.append(Fault("paths.output_dir", composed.paths.output_dir, str(error)))
+        return found
+
+
+class Variants:
+    """Configurations of ``train`` that share most overrides, composed one at a time.
+
+    Args:
+        fixed: the overrides that they share.
+    """
+
+    def __init__(self, fixed: Sequence[str]) -> None:
+        self.fixed = list(fixed)
+        with composing() as loader:
+            self._composer = Composer("train", loader)
+
+    def config(self, values: Mapping[str, str]) -> TrainCommand | ConfigError:
+        """Return the checked configuration with these values of keys or groups, or a ConfigError."""
+        with composing():
+            overrides = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
+            checked: TrainCommand | ConfigError = self._composer.checked(quote(overrides, self._composer.loader))
+            return checked
+
+
+def _check_trust(composed: DictConfig, overrides: Sequence[str]) -> None:
+    """Raise ConfigError where ``composed`` has dotted names that the user neither typed nor allowed."""
+
+    def allowed(name: str) -> bool:
+        return is_trusted(name, composed.trust) or sources().vouch_for(name)
+
+    if refused := untrusted(composed, overrides, allowed):
+        origins = [f"{key}={composed[key]}" for key in ("like", "resume") if composed[key] is not None]
+        source = origins[0] if origins else str(sources().folder)
+        key, name = next(iter(refused.items()))
+        raise ConfigError([Fault(key, name, f"{source} {refusal(refused)}")])
+
+
+def composition_fault(error: Exception) -> Fault:
+    """Return an error that Hydra or OmegaConf raised for a configuration file as a fault."""
+    causes = [str(cause) for cause in (error, error.__cause__) if cause is not None]
+    lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
+    key = getattr(error.__cause__, "full_key", None) or "configuration"
+    shown = (line for line in lines if not line.startswith(("object_type", "reference_type")))
+    return Fault(str(key), "", "; ".join(shown))
+
+
+def _section_is_off(override: str, section: str) -> Fault:
+    """An override inside a section that is off, such as logger.wandb.mode without logger=wandb."""
+    key, _, value = override.partition("=")
+    group, _, option = section.partition(".")
+    choice = f"[default,{option}]" if group == "callbacks" else option
+    return Fault(key, value, f"{section} is off; turn it on with {group}={choice}")

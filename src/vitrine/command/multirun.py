@@ -1,0 +1,174 @@
+"""Which configurations a command line asks for: a single run, every combination of values, or the start of a search."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitrine.command.composer import Composer, composition_fault
+from vitrine.command.overrides import quote
+from vitrine.command.space import Space, as_overrides, feasible_start, space_of
+from vitrine.config.fields import faults
+from vitrine.config.sweep import SweepConfig, facts_of
+from vitrine.errors import ConfigError, Fault
+from vitrine.runs.provenance import program
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run that a command line asks for.
+
+    Attributes:
+        config: its checked configuration.
+        words: all overrides that it is composed from.
+        varies: the overrides in which it differs from the other runs of a multirun: key or group, and value as typed.
+        space: what a search varies. The point then stands for the whole search and is a feasible start. Else empty.
+        folder: folder that ``hydra.run.dir`` or ``hydra.sweep.dir`` gives the run or the sweep; ``None`` if not given.
+        subfolder: name that ``hydra.sweep.subdir`` gives the run's folder in the sweep; ``None`` if not given.
+    """
+
+    config: Any
+    words: list[str]
+    varies: dict[str, str] = field(default_factory=dict)
+    space: Space = field(default_factory=dict)
+    folder: Path | None = None
+    subfolder: str | None = None
+
+
+def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
+    """Return the run, as a list of at most one; its faults are added to ``found``."""
+    swept = [override for override in overrides if override.is_sweep_override()]
+    problem = f"has several values; {program(composer.command)} -m ... runs them sequentially"
+    found += [Fault(override.key_or_group, value_text(override), problem) for override in swept]
+    problem = f"belongs to a multirun: {program(composer.command)} -m ..."
+    found += [
+        Fault(override.key_or_group, value_text(override), problem)
+        for override in overrides
+        if _is_of_multirun(override.key_or_group)
+    ]
+    return _grid(composer, [override for override in overrides if override not in swept], found)
+
+
+def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
+    """Return the runs of ``-m``, or the point at which its search starts; their faults are added to ``found``."""
+    loader = composer.loader
+    sweep = _sweep_of(composer, overrides, found) if composer.command == "train" else SweepConfig()
+    found += _unsweepable(overrides, search=sweep.sampler is not None)
+    if sweep.name is not None and not re.fullmatch(r"\w[\w.,=-]{0,99}", sweep.name):
+        problem = "must be a folder name of at most 100 letters, digits and - _ . , ="
+        found.append(Fault("sweep.name", sweep.name, problem))
+    space, faulty = space_of(sweep, overrides, loader)
+    found += faulty
+    if sweep.sampler is not None:
+        return [_start_of_search(composer, overrides, space, found)]
+    listed = [override for override in overrides if override.is_discrete_sweep() or not override.is_sweep_override()]
+    if not found:
+        written = quote(as_overrides(space, overrides), loader)
+        listed += OverridesParser.create(config_loader=loader).parse_overrides(written)
+    return _grid(composer, listed, found)
+
+
+def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
+    """Return the overrides with a single value."""
+    return [override.input_line or "" for override in overrides if not override.is_sweep_override()]
+
+
+def value_text(override: Override) -> str:
+    """Return the value of an override as it was typed."""
+    return (override.input_line or "").partition("=")[2].replace("'", "")
+
+
+def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
+    """Return the runs of all combinations of values; their faults are added to ``found``."""
+    points = []
+    for chosen, varies in _combinations(overrides):
+        quoted = quote(chosen, composer.loader)
+        config = composer.checked(quoted)
+        if isinstance(config, ConfigError):
+            found += config.faults
+        else:
+            points.append(Point(config, quoted, varies))
+    return points
+
+
+def _sweep_of(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> SweepConfig:
+    """Return the section ``sweep``; its defaults, with a fault added to ``found``, where it cannot be composed."""
+    try:
+        return cast(SweepConfig, OmegaConf.to_object(composer.composed(fixed_overrides(overrides))[0].sweep))
+    except ConfigError as error:
+        found += error.faults
+    except OmegaConfBaseException as error:
+        found.append(composition_fault(error))
+    return SweepConfig()
+
+
+def _start_of_search(composer: Composer, overrides: Sequence[Override], space: Space, found: list[Fault]) -> Point:
+    """Return the point at which a search starts.
+
+    Raises:
+        ConfigError: with the faults ``found`` before, or because no point of the space is feasible.
+    """
+    if found:
+        raise ConfigError(found)
+    fixed = fixed_overrides(overrides)
+
+    def at(chosen: Mapping[str, str]) -> list[str]:
+        return quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())], composer.loader)
+
+    def is_never_allowed(chosen: Mapping[str, str], fault: Fault) -> bool:
+        return fault in faults(OmegaConf.to_object(composer.composed(at(chosen))[0]))
+
+    config = feasible_start(space, lambda chosen: composer.checked(at(chosen)), is_never_allowed)
+    return Point(config, fixed, space=space)
+
+
+def _combinations(overrides: Sequence[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield all overrides, and the varying ones, for every combination of values."""
+    values: dict[str, list[str]] = {}
+    swept = set()
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            swept.add(key)
+            values[key] = list(override.sweep_string_iterator())
+        else:
+            values[key] = [override.get_value_element_as_str()]
+    for combination in product(*values.values()):
+        chosen = dict(zip(values, combination, strict=True))
+        texts = [f"{key}={value}" for key, value in chosen.items()]
+        yield texts, {key: _unquoted(value) for key, value in chosen.items() if key in swept}
+
+
+def _unquoted(value: str) -> str:
+    """Remove the quotes that :func:`quote` adds to a number that chooses from a group."""
+    return re.sub(r"^'([\w./-]*)'$", r"\1", value)
+
+
+def _unsweepable(overrides: Sequence[Override], *, search: bool) -> list[Fault]:
+    """Return a fault for each override that a multirun cannot have."""
+    found = []
+    for override in overrides:
+        key, value = override.key_or_group, value_text(override)
+        if not override.is_sweep_override():
+            if key == "resume":
+                problem = "resumes a single run; to resume a sweep, run its command again"
+                found.append(Fault(key, value, problem))
+        elif not override.is_discrete_sweep() and not search:
+            problem = "is continuous: list values, a,b,c, or search it: sweep.sampler=tpe sweep.n_trials=20"
+            found.append(Fault(key, value, problem))
+        elif override.is_discrete_sweep() and not list(override.sweep_string_iterator()):
+            found.append(Fault(key, value, "has no values"))
+        elif facts_of(key).shared_by_trials:
+            found.append(Fault(key, value, "is shared by all trials: give one value"))
+    return found
+
+
+def _is_of_multirun(name: str) -> bool:
+    return re.split(r"[./]", name)[0] in ("sweep", "launcher", "rerun") or name.startswith("hydra/")

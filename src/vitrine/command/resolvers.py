@@ -1,0 +1,34 @@
+"""Schemas and OmegaConf resolvers that ``conf/`` refers to; importing this module registers them."""
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from vitrine.config import EvalConfig
+from vitrine.config.sweep import TrainCommand
+
+SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}  # by command
+
+
+def divide(dividend: float, divisor: float) -> float:
+    """``${divide:0.2,${model.dim}}``: a quotient. A divisor below 1 counts as 1: its own limit reports it."""
+    return dividend / max(divisor, 1)
+
+
+def if_set(value: object, then: object, otherwise: object) -> object:
+    """``${if_set:${model.pretrained},learned,sincos2d}``: ``then`` if the value is not null, else ``otherwise``."""
+    return otherwise if value is None else then
+
+
+def share(fraction: float, pixels: int) -> int:
+    """``${share:0.125,${data.image_size}}``: a fraction of a length in whole pixels, rounded down, at least 1."""
+    return max(1, int(fraction * pixels))
+
+
+def _register() -> None:
+    for command, schema in SCHEMAS.items():
+        ConfigStore.instance().store(name=f"{command}_schema", node=schema)
+    for resolver in (divide, if_set, share):
+        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
+
+
+_register()

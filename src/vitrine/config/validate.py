@@ -1,0 +1,145 @@
+"""Checks of a whole configuration: each value's limits, and values of several keys that exclude each other."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from vitrine.config.fields import faults
+from vitrine.config.model import vit_faults
+from vitrine.config.parts import is_dotted, part_faults
+from vitrine.config.schema import TrainConfig
+from vitrine.durations import duration_seconds
+from vitrine.errors import Fault
+from vitrine.redact import SECRET_PROBLEM, secret_keys
+
+
+def train_faults(config: TrainConfig) -> list[Fault]:
+    """Return all faults in ``config`` that can be found without its data and, unless a user's part needs it, torch."""
+    found = vit_faults(config.model, "model.")
+    found += [fault for fault in (*faults(config), *part_faults(config)) if not fault.key.startswith("model.")]
+    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(asdict(config))]
+    broken = {fault.key for fault in found}
+    for uses, check in _CHECKS:
+        if not broken & set(uses):  # a value outside its limits is reported once
+            found += check(config)
+    return found
+
+
+def unequal_shares(config: TrainConfig, devices: int, shown: str = "trainer.devices={}") -> str:
+    """Return why a batch cannot be split evenly between ``devices`` ranks; "" if it can.
+
+    Args:
+        config: the configuration.
+        devices: number of ranks.
+        shown: what the message calls that number.
+    """
+    shown = shown.format(devices)
+    if config.data.batch_size % devices:
+        return f"must be divisible by {shown}"
+    if config.augment.mixes and devices > 1 and config.data.batch_size % (2 * devices):
+        return f"must be divisible by twice {shown}: augment.mixup and augment.cutmix take pairs"
+    return ""
+
+
+def unequal_parts(config: TrainConfig, devices: int) -> str:
+    """Return why the share of each of ``devices`` ranks cannot be accumulated in equal parts; "" if it can."""
+    each = config.data.batch_size // devices
+    if each % config.trainer.accumulate_grad_batches == 0:
+        return ""
+    return f"must divide the {each} images of each rank" if devices > 1 else f"must divide data.batch_size={each}"
+
+
+def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:
+    data = config.data
+    for key, values in (("data.mean", data.mean), ("data.std", data.std)):
+        if len(values) not in (1, data.in_channels):
+            several = f" or {data.in_channels}, one per channel" if data.in_channels > 1 else ""
+            yield Fault(key, str(values), f"needs 1 value{several}")
+
+
+def _storage(config: TrainConfig) -> Iterator[Fault]:
+    if config.data.storage == "disk" and config.data.name != "imagefolder":
+        problem = f"is for data=imagefolder: data={config.data.name} is always read into memory"
+        yield Fault("data.storage", "disk", problem)
+
+
+def _max_time(config: TrainConfig) -> Iterator[Fault]:
+    given = config.trainer.max_time
+    if given is None:
+        return
+    try:
+        duration_seconds(given)
+    except ValueError as error:
+        near = f"trainer.max_time={given}s, or trainer.max_time={given}m" if given.isdigit() else ""
+        yield Fault("trainer.max_time", given, str(error), near)
+
+
+def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
+    optimizer = config.optimizer
+    for key, used, by in (
+        ("betas", ("adamw", "adam", "muon"), "adamw, adam and muon"),
+        ("momentum", ("sgd", "muon"), "sgd and muon"),
+        ("adamw_lr", ("muon",), "muon"),
+    ):
+        value = getattr(optimizer, key)
+        if optimizer.name in used and value is None:
+            yield Fault(f"optimizer.{key}", "null", f"is required by optimizer={optimizer.name}")
+        if optimizer.name not in used and value is not None:
+            yield Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}")
+    if optimizer.betas is not None and len(optimizer.betas) != 2:
+        yield Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]")
+
+
+def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
+    loss, schedule = config.loss, config.schedule
+    for section, name, key, value in (
+        ("loss", loss.name, "loss.label_smoothing", loss.label_smoothing),
+        ("schedule", schedule.name, "schedule.warmup", schedule.warmup),
+    ):
+        if is_dotted(name) and value != 0:
+            problem = f"is not passed to {section}={name}; make it an option of that part"
+            yield Fault(key, str(value), problem, f"{key}=0.0")
+
+
+def _batch_splits(config: TrainConfig) -> Iterator[Fault]:
+    devices, parts = config.trainer.devices or 1, config.trainer.accumulate_grad_batches
+    if problem := unequal_shares(config, devices):
+        yield Fault("data.batch_size", str(config.data.batch_size), problem)
+    elif problem := unequal_parts(config, devices):
+        yield Fault("trainer.accumulate_grad_batches", str(parts), problem)
+
+
+def _augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
+    data, augment = config.data, config.augment
+    if augment.crop >= data.image_size:
+        problem = f"must be smaller than the image, data.image_size={data.image_size}"
+        yield Fault("augment.crop", str(augment.crop), problem)
+    if augment.cutout > data.image_size:
+        problem = f"must be at most the image, data.image_size={data.image_size}"
+        yield Fault("augment.cutout", str(augment.cutout), problem)
+    if augment.trivial and data.in_channels not in (1, 3):
+        problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
+        yield Fault("augment.trivial", "true", problem)
+
+
+def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
+    model, data = config.model, config.data
+    if model.num_classes < data.num_classes:
+        problem = f"must be >= {data.num_classes}, the number of classes of data={data.name}"
+        yield Fault("model.num_classes", str(model.num_classes), problem)
+    for key in ("image_size", "in_channels"):
+        if (value := getattr(model, key)) != getattr(data, key):
+            problem = f"differs from the images, data.{key}={getattr(data, key)}; set data.{key} only"
+            yield Fault(f"model.{key}", str(value), problem, f"data.{key}={value}")
+
+
+# Each check with the keys that it is skipped for if they are outside their limits.
+_CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
+    ((), _channel_statistics),
+    ((), _storage),
+    ((), _max_time),
+    ((), _optimizer_options),
+    ((), _settings_of_built_in_parts),
+    (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
+    (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),
+    ((), _model_fits_the_data),
+)
