@@ -16,7 +16,7 @@ import vitrine
 from vitrine.errors import ConfigError
 from vitrine.text import plural
 
-# One thread for each test process and what it starts: tests run side by side, on models too small to share.
+# One thread for each test process and those that it starts: tests run in parallel, on small models.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 LEVELS = ["quick", "whole", "slow"]
@@ -87,7 +87,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture
 def train(tmp_path):
-    """Runs train.py in an empty folder; what it writes lands there."""
+    """Run train.py in an empty folder, which is its working directory."""
 
     def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return python(str(ROOT / "train.py"), *words, cwd=tmp_path, env=env)
@@ -97,7 +97,7 @@ def train(tmp_path):
 
 @pytest.fixture
 def evaluate(tmp_path):
-    """Runs eval.py in the same folder."""
+    """Run eval.py in the same folder."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return python(str(ROOT / "eval.py"), *words, cwd=tmp_path)
@@ -107,7 +107,7 @@ def evaluate(tmp_path):
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real data sets beside the checkout."""
+    """Folder of the real data sets beside the checkout."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the real MNIST and CIFAR-10 are not beside this checkout (../shared/data)")
     return SHARED_DATA
@@ -115,12 +115,12 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def slurm():
-    """A real Slurm of one node, and the environment in which its commands find it."""
+    """Start a real Slurm of one node; return the environment in which its commands find it."""
     missing = [name for name in ("slurmctld", "slurmd", "munged", "srun") if shutil.which(name) is None]
     if missing:
-        pytest.skip(f"no {missing[0]} here: apt-get install slurmctld slurmd slurm-client munge")
+        pytest.skip(f"{missing[0]} is not installed: apt-get install slurmctld slurmd slurm-client munge")
     script = ROOT / "tests" / "sweeps" / "launchers" / "slurm.sh"
-    with tempfile.TemporaryDirectory(prefix="slurm") as folder:  # pytest's own is too long for a socket's path
+    with tempfile.TemporaryDirectory(prefix="slurm") as folder:  # pytest's own paths are too long for a socket
         subprocess.run([script, "start", folder], check=True)
         yield {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
         subprocess.run([script, "stop", folder], check=True)
@@ -128,7 +128,7 @@ def slurm():
 
 @pytest.fixture
 def compose(tmp_path):
-    """Compose as the command line does; nothing would be written outside of ``tmp_path``."""
+    """Compose a configuration as the command line does, with all outputs in ``tmp_path``."""
 
     def call(*overrides):
         return vitrine.compose([*overrides, f"paths.output_dir={tmp_path}", f"paths.data_dir={tmp_path}"])
@@ -138,7 +138,7 @@ def compose(tmp_path):
 
 @pytest.fixture
 def refusal(compose):
-    """The faults for which a command line is refused."""
+    """Return the faults of a command line that is refused."""
 
     def call(*overrides):
         with pytest.raises(ConfigError) as error:

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
-from helpers.running import ROOT, SMALL, make_pictures, only_run, python
+from helpers.running import ROOT, SMALL, only_run, python, write_image_folder
 
 PATIENCE = 1.5  # seconds within which a mistake is told, on a quiet machine
 
@@ -93,8 +93,8 @@ def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, evaluate, tm
 @pytest.mark.whole
 def test_a_failed_trial_leaves_the_others_to_run_and_is_told_at_the_end(train, tmp_path):
     fits, breaks = tmp_path / "fits", tmp_path / "breaks"
-    make_pictures(fits)
-    make_pictures(breaks)
+    write_image_folder(fits)
+    write_image_folder(breaks)
     broken = breaks / "train" / "a" / "0.png"
     broken.write_bytes(b"no picture")
 
@@ -136,7 +136,7 @@ def test_a_full_disk_is_told_in_one_line_and_with_more_room_the_run_goes_on(tmp_
 
 @pytest.mark.whole
 def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
-    make_pictures(tmp_path / "pictures", "train", "val", "test")
+    write_image_folder(tmp_path / "pictures", "train", "val", "test")
 
     done = train(*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=8")
 
@@ -179,7 +179,7 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
 )
 def test_a_mistake_gets_one_clear_message_and_leaves_nothing(train, tmp_path, words, told):
     (tmp_path / "empty" / "train").mkdir(parents=True)
-    make_pictures(tmp_path / "one", classes=("a",))
+    write_image_folder(tmp_path / "one", classes=("a",))
     (tmp_path / "file").write_text("")
     before = files(tmp_path)
 

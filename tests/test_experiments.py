@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.running import ROOT, make_pictures
+from helpers.running import ROOT, write_image_folder
 
 from vitrine import compose, fit
 from vitrine.data.shards import write_shards
@@ -23,7 +23,7 @@ FAITHFUL = {
 
 @pytest.fixture
 def pictures(tmp_path):
-    make_pictures(tmp_path / "DIR", "train", "test", size=(32, 32))
+    write_image_folder(tmp_path / "DIR", "train", "test", size=(32, 32))
     return tmp_path / "DIR"
 
 

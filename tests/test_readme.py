@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from helpers.running import ROOT, make_pictures, only_run, python
+from helpers.running import ROOT, only_run, python, write_image_folder
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
@@ -52,7 +52,7 @@ def test_a_command_of_the_readme_runs(command, tmp_path, request):
         if any(argument.startswith("like=") for argument in arguments):
             arguments += SHORT
     elif "data=imagefolder" in arguments:
-        make_pictures(tmp_path / "DIR", "train", "test", size=(20, 16))
+        write_image_folder(tmp_path / "DIR", "train", "test", size=(20, 16))
         arguments += ["data.image_size=16", *SHORT]
     elif any("mnist" in argument or "cifar10" in argument for argument in arguments):
         shared_data = request.getfixturevalue("shared_data")

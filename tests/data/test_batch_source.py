@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from helpers.running import make_pictures
+from helpers.running import write_image_folder
 
 from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
 from vitrine.data.datasets import load_dataset
@@ -27,7 +27,7 @@ AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
 def folder(tmp_path):
     """60 image files in three classes, larger than the decoded images and not square."""
     root = tmp_path / "images"
-    make_pictures(root, "train", classes=("a", "b", "c"), size=(20, 13))
+    write_image_folder(root, "train", classes=("a", "b", "c"), size=(20, 13))
     return root
 
 

@@ -1,1 +1,1 @@
-"""What tests of several folders use."""
+"""Helpers that tests of several folders share."""

@@ -1,14 +1,14 @@
-"""Tensors of ours under the names that other implementations give them."""
+"""Our tensors under the names that other implementations use."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def renamed(tensors: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """``tensors`` with each of our words in their names, in order, replaced by theirs."""
-    found = {}
+def renamed(tensors: Mapping[str, Any], replacements: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return ``tensors`` with each part of their names replaced, in the order of ``replacements``: (ours, theirs)."""
+    result = {}
     for name, value in tensors.items():
-        for ours, theirs in words:
+        for ours, theirs in replacements:
             name = name.replace(ours, theirs)
-        found[name] = value
-    return found
+        result[name] = value
+    return result

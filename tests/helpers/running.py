@@ -1,4 +1,4 @@
-"""Running the project's own commands as a user would, and what they need to run on."""
+"""Running the project's commands as users do, and image folders to run them on."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 
-# The smallest training that goes through everything: two epochs of a narrow model on the bundled digits.
+# Overrides of the smallest training with every step: two epochs of a narrow model on the bundled digits.
 SMALL = ["model=vit_nano", "depth=1", "trainer.max_epochs=2", "data.batch_size=256"]
 
 
 def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run python with the given arguments, as a user would, and return what came of it."""
+    """Run python with the given arguments in ``cwd``; return its exit code and output."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -28,15 +28,15 @@ def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> sub
 
 
 def only_run(folder: Path) -> Path:
-    """The one run folder under ``folder``."""
+    """Return the only run folder under ``folder``."""
     (record,) = folder.glob("**/run.json")
     return record.parent
 
 
-def make_pictures(
+def write_image_folder(
     root: Path, *splits: str, classes: tuple[str, ...] = ("a", "b"), size: tuple[int, int] = (8, 8)
 ) -> None:
-    """Write 20 noisy pictures per class, lighter from class to class, to ``root/SPLIT/CLASS``."""
+    """Write 20 noisy images per class, brighter from class to class, to ``root/SPLIT/CLASS``."""
     generator = np.random.default_rng(0)
     for split in splits or ("train",):
         for label, name in enumerate(classes):

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from helpers.running import SMALL, make_pictures, only_run
+from helpers.running import SMALL, only_run, write_image_folder
 from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, load_run
@@ -202,7 +202,7 @@ def test_an_invalid_configuration_writes_nothing(small, tmp_path):
     config.model.heads = 5
     with pytest.raises(ConfigError, match=r"model\.heads=5"):
         fit(config)
-    make_pictures(tmp_path / "pictures")
+    write_image_folder(tmp_path / "pictures")
     (tmp_path / "pictures" / "train" / "b" / "7.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"b/7\.png"):
         fit(small("data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"))

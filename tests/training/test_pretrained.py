@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from helpers.published import PUBLISHED
-from helpers.running import SMALL, make_pictures, only_run
+from helpers.running import SMALL, only_run, write_image_folder
 from safetensors.torch import save_file
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmViT
@@ -213,7 +213,7 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False)
     hub_cache(tmp_path / "home", timm.get_pretrained_cfg(name).hf_hub_id, model)
-    make_pictures(tmp_path / "DIR", "train", "test", size=(32, 32))
+    write_image_folder(tmp_path / "DIR", "train", "test", size=(32, 32))
     words = ["model=vit_tiny", "patch=16", "data=imagefolder", "data.root=DIR", "data.image_size=32", *SHORT]
     done = train(*words, f"model.pretrained={name}", env={"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import time
 
 import pytest
 import torch
-from helpers.running import ROOT, make_pictures, only_run
+from helpers.running import ROOT, only_run, write_image_folder
 from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, resume
@@ -167,7 +167,7 @@ def test_a_run_without_time_for_its_test_is_tested_on_resume(whole, tmp_path, mo
 
 @pytest.mark.whole
 def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
-    make_pictures(tmp_path / "pictures", "train", "test", size=(12, 9))
+    write_image_folder(tmp_path / "pictures", "train", "test", size=(12, 9))
     data = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"]
     words = [*WORDS, *data, "data.batch_size=8", f"paths.data_dir={tmp_path}"]  # 4 epochs of 4 steps
     whole = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)

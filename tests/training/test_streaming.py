@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.running import ROOT, SMALL, make_pictures, only_run
+from helpers.running import ROOT, SMALL, only_run, write_image_folder
 
 from vitrine import compose, fit
 from vitrine.data import memory
@@ -23,7 +23,7 @@ PICTURES = [*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8
 @pytest.fixture
 def pictures(tmp_path):
     """40 pictures to train on, 40 to test on."""
-    make_pictures(tmp_path / "pictures", "train", "test", size=(12, 10))
+    write_image_folder(tmp_path / "pictures", "train", "test", size=(12, 10))
     return tmp_path / "pictures"
 
 
