@@ -76,7 +76,8 @@ def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
         if command.name == "train":
             made = place(made, multirun=flags.multirun)
         if flags.multirun:
-            sys.exit(1 if command.run_all(made, launcher(flags.overrides)) else 0)
+            chosen_launcher = launcher(flags.overrides) if command.name == "train" else "basic"
+            sys.exit(1 if command.run_all(made, chosen_launcher) else 0)
         command.run_one(made[0])
 
 

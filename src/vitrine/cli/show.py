@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from copy import deepcopy
+from string import Template
 from typing import Any
 
 from hydra._internal.hydra import Hydra
@@ -13,7 +14,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from vitrine.command.compose import as_composed, checked_words, hydra_settings, points
-from vitrine.command.sources import primary_config
+from vitrine.command.overrides import all_groups, group_options, sorted_choices
+from vitrine.command.sources import composing, primary_config
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 
@@ -26,8 +28,14 @@ def show_help(name: str, flags: Namespace) -> None:
         return
     composed = hydra_settings(name, overrides)
     HydraConfig.instance().set_config(composed)
-    shown = _hydra().get_sanitized_cfg(deepcopy(composed), "job")
-    text = _hydra().get_help(composed.hydra.help, shown, get_args_parser(), resolve=flags.resolve)
+    keys = _hydra().get_sanitized_cfg(deepcopy(composed), "job")
+    with composing() as loader:
+        groups = sorted(group for group in all_groups(loader) if "/" not in group)
+        options = {group: sorted_choices(group_options(loader, group)) for group in groups}
+        choices = [f"{group}: {', '.join(options[group])}" for group in groups if options[group]]
+    text = Template(composed.hydra.help.template).safe_substitute(
+        APP_CONFIG_GROUPS="\n".join(choices), CONFIG=OmegaConf.to_yaml(keys, resolve=flags.resolve)
+    )
     for command in ("train", "eval"):
         text = text.replace(f"python {command}.py", program(command))
     print(text)

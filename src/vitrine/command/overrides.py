@@ -133,7 +133,10 @@ def _is_secret_key(name: str) -> bool:
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
     name = override.key_or_group
     if name.startswith(_HYDRA):
-        yield from hydra_faults(override)
+        if schema is EvalConfig:
+            yield Fault(name, "", "settings of Hydra have no effect on this command")
+        else:
+            yield from hydra_faults(override)
         return
     if override.package is not None:
         problem = "is not supported: each choice says in its file which keys it sets"
@@ -184,12 +187,12 @@ def _values(override: Override) -> Iterator[Any]:
 
 @lru_cache(maxsize=8)
 def all_groups(loader: ConfigLoader) -> frozenset[str]:
-    """All groups but Hydra's own, those inside others included. Kept: Hydra takes a tenth of a second to list them."""
+    """Return all config groups but Hydra's own, those inside others included."""
     return frozenset(_groups(loader))
 
 
 def _groups(loader: ConfigLoader, parent: str = "") -> Iterator[str]:
-    for group in loader.get_group_options(parent, ObjectType.GROUP):
+    for group in _listed(loader, parent, ObjectType.GROUP):
         path = f"{parent}/{group}" if parent else group
         if not path.startswith(_HYDRA):
             yield path
@@ -197,11 +200,21 @@ def _groups(loader: ConfigLoader, parent: str = "") -> Iterator[str]:
 
 
 def group_options(loader: ConfigLoader, group: str, prefix: str = "") -> Iterator[str]:
-    """Options of a group, those in folders inside it included: ``mnist/quick``."""
-    for option in loader.get_group_options(group, ObjectType.CONFIG):
+    """Yield the choices of a group, those in folders inside it included: ``mnist/quick``."""
+    for option in _listed(loader, group, ObjectType.CONFIG):
         yield f"{prefix}{option}"
-    for inner in loader.get_group_options(group, ObjectType.GROUP):
+    for inner in _listed(loader, group, ObjectType.GROUP):
         yield from group_options(loader, f"{group}/{inner}", f"{prefix}{inner}/")
+
+
+def sorted_choices(choices: Iterable[str]) -> list[str]:
+    """Sort choices by name, and numbers by their value."""
+    return sorted(choices, key=lambda choice: (int(choice), "") if choice.isdigit() else (0, choice))
+
+
+def _listed(loader: ConfigLoader, group: str, kind: ObjectType) -> list[str]:
+    # The loader's own method copies all that it has read, which takes most of the time of --help.
+    return loader.repository.get_group_options(group, kind)  # type: ignore[attr-defined]
 
 
 def _type_name(hint: Any) -> str:
@@ -226,7 +239,7 @@ def _deleted(name: str, schema: type, groups: frozenset[str]) -> Fault:
 
 
 def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
-    in_order = sorted(choices, key=lambda choice: (len(choice), choice) if choice.isdigit() else (0, choice))
+    in_order = sorted_choices(choices)
     if group in KEY_OF_GROUP and given.isdigit():
         problem = f"the choices are {', '.join(in_order)}; the key {KEY_OF_GROUP[group]} takes other numbers"
         return Fault(group, given, problem, f"{KEY_OF_GROUP[group]}={given}")
