@@ -232,6 +232,34 @@ def test_torchrun_restarts_resume_the_same_runs(tmp_path):
     assert_equal_runs(undisturbed, second)
 
 
+ALONE = """
+import os, signal, sys
+from lightning.pytorch.callbacks import Callback
+from vitrine import compose, fit
+
+class Kill(Callback):
+    def on_train_batch_end(self, trainer, *others):
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and trainer.global_rank == 0 and trainer.global_step == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    print("returned", fit(compose(sys.argv[1:]), callbacks=[Kill()]).run_dir.name)
+"""
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cpu_ddp"])
+def test_torchrun_restarts_a_single_process(tmp_path, accelerator):
+    """Trained in it, or in two ranks that vitrine spawns from it; killed in the second epoch."""
+    (tmp_path / "alone.py").write_text(ALONE)
+    overrides = [*OVERRIDES[:-1], f"accelerator={accelerator}", "paths.output_dir=out"]
+    command = [*TORCHRUN, "--nproc-per-node=1", "--max-restarts=1", "alone.py", *overrides]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path)
+    assert done.stdout.endswith(f"returned {run.name}\n")
+    assert [start["step"] for start in json.loads((run / "run.json").read_text())["start_ups"]] == [0, 6]
+
+
 def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
     """``train.py`` itself, a rank killed from outside."""
     overrides = [*OVERRIDES, "trainer.max_epochs=40"]

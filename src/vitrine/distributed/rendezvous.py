@@ -231,8 +231,6 @@ def remember(key: str, value: str) -> None:
 
 def recall(key: str) -> str | None:
     """Return what an earlier attempt of ``torchrun --max-restarts`` remembered; ``None`` without one."""
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) == 0:
-        return None
     store = _store_of_all_attempts()
     return store.get(key).decode() if store is not None and store.check([key]) else None
 
@@ -252,34 +250,34 @@ def _message(error: Exception) -> str:
 
 def _store(launch: Launch) -> "Store":
     """Return the keys of this attempt; torchrun's store outlives the ranks that it restarts."""
-    from torch.distributed.distributed_c10d import PrefixStore
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
-    return PrefixStore(f"vitrine, attempt {attempt}", _connection(launch))
+    attempt = f"vitrine, attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)} of {launch.count} ranks"
+    if launch.by == "torch.distributed" or (dist.is_initialized() and not _has_agent_store()):
+        return PrefixStore(attempt, _get_default_store())
+    return PrefixStore(attempt, _environment_store())
 
 
 def _store_of_all_attempts() -> "Store | None":
     from torch.distributed.distributed_c10d import PrefixStore
 
-    launch = launched()
-    if launch is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None
-    return PrefixStore("vitrine, all attempts", _connection(launch))
+    return PrefixStore("vitrine, all attempts", _environment_store()) if _has_agent_store() else None
+
+
+def _has_agent_store() -> bool:
+    """Whether torchrun serves a store, which outlives the ranks."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 @cache
-def _connection(launch: Launch) -> "Store":
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _get_default_store
+def _environment_store() -> "Store":
+    """Connect to the store at MASTER_ADDR:MASTER_PORT; unless torchrun serves it, rank 0 does."""
     from torch.distributed.rendezvous import rendezvous
 
-    if launch.by == "torch.distributed":
-        return _get_default_store()
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        if dist.is_initialized() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            return _get_default_store()  # the caller's group serves a store at that port
         store, *_ = next(rendezvous("env://", timeout=START_TIMEOUT))
     except RuntimeError as error:
-        raise RunError(f"rank {launch.rank} of {launch.count} could not reach the others at {where}: {error}") from None
+        rank, count, host, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+        raise RunError(f"rank {rank} of {count} could not reach the others at {host}:{port}: {error}") from None
     return store

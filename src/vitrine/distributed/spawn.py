@@ -70,6 +70,7 @@ def _run_rank(rank: int, work: Callable[[], None], record: RunRecord, count: int
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", VITRINE_SPAWNED="1")
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # of a torchrun that started one process
     if accelerator == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
     try:
