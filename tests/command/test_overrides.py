@@ -237,7 +237,15 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
     known = set(keys(TrainConfig))
     assert {"seed", "model.dim", "optimizer.betas", "callbacks.ema.decay", "logger.wandb.mode"} <= known
     assert "callbacks.ema" not in known
-    assert set(keys(EvalConfig)) == {"run", "data_root", "image_size", "patch_size", "accelerator", "traceback"}
+    assert set(keys(EvalConfig)) == {
+        "run",
+        "data_root",
+        "image_size",
+        "patch_size",
+        "accelerator",
+        "traceback",
+        "trust",
+    }
 
 
 @pytest.mark.parametrize(

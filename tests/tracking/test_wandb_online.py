@@ -241,7 +241,7 @@ def test_a_refused_api_key_is_reported(tmp_path, monkeypatch, script):
 def test_a_hanging_sync_is_reported(tmp_path, monkeypatch, script):
     record = unsent(tmp_path, wandb_kept=["offline-run-1"])
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("wandb", 1)))
-    assert list(script.push_kept([record])) == [(record, "wandb sync took more than 60 minutes")]
+    assert list(script.push_sessions([record])) == [(record, "wandb sync took more than 60 minutes")]
     assert record.facts["wandb_pushed"] is None
 
 

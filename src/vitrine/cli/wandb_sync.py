@@ -1,11 +1,11 @@
-"""Push to Weights & Biases what ran offline, or what it did not get because it was down.
+"""Push runs to Weights & Biases that were trained offline or while its server was down.
 
-vitrine wandb-sync outputs/sweeps/NAME               # every run in it; what is pushed already is skipped
-vitrine wandb-sync RUN RUN --dry-run                 # only says what would be done
-vitrine wandb-sync RUN --force                       # though it reads as running, on a machine that is gone
+vitrine wandb-sync outputs/sweeps/NAME               # every run in it that is not pushed yet
+vitrine wandb-sync RUN RUN --dry-run                 # only lists what would be pushed
+vitrine wandb-sync RUN --force                       # although it is marked as running on another machine
 
-What the client kept in a run folder is sent as it is, by `wandb sync`. Where the client was killed or hung, the run is
-told to it again from metrics.csv, metrics.json and the pictures. Ids, names and groups are the runs' own.
+Complete sessions of the W&B client in a run folder are sent with `wandb sync`. If the client was killed or hung, the
+run is logged again from metrics.csv, metrics.json and the images. Runs keep their ids, names and groups.
 """
 
 import subprocess
@@ -21,17 +21,18 @@ from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
 from vitrine.runs.registry import find_runs
+from vitrine.text import plural
 
 AT_ONCE = 50  # runs given to one `wandb sync`
-PATIENCE = 3600.0  # seconds that it may take: a server that is gone would be asked for ever
+PATIENCE = 3600.0  # seconds for one `wandb sync`, which never gives up on a server by itself
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Push what is to be pushed; ends with 1 if something could not be, with 2 after a mistake."""
+    """Push runs; exits with 1 if some could not be pushed, and with 2 if the command cannot work."""
     parser = make_parser("wandb-sync", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, or a folder with runs in it")
-    parser.add_argument("--dry-run", action="store_true", help="push nothing")
-    parser.add_argument("--force", action="store_true", help="also what reads as running on another machine")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be pushed")
+    parser.add_argument("--force", action="store_true", help="also push runs marked as running on other machines")
     options = parser.parse_args(arguments)
     try:
         failed = sync(options.folders, dry_run=options.dry_run, force=options.force)
@@ -42,23 +43,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> int:
-    """Push the runs in ``folders``; gives how many could not be.
+    """Push the runs in ``folders``; return how many could not be pushed.
 
     Raises:
-        RunError: a folder is none, or nobody is logged in.
+        RunError: a folder does not exist, or W&B authentication fails.
     """
     found = find_runs(folders)
-    for broken in found.unreadable:
-        print(f"vitrine: skipped {broken.path}: {broken.problem}", file=sys.stderr)
+    for run in found.unreadable:
+        print(f"vitrine: skipped {run.path}: {run.problem}", file=sys.stderr)
     records = [RunRecord(entry.path) for entry in found.entries if entry.facts.get("wandb_id")]
     waiting = [record for record in records if record.facts.get("wandb_pushed") is None]
     idle = [record for record in waiting if record.has_ended(force=force)]
-    kept = [record for record in idle if is_kept(record)]
-    told_again = [record for record in idle if record not in kept]
+    complete = [record for record in idle if has_complete_sessions(record)]
+    replayed = [record for record in idle if record not in complete]
     for record in waiting:
-        still = f"is still running on {record.facts.get('host')}: skipped"
-        way = still if record not in idle else "from its record" if record in told_again else ""
-        print(f"{record.path}  {way or f'as it was kept, {len(sessions(record))} session(s)'}")
+        if record not in idle:
+            way = f"is still running on {record.facts.get('host')}: skipped"
+        elif record in replayed:
+            way = "from its record"
+        else:
+            way = f"from {plural(len(sessions(record)), 'session')} of the client"
+        print(f"{record.path}  {way}")
     print(
         f"{len(idle)} to push, {len(records) - len(waiting)} pushed before, "
         f"{len(found.entries) - len(records)} without Weights & Biases"
@@ -67,21 +72,20 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
         return 0
     import wandb
 
-    hint = "`wandb login`, or set WANDB_API_KEY"
     try:
-        known = wandb.login(prompt=False)
-    except Exception as error:  # a key that is none, a server that is none
-        raise RunError(f"Weights & Biases lets nobody in: {first_line(error)} ({hint})") from None
-    if not known:
-        raise RunError(f"nobody is logged in to Weights & Biases: {hint}")
+        logged_in = wandb.login(prompt=False)
+    except Exception as error:  # an invalid key, or no server
+        raise RunError(f"W&B authentication failed; run `wandb login`: {first_line(error)}") from None
+    if not logged_in:
+        raise RunError("W&B authentication failed; run `wandb login`, or set WANDB_API_KEY")
     pushed, failed = 0, []
     try:
-        for begin in range(0, len(kept), AT_ONCE):
-            for record, problem in push_kept(kept[begin : begin + AT_ONCE]):
+        for begin in range(0, len(complete), AT_ONCE):
+            for record, problem in push_sessions(complete[begin : begin + AT_ONCE]):
                 pushed += not problem
                 failed += [f"  {record.path}: {problem}"] if problem else []
-        for record in told_again:
-            problem = tell_again(record)
+        for record in replayed:
+            problem = replay(record)
             pushed += not problem
             failed += [f"  {record.path}: {problem}"] if problem else []
     finally:  # also after Ctrl-C
@@ -91,8 +95,8 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
     return len(failed)
 
 
-def push_kept(records: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
-    """Send what the client kept of each run as it is; gives what went wrong, or nothing."""
+def push_sessions(records: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
+    """Send the client's sessions of each run; yield each run with the problem, empty if there is none."""
     paths = [str(path) for record in records for path in sessions(record)]
     command = [sys.executable, "-m", "wandb", "sync", "--yes", "--include-online", *paths]
     try:
@@ -108,25 +112,25 @@ def push_kept(records: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
             yield record, problem
 
 
-def tell_again(record: RunRecord) -> str:
-    """Tell W&B of a run from its record; gives what went wrong, or nothing."""
+def replay(record: RunRecord) -> str:
+    """Log a run again from its record; return the problem, empty if there is none."""
     from vitrine.tracking.wandb import push
 
     try:
         push(record, from_plain(TrainConfig, record.config, trust=ANY))
     except VitrineError as error:
-        return " ".join(str(error).split())  # those of a configuration have several lines
-    except Exception as error:  # what is wrong with one run keeps no other from being pushed
+        return " ".join(str(error).split())  # configuration errors have several lines
+    except Exception as error:  # the other runs are pushed all the same
         return f"{type(error).__name__}: {first_line(error)}"
     return ""
 
 
-def is_kept(record: RunRecord) -> bool:
-    """Whether the client kept all of the run."""
-    kept = sessions(record)
-    return bool(kept) and not record.facts.get("wandb_open") and all(path.is_dir() for path in kept)
+def has_complete_sessions(record: RunRecord) -> bool:
+    """Whether the client's sessions hold the whole run."""
+    found = sessions(record)
+    return bool(found) and not record.facts.get("wandb_open") and all(path.is_dir() for path in found)
 
 
 def sessions(record: RunRecord) -> list[Path]:
-    """The folders that the client kept, the earliest first."""
+    """The folders of the client's sessions, in order of time."""
     return [record.path / "wandb" / name for name in record.facts.get("wandb_kept", [])]
