@@ -125,7 +125,7 @@ def keys_of_vits(model: str, overrides: Iterable[str]) -> list[Fault]:
         key, _, value = override.lstrip("+").partition("=")
         section, _, name = key.partition(".")
         if key in groups or (section == "model" and name and name.partition(".")[0] not in OF_ANY_MODEL):
-            found.append(Fault(key, value, f"belongs to Vision Transformers, not to model={model}"))
+            found.append(Fault(key, value.strip("'"), f"belongs to Vision Transformers, not to model={model}"))
     return found
 
 

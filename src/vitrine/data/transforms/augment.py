@@ -227,7 +227,7 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
         steps.append(Cutout(augment.cutout, colour))
     for part in parts_of(augment):
         step = build(part)
-        if not callable(step) or not isinstance(getattr(step, "draws", None), int):
-            raise PartError(part.name, "must give a callable with an attribute draws, its random numbers per image")
+        if not callable(step) or not isinstance(getattr(step, "num_draws", None), int):
+            raise PartError(part.name, "must give a callable with an attribute num_draws")
         steps.append(step)
     return Chain(steps)
