@@ -23,7 +23,7 @@ from vitrine.command.sources import composing, primary_config, sources
 from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, names_part, untrusted
 from vitrine.config import TrainConfig
 from vitrine.config.fields import fault_of, faults
-from vitrine.config.keys import optional_section
+from vitrine.config.keys import kind, optional_section
 from vitrine.config.model import missing_weights
 from vitrine.config.parts import is_dotted, is_trusted, refusal
 from vitrine.config.sweep import TrainCommand
@@ -181,7 +181,9 @@ class Composer:
         if text not in self._parsed:
             override = OverridesParser.create(config_loader=self.loader).parse_override(text)
             name, repository = override.key_or_group, self.loader.repository  # type: ignore[attr-defined]
-            is_group = not isinstance(override.value(), dict) and repository.group_exists(name)
+            # eval's accelerator is a key, although train has a group of that name.
+            is_key = self.command == "eval" and kind(self.schema, name) is not None
+            is_group = not is_key and not isinstance(override.value(), dict) and repository.group_exists(name)
             self._parsed[text] = override, name.startswith("hydra") or is_group
         return self._parsed[text]
 

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.user_parts import without_replaced
+from vitrine.command.user_parts import options_keys, without_replaced
 from vitrine.config.keys import facts, sections_where
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import facts_of
@@ -99,7 +99,9 @@ def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
     while waiting:
         for parent, key, value in waiting:
             try:
-                if isinstance(value, Mapping):
+                if key in options_keys():
+                    OmegaConf.update(config, key, dict(value), force_add=True)
+                elif isinstance(value, Mapping):
                     parent.merge_with({key.rpartition(".")[2]: dict(value)})  # a section that nothing had turned on
                 else:
                     OmegaConf.update(config, key, value)
@@ -115,8 +117,8 @@ def _leaves(config: DictConfig, values: Mapping[str, Any], prefix: str) -> Itera
     """Every value with its dotted key and the section it belongs in; a section that is off as a whole is one value."""
     for name, value in values.items():
         inner = config._get_node(name, validate_access=False)
-        is_section = isinstance(inner, DictConfig) and not inner._is_none() and not name.endswith("options")
-        if isinstance(value, Mapping) and isinstance(inner, DictConfig) and is_section:
+        has_keys = isinstance(value, Mapping) and f"{prefix}{name}" not in options_keys()
+        if has_keys and isinstance(inner, DictConfig) and not inner._is_none():
             yield from _leaves(inner, value, f"{prefix}{name}.")
         else:
             yield config, f"{prefix}{name}", value

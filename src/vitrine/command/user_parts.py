@@ -5,7 +5,6 @@ before Hydra sees it. What a dotted name is, and how it is imported, is in confi
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -52,7 +51,7 @@ def names_part(override: str) -> bool:
 
 def is_option(key: str) -> bool:
     """Whether ``key`` is an option of a part: ``model.position_options.bands``."""
-    return any(key.startswith(f"{options}.") for options in _options_keys())
+    return any(key.startswith(f"{options}.") for options in options_keys())
 
 
 def for_hydra(overrides: Iterable[str]) -> list[str]:
@@ -85,7 +84,12 @@ def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[
         overrides: as typed; what they name is permitted.
         allowed: whether another name is.
     """
-    typed = {name for override in overrides for name in re.findall(r"[\w.]+", override.partition("=")[2])}
+    named = {*part_keys(), *part_keys().values()}
+    typed: set[str] = set()
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        if key in named:  # a dotted name elsewhere, as in the path after like=, permits nothing
+            typed |= set(_entries(value))
     found = {}
     for key in part_keys().values():
         value = OmegaConf.select(composed, key)
@@ -135,14 +139,14 @@ def _for_hydra(override: str) -> Iterator[str]:
     if group not in part_keys():
         yield f"++{group}={value}" if is_option(group) else override
         return
-    listed = value.strip("[]").split(",") if value.startswith("[") else [value]
-    own = [one for one in (entry.strip() for entry in listed) if is_dotted(one)]
+    entries = _entries(value)
+    own = [entry for entry in entries if is_dotted(entry)]
     if not own:
         yield override
         return
     key = part_keys()[group]
     if key.endswith(".parts"):
-        if builtin := [one.strip() for one in listed if one.strip() not in own]:
+        if builtin := [entry for entry in entries if entry not in own]:
             yield f"{group}=[{','.join(builtin)}]"
         elif group in BESIDE:
             yield f"{group}={BESIDE[group]}"
@@ -157,8 +161,14 @@ def _for_hydra(override: str) -> Iterator[str]:
     yield f"{key}={value}"
 
 
+def _entries(value: str) -> list[str]:
+    """The entries of a list, or the one value."""
+    return [entry.strip(" '\"") for entry in value.strip("[]").split(",")] if value.startswith("[") else [value]
+
+
 @cache
-def _options_keys() -> tuple[str, ...]:
+def options_keys() -> tuple[str, ...]:
+    """Return the keys that hold options of parts: ``model.position_options`` and so on."""
     found = []
     for key in part_keys().values():
         section, _, name = key.rpartition(".")

@@ -99,8 +99,8 @@ class TrainCommand(TrainConfig):
     sweep: SweepConfig = setting(SweepConfig, affects_result=False, shared_by_trials=True)
     launcher: LauncherConfig = setting(LauncherConfig, affects_result=False, shared_by_trials=True)
     rerun: bool = setting(False, affects_result=False, shared_by_trials=True)
-    trust: list[str] = setting([], affects_result=False, shared_by_trials=True)
-    allow_changed_code: bool = setting(False, affects_result=False, shared_by_trials=True)
+    trust: list[str] = setting([], affects_result=False, shared_by_trials=True, describes_run=False)
+    allow_changed_code: bool = setting(False, affects_result=False, shared_by_trials=True, describes_run=False)
 
     @property
     def run(self) -> TrainConfig:

@@ -10,6 +10,7 @@ from pathlib import Path
 from lightning.pytorch.callbacks import Callback
 
 from vitrine.config import TrainConfig
+from vitrine.config.parts import is_dotted
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.placement import Placement
@@ -132,7 +133,10 @@ def begin_attempt(config: TrainConfig, folder: Path | None, varies: str, time_fr
 def run_name(config: TrainConfig, varies: str) -> str:
     """Return the part of a run folder's name that describes the run."""
     model = config.model
-    described = f"{config.data.name}-{model.dim}x{model.depth}-p{model.patch_size}-{model.position}-s{config.seed}"
+    architecture = f"{model.dim}x{model.depth}-p{model.patch_size}-{model.position}"
+    if is_dotted(model.name):
+        architecture = model.name
+    described = f"{config.data.name}-{architecture}-s{config.seed}"
     name = config.name or varies or described
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]
 
