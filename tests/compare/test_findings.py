@@ -55,9 +55,9 @@ def test_an_insignificant_difference_comes_with_the_number_of_seeds_that_would_d
     (sentence,) = sentences_of(tmp_path)["rope"]
     prefix = "rope and learned: no significant difference over 2 seeds; detecting"
     # 17 are the fewest pairs whose t, noncentral by 0.002 / 0.00269 * sqrt(17), is beyond its 5 % bound in 80 %.
-    assert sentence == f"{prefix} 0.2 points with 80 % power would take about 17"
+    assert sentence == f"{prefix} 0.2 points with 80 % power would take about 17 seeds"
     (sentence,) = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
-    assert sentence == f"{prefix} 0.4 points with 80 % power would take about 6"
+    assert sentence == f"{prefix} 0.4 points with 80 % power would take about 6 seeds"
 
 
 def test_pairs_without_variance_are_not_tested(tmp_path, write_run):

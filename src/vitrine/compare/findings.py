@@ -244,9 +244,9 @@ def _seed_sentence(
         return text
     needed = seeds_needed(size, tested.sd, paired=tested.paired, comparisons=tests)
     if needed is None:
-        return f"{text}; detecting {metric.magnitude(size)} with 80 % power would take more than 1,000"
+        return f"{text}; detecting {metric.magnitude(size)} with 80 % power would take more than 1,000 seeds"
     if needed > count:
-        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power would take about {needed}"
+        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power would take about {needed} seeds"
     if difference_of_interest is not None:  # not of the observed difference, which was not detected
         return f"{text}; a difference of {_short_magnitude(size, metric)} would probably have been detected"
     return text

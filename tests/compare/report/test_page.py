@@ -194,7 +194,7 @@ def test_everything_has_a_name_and_a_heading_of_the_right_level(small_page, open
 
 
 def test_neither_a_diverged_run_nor_markup_in_names_breaks_the_page(tmp_path, write_run, opened):
-    evil = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+    evil = "</script><script>document.title='predicted'</script><img src=x onerror=alert(1)>"
     for seed in (0, 1):
         facts = {"classes": [evil, *"123456789"], "command": f"python a={evil}"}
         path = write_run(tmp_path / "runs", seed=seed, facts=facts)
@@ -234,11 +234,11 @@ def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small
     counts = confusion(runs, 10)
     assert counts.sum() == 300
     for true in range(10):
-        for taken in range(10):
-            count = counts[true, taken]
-            share = None if true == taken else pytest.approx(100 * count / 30)
-            assert drawn["z"][true][taken] == share
-            assert drawn["text"][true][taken] == (None if true == taken else str(count) if count else "")
+        for predicted in range(10):
+            count = counts[true, predicted]
+            share = None if true == predicted else pytest.approx(100 * count / 30)
+            assert drawn["z"][true][predicted] == share
+            assert drawn["text"][true][predicted] == (str(count) if count else "")
 
 
 def test_plotly_accepts_every_plot(small):

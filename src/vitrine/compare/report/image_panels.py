@@ -60,7 +60,7 @@ def hard_images(compared: Comparison, predictions: Mapping[str, Predictions]) ->
     run = compared.runs[0]
     names = class_names(run)
     runs = len(predictions)
-    caption = f"The test images that most of {plural(runs, 'run')} misclassify, with the class most often predicted."
+    caption = f"The test images that {plural(runs, 'run')} misclassify most often, with the class predicted most often."
     never = sum(image.errors == runs for image in found)
     if never and runs > 1:
         at_least = "at least " if never == MAX_HARD_IMAGES else ""

@@ -219,7 +219,7 @@ def main_effects(compared: Comparison) -> list[Plot]:
 
 def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None:
     """Plot a line per configuration through its choices, its costs and its metric; ``None`` for less than two lines."""
-    metric, summaries = compared.metric, compared.summaries[::-1]  # the best on top
+    metric, summaries = compared.metric, compared.summaries
     if len(summaries) < 2 or not compared.table.columns:
         return None
     axes = [_choice_axis(name, [summary.row.values[name] for summary in summaries]) for name in compared.table.columns]
@@ -227,9 +227,14 @@ def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None
         costs = [cost for summary in summaries if (cost := kind.value_of(summary)) is not None]
         if len(costs) == len(summaries) and max(costs) > EQUAL_COST * min(costs):
             axes.append(_numeric_axis(kind.title, costs))
-    title = f"{metric.title}{axis_unit(metric)}"
-    axes.append({"label": title, "values": [metric.factor * summary.interval.mean for summary in summaries]})
-    colours = [*COLOURS, OTHER]
+    axes.append(
+        {
+            "label": f"{metric.title}{axis_unit(metric)}",
+            "values": [metric.factor * summary.interval.mean for summary in summaries],
+            "tickformat": ".4~g",
+        }
+    )
+    colours = [OTHER, *COLOURS[::-1]]  # Plotly draws higher numbers on top
     drawn = [colours.index(styles.style(summary.row)[0]) for summary in summaries]
     trace = {
         "type": "parcoords",
@@ -241,7 +246,6 @@ def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None
             "cmax": len(colours) - 1,
             "showscale": False,
         },
-        "labelangle": 0,
         "meta": {"rows": [styles.style(summary.row)[2] for summary in summaries]},
     }
     caption = (

@@ -101,11 +101,6 @@ def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: 
     axes, short_names = ("predicted class", "true class"), list(map(escape, shorten(names, 14)))
     plot = heatmap("Confusion matrix", caption, short_names, short_names, axes, numbers, name)
     plot.traces[0]["meta"]["counts"] = counts.tolist()  # the page computes shares and texts, which keeps it small
-    if len(names) <= MAX_TEXT_COLUMNS:
-        plot.layout["annotations"] = [
-            {"x": label, "y": label, "text": str(counts[index, index] or ""), "showarrow": False}
-            for index, label in enumerate(short_names)
-        ]
     return plot
 
 

@@ -24,11 +24,14 @@ function themed(layout) {
   return made;
 }
 
-// Of a confusion matrix: correct predictions would dominate the colour scale.
-function mistakes(counts) {
-  const shown = (make) => counts.map((line, row) => line.map((count, column) => (row === column ? null : make(count, row))));
+// A confusion matrix colours mistakes only: correct predictions would dominate the colour scale.
+function confusionMatrix(counts) {
+  const cells = (make) => counts.map((line, row) => line.map((count, column) => make(count, row, column)));
   const totals = counts.map((line) => line.reduce((sum, count) => sum + count, 0) || 1);
-  return { z: shown((count, row) => (100 * count) / totals[row]), text: shown((count) => (count ? String(count) : "")) };
+  return {
+    z: cells((count, row, column) => (row === column ? null : (100 * count) / totals[row])),
+    text: cells((count) => (count ? String(count) : "")),
+  };
 }
 
 // Parallel coordinates are one trace: the lines of hidden rows are taken out.
@@ -38,14 +41,14 @@ function visibleLines(trace) {
     const range = axis.range ?? [Math.min(...axis.values), Math.max(...axis.values)];
     return { ...axis, range, values: kept(axis.values) };
   });
-  return { dimensions, line: { ...trace.line, color: kept(trace.line.color) }, labelfont: { color: colour("--ink") } };
+  return { dimensions, line: { ...trace.line, color: kept(trace.line.color) }, labelangle: window.innerWidth < 560 ? -30 : 0 };
 }
 
 function traced(traces) {
   return traces.map((trace) => {
     const made = { ...trace, visible: !hiddenRows.has(trace.meta.row) };
     if (trace.meta.rows) Object.assign(made, visibleLines(trace));
-    if (trace.meta.counts) Object.assign(made, mistakes(trace.meta.counts));
+    if (trace.meta.counts) Object.assign(made, confusionMatrix(trace.meta.counts));
     if (trace.type === "heatmap") made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
     return made;
   });
