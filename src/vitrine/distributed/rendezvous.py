@@ -212,15 +212,19 @@ def meet() -> None:
 
 
 def first_to_report(message: str) -> bool:
-    """Whether this rank should print an error that ends the command: the first rank that has it does."""
+    """Whether this rank should print an error that ends the command: the first rank that has it does, and only once.
+
+    After a restart by ``torchrun --max-restarts`` the same error is not printed again.
+    """
     if (launch := launched()) is None:
         return True
+    reporter = f"{_attempt()}.{launch.rank}"
     try:
-        first = _claim(_store(launch), "reported", f"{launch.rank} {message}")
+        first = _claim(_store_of_all_attempts() or _store(launch), "reported", f"{reporter} {message}")
     except RuntimeError:  # the process that served the store has ended, and reported what there was to report
         return False
-    rank, _, reported = first.partition(" ")
-    return int(rank) == launch.rank or not (message in reported or reported in message)
+    first_reporter, _, reported = first.partition(" ")
+    return first_reporter == reporter or not (message in reported or reported in message)
 
 
 def remember(key: str, value: str) -> None:
@@ -253,7 +257,7 @@ def _store(launch: Launch) -> "Store":
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-    attempt = f"vitrine, attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)} of {launch.count} ranks"
+    attempt = f"vitrine, attempt {_attempt()} of {launch.count} ranks"
     if launch.by == "torch.distributed" or (dist.is_initialized() and not _has_agent_store()):
         return PrefixStore(attempt, _get_default_store())
     return PrefixStore(attempt, _environment_store())
@@ -263,6 +267,11 @@ def _store_of_all_attempts() -> "Store | None":
     from torch.distributed.distributed_c10d import PrefixStore
 
     return PrefixStore("vitrine, all attempts", _environment_store()) if _has_agent_store() else None
+
+
+def _attempt() -> str:
+    """Return how often torchrun has restarted the ranks."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _has_agent_store() -> bool:
