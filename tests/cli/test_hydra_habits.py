@@ -62,6 +62,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["--experimental-rerun", "x.pickle"], ["--experimental-rerun", "like=RUN"]),
         (["--config-path", "mine"], ["--config-path", "--config-dir=mine"]),
         (["--config-name", "other"], ["--config-name=other", "--config-dir=DIR"]),
+        (["--config-name", "mine", "like=RUN"], ["--config-name=mine", "has no effect with like="]),
         (["--config-dir", "nowhere"], ["--config-dir=nowhere", "is not a folder"]),
         (["--config-dir"], ["--config-dir", "expected one argument"]),
         (["--multrun"], ["--multrun", "did you mean --multirun?"]),
@@ -136,6 +137,10 @@ def test_a_folder_of_the_users_own_adds_choices(vitrine, mine):
     code, out, err = vitrine("train", "--config-name", "nigth", *words, "seed")
     assert (code, out) == (2, "")
     assert "at its top level: night" in err
+    (mine / "alone.yaml").write_text("seed: 3\n")
+    assert "its defaults begin with `- train`" in vitrine("train", "--config-name", "alone", *words, "seed")[2]
+    (mine / "position" / "astray.yaml").write_text("position: rope\n")
+    assert "`# @package model`" in vitrine("train", "position=astray", *words, "seed")[2]
 
 
 def test_a_name_that_vitrine_has_is_refused(vitrine, mine):
@@ -153,6 +158,18 @@ def test_conf_in_the_working_directory_is_used_and_that_is_said(vitrine, mine):
 
     (conf / "train.yaml").write_text("defaults:\n  - train_schema\n")
     assert vitrine("train", "--cfg", "job", "-p", "seed")[1:] == ("0\n", ""), "a checkout's conf/ is vitrine's"
+
+
+def test_code_that_a_found_conf_names_is_imported_only_if_that_is_allowed(vitrine, tmp_path):
+    (tmp_path / "conf" / "position").mkdir(parents=True)
+    (tmp_path / "conf" / "position" / "mine.yaml").write_text("# @package model\nposition: my_part_of_conf.Position\n")
+    (tmp_path / "my_part_of_conf.py").write_text("print('imported')\n\nclass Position: ...\n")
+    code, out, err = vitrine("train", "position=mine", "--cfg", "job", "-p", "seed")
+    assert (code, out) == (2, "")
+    assert "trust=[my_part_of_conf]" in err
+    for allowed in (["trust=[my_part_of_conf]"], ["--config-dir", "conf"]):
+        code, out, err = vitrine("train", "position=mine", "--cfg", "job", "-p", "model.position", *allowed)
+        assert "trust=" not in err, "typed, or allowed by name"
 
 
 def test_an_unquoted_path_with_signs_is_one_path(vitrine, tmp_path):

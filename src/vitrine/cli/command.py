@@ -44,7 +44,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
         meet()
         silence_other_ranks()
         flags = parse_flags(command.name, arguments)
-        chosen = Sources.choose(flags.config_dir, flags.config_name)
+        chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
         with composing(chosen):
             _carry_out(command, flags, chosen)
     except ConfigError as error:

@@ -67,6 +67,9 @@ def _refused(name: str, flags: Namespace) -> list[Fault]:
     if flags.experimental_rerun is not None:
         problem = "runs keep no pickled configuration; like=RUN repeats a run, resume=RUN continues it"
         found.append(Fault("--experimental-rerun", flags.experimental_rerun, problem, f"{program('train')} like=RUN"))
+    if flags.config_name is not None and any(word.startswith(("like=", "resume=")) for word in flags.overrides):
+        problem = "has no effect with like= or resume=, which take the configuration of a run"
+        found.append(Fault("--config-name", flags.config_name, problem))
     if flags.package is not None and flags.cfg is None:
         problem = "prints a part of the configuration, together with --cfg"
         found.append(Fault("--package", flags.package, problem, f"--cfg job --package {flags.package}"))

@@ -66,7 +66,7 @@ def show_config(name: str, flags: Namespace) -> None:
     if heading:
         print(heading)
     if not OmegaConf.is_config(shown):
-        print(shown)
+        print("null" if shown is None else str(shown).lower() if isinstance(shown, bool) else shown)
         return
     if flags.package not in (None, "_global_"):
         print(f"# @package {flags.package}")
@@ -92,8 +92,9 @@ def _selected(composed: DictConfig, package: str | None) -> Any:
     """The part of the configuration at the dotted key ``package``."""
     if package is None or package == "_global_":
         return composed
-    found = OmegaConf.select(composed, package)
-    if found is None:
+    absent = object()
+    found = OmegaConf.select(composed, package, default=absent)
+    if found is absent:
         raise ConfigError(
             [Fault("--package", package, f"is not in the configuration; it has {', '.join(map(str, composed))}")]
         )

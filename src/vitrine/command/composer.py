@@ -258,7 +258,10 @@ def composition_fault(error: Exception) -> Fault:
     lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
     key = getattr(error.__cause__, "full_key", None) or "configuration"
     shown = (line for line in lines if not line.startswith(("object_type", "reference_type")))
-    return Fault(str(key), "", "; ".join(shown))
+    problem = "; ".join(shown)
+    if (file := re.match(r"In '(\w+)/", problem)) and "not in 'TrainCommand'" in problem:
+        problem += f"; a file of the group {file[1]} begins with the line `# @package model`, or `# @package _global_`"
+    return Fault(str(key), "", problem)
 
 
 def _section_is_off(override: str, section: str) -> Fault:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import yaml
 from hydra import version
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -39,11 +40,12 @@ class Sources:
     primary: str | None = None
 
     @classmethod
-    def choose(cls, config_dir: str | None = None, primary: str | None = None) -> "Sources":
+    def choose(cls, config_dir: str | None = None, primary: str | None = None, command: str = "train") -> "Sources":
         """The folder ``config_dir``, else ``conf/`` in the working directory, else none.
 
         Raises:
-            ConfigError: there is no such folder or primary configuration, or the package has a file of the same name.
+            ConfigError: there is no such folder or primary configuration, the primary configuration does not build on
+                that of ``command``, or the package has a file of the same name.
         """
         if config_dir is not None and not Path(config_dir).is_dir():
             raise ConfigError([Fault("--config-dir", config_dir, "is not a folder")])
@@ -51,7 +53,7 @@ class Sources:
         if config_dir is None and folder is not None and (not folder.is_dir() or _is_vitrines(folder)):
             folder = None
         sources = cls(folder, config_dir is not None, primary)
-        if found := sources._faults():
+        if found := sources._faults(command):
             raise ConfigError(found)
         return sources
 
@@ -67,7 +69,7 @@ class Sources:
         )
         return self.typed and any(name in text for text in texts)
 
-    def _faults(self) -> list[Fault]:
+    def _faults(self, command: str) -> list[Fault]:
         shown = "--config-dir" if self.typed else "the folder"
         packaged = set(_names(conf()))
         taken = [name for name in self.files if name in packaged]
@@ -80,6 +82,11 @@ class Sources:
                 top = ", ".join(name for name in self.files if "/" not in name) or "none"
                 problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"
             found.append(Fault("--config-name", self.primary, problem))
+        elif self.primary is not None and self.folder is not None:
+            values = yaml.safe_load((self.folder / f"{self.primary}.yaml").read_text(encoding="utf-8"))
+            if not isinstance(values, dict) or command not in (values.get("defaults") or []):
+                problem = f"does not build on vitrine's configuration; its defaults begin with `- {command}`"
+                found.append(Fault("--config-name", self.primary, problem))
         return found
 
 
