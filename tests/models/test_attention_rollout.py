@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from vitrine.models import VisionTransformer, looked_at
-from vitrine.models import attention_rollout as rollout
+from vitrine.models import VisionTransformer, looked_at, rollout
 
 
 def test_rollout_of_two_layers_is_the_papers_product_written_out():
