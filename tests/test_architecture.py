@@ -1,0 +1,110 @@
+"""The order of rooms in docs/architecture.md, checked against the imports of every module, also those in functions."""
+
+import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from helpers.running import ROOT
+
+SRC = ROOT / "src"
+# From bottom to top; a module imports from its own layer and from those below.
+LAYERS = [
+    {"errors", "files", "redact", "text", "durations"},
+    {"config"},
+    {"runs"},
+    {"models", "data", "tracking", "distributed"},
+    {"training"},
+    {"inference", "command"},
+    {"sweeps", "compare"},
+    {"cli", "__main__", ""},  # "" is vitrine/__init__.py, which offers compose, fit and load_run
+]
+MAX_LINES = 400
+
+
+def module_name(path):
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted(SRC.rglob("*.py"))}
+
+
+def imported_modules(tree):
+    """Modules of vitrine that a module imports, at its head or inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in TREES)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                if submodule in TREES:
+                    yield submodule
+                elif node.module in TREES:
+                    yield node.module
+
+
+IMPORTS = {name: set(imported_modules(tree)) - {name} for name, tree in TREES.items()}
+
+
+def room(module):
+    return module.partition(".")[2].partition(".")[0]
+
+
+def layer(module):
+    return next(index for index, rooms in enumerate(LAYERS) if room(module) in rooms)
+
+
+def cycle(graph):
+    """The modules of a circular import, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_module_imports_itself_through_others():
+    assert cycle(IMPORTS) == []
+
+
+def test_no_room_imports_itself_through_others():
+    rooms = defaultdict(set)
+    for module, imports in IMPORTS.items():
+        rooms[room(module)] |= {room(name) for name in imports} - {room(module)}
+    assert cycle(rooms) == []
+
+
+def test_imports_go_down_only():
+    upward = [
+        f"{module} -> {name}"
+        for module, imports in IMPORTS.items()
+        for name in sorted(imports)
+        if layer(name) > layer(module)
+    ]
+    assert upward == []
+
+
+def test_the_documented_map_names_every_room():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {room(module) for module in TREES} - {"", "__main__"}
+    assert {name for name in rooms if f"`{name}`" not in page} == set()
+
+
+def test_no_file_is_long():
+    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in SRC.rglob("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_a_class_name_has_one_meaning():
+    modules = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                modules[node.name].append(module)
+    assert {name: places for name, places in modules.items() if len(places) > 1} == {}
+
+
+@pytest.mark.parametrize("drawer", ["utils", "helpers", "common"])
+def test_no_module_is_a_drawer(drawer):
+    assert [name for name in TREES if drawer in name.split(".")] == []
