@@ -140,6 +140,11 @@ def test_a_folder_of_the_users_own_adds_choices(vitrine, mine):
     (mine / "alone.yaml").write_text("seed: 3\n")
     assert "its defaults begin with `- train`" in vitrine("train", "--config-name", "alone", *words, "seed")[2]
     (mine / "position" / "astray.yaml").write_text("position: rope\n")
+    (mine / "position" / "broken.yaml").write_text("position: [rope\n  x: : y\n")
+    assert (
+        f"{mine}/position/broken.yaml\n      is not valid YAML: line 2"
+        in vitrine("train", "position=broken", *words, "seed")[2]
+    )
     assert "`# @package model`" in vitrine("train", "position=astray", *words, "seed")[2]
 
 

@@ -83,7 +83,11 @@ class Sources:
                 problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"
             found.append(Fault("--config-name", self.primary, problem))
         elif self.primary is not None and self.folder is not None:
-            values = yaml.safe_load((self.folder / f"{self.primary}.yaml").read_text(encoding="utf-8"))
+            try:
+                with (self.folder / f"{self.primary}.yaml").open(encoding="utf-8") as file:
+                    values = yaml.safe_load(file)
+            except yaml.MarkedYAMLError as error:
+                return [*found, _yaml_fault(error)]
             if not isinstance(values, dict) or command not in (values.get("defaults") or []):
                 problem = f"does not build on vitrine's configuration; its defaults begin with `- {command}`"
                 found.append(Fault("--config-name", self.primary, problem))
@@ -109,6 +113,9 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     """Hydra ready to compose from ``chosen``, by default as around this call; what it was ready for is restored after.
 
     Inside another call for the same sources its loader is used again: making one takes a tenth of a second.
+
+    Raises:
+        ConfigError: a file is not valid YAML.
     """
     active = _ACTIVE.get()
     if active is not None and chosen in (None, active[0]):
@@ -128,6 +135,8 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     token = _ACTIVE.set((chosen, loader))
     try:
         yield loader
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError([_yaml_fault(error)]) from None
     finally:
         _ACTIVE.reset(token)
         GlobalHydra.instance().hydra = around
@@ -142,6 +151,13 @@ def conf() -> Path:
 def _names(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*.yaml"):
         yield path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _yaml_fault(error: yaml.MarkedYAMLError) -> Fault:
+    """The fault of a file that is not YAML; PyYAML's marks know its path."""
+    mark = error.problem_mark
+    where = f"line {mark.line + 1}: " if mark else ""
+    return Fault(mark.name if mark else "configuration", "", f"is not valid YAML: {where}{error.problem}")
 
 
 def _is_vitrines(folder: Path) -> bool:
