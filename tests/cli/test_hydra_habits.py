@@ -3,6 +3,8 @@
 import pytest
 from helpers.running import SMALL
 
+from vitrine import compose
+
 QUICK = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
 
 
@@ -134,6 +136,7 @@ def test_a_folder_of_the_users_own_adds_choices(vitrine, mine):
     assert vitrine("train", "experiment=mine", *words, "model.dim")[1] == "32\n"
     assert vitrine("train", "position=turned", "-cd", "mine", *words[2:], "model.position")[1] == "rope\n"
     assert vitrine("train", "--config-name", "night", *words, "seed")[1] == "3\n"
+    assert compose(["experiment=mine"], config_dir=str(mine)).seed == 7
     code, out, err = vitrine("train", "--config-name", "nigth", *words, "seed")
     assert (code, out) == (2, "")
     assert "at its top level: night" in err

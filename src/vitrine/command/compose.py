@@ -17,7 +17,7 @@ from vitrine.command.composer import Composer, Variants, composition_fault
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, single_run
 from vitrine.command.overrides import check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
-from vitrine.command.sources import composing, conf, primary_config
+from vitrine.command.sources import Sources, composing, conf, primary_config
 from vitrine.command.user_parts import for_hydra
 from vitrine.config import TrainConfig
 from vitrine.config.keys import optional_section
@@ -29,13 +29,18 @@ __all__ = ["Point", "Variants", "as_composed", "checked_words", "compose", "comp
 __all__ += ["launcher", "points"]
 
 
-def compose(overrides: Sequence[str] = ()) -> TrainConfig:
+def compose(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> TrainConfig:
     """Return the configuration that ``train.py`` trains with ``overrides``: ``compose(["model=vit_nano"])``.
+
+    Args:
+        overrides: as typed after ``train.py``.
+        config_dir: folder with configuration files of your own, as ``--config-dir``.
 
     Raises:
         ConfigError: it is invalid; the error has all faults.
     """
-    (point,) = points("train", list(overrides), multirun=False)
+    with composing(Sources.choose(config_dir) if config_dir is not None else None):
+        (point,) = points("train", list(overrides), multirun=False)
     config: TrainConfig = point.config.run
     return config
 
