@@ -31,6 +31,7 @@ T = TypeVar("T")
 START_TIMEOUT = timedelta(minutes=10)  # for all ranks to start
 FAREWELL_SECONDS = 15.0  # for the other ranks to reach the end of a session
 LONGEST_POLL_SECONDS = 0.5
+LOST = "another rank ended without an error message; was it killed, for example for lack of memory?"
 LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 _session_numbers = itertools.count(1)
@@ -119,7 +120,9 @@ class Ranks:
             if self.count == 1:
                 raise
             message = _message(error)
-            first = _claim(self.store, "failed", f"{self.rank} {message}")
+            first = own = f"{self.rank} {message}"
+            with suppress(RuntimeError):  # the process that serves the store has ended
+                first = _claim(self.store, "failed", own)
             rank, _, cause = first.partition(" ")
             if cause != message:
                 raise OtherRankFailed(f"rank {rank} of {self.count}: {cause}") from None
@@ -152,9 +155,6 @@ class Ranks:
             keys = [f"left {rank}" for rank in awaited]
             while keys and not self.store.check(keys) and time.monotonic() < deadline:
                 time.sleep(0.02)
-
-
-LOST = "another rank ended without an error message; was it killed, for example for lack of memory?"
 
 
 @contextmanager
