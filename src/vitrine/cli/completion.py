@@ -33,7 +33,7 @@ def complete(arguments: Sequence[str]) -> None:
     """Print what ``--shell-completion`` asks for, such as ``install=bash``.
 
     Raises:
-        ConfigError: it is none of the actions, or another shell.
+        ConfigError: there is no such action or shell.
     """
     action, _, shell = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
     if action not in ACTIONS or shell not in SHELLS:

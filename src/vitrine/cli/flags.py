@@ -28,9 +28,9 @@ def parse_flags(name: str, arguments: Sequence[str]) -> Namespace:
     for action in parser._actions:
         if isinstance(action, _VersionAction):
             action.version = f"vitrine {version('vitrine')}"
-    words = ["--info=all" if _is_bare_info(arguments, index) else word for index, word in enumerate(arguments)]
+    named = ["--info=all" if _is_bare_info(arguments, index) else word for index, word in enumerate(arguments)]
     try:
-        flags, unknown = parser.parse_known_intermixed_args(words)
+        flags, unknown = parser.parse_known_intermixed_args(named)
     except ArgumentError as error:
         flag = (error.argument_name or "").split("/")[0]
         raise ConfigError([Fault(flag, "", error.message)]) from None

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from vitrine.command.compose import as_composed, checked_words, hydra_settings, points
+from vitrine.command.compose import as_composed, checked_overrides, hydra_settings, points
 from vitrine.command.overrides import all_groups, group_options, sorted_choices
 from vitrine.command.sources import composing, primary_config
 from vitrine.errors import ConfigError, Fault
@@ -22,7 +22,7 @@ from vitrine.runs.provenance import program
 
 def show_help(name: str, flags: Namespace) -> None:
     """Print ``--help``, or ``--hydra-help``."""
-    overrides = checked_words(name, flags.overrides)
+    overrides = checked_overrides(name, flags.overrides)
     if flags.hydra_help:
         _hydra().hydra_help(None, get_args_parser(), Namespace(overrides=[]))
         return
@@ -43,7 +43,7 @@ def show_help(name: str, flags: Namespace) -> None:
 
 def show_info(name: str, flags: Namespace) -> None:
     """Print ``--info``: the defaults list, the search path, the plugins."""
-    overrides = checked_words(name, flags.overrides)
+    overrides = checked_overrides(name, flags.overrides)
     hydra_settings(name, overrides)  # raises where Hydra would print a traceback
     _hydra().show_info(flags.info, primary_config(name), overrides, RunMode.RUN)
 
@@ -57,7 +57,7 @@ def show_config(name: str, flags: Namespace) -> None:
     overrides, heading = flags.overrides, ""
     if flags.multirun:
         made = points(name, overrides, multirun=True, check_devices=False)
-        overrides = made[0].words
+        overrides = made[0].overrides
         varying = ", ".join(f"{key}={value}" for key, value in made[0].varies.items())
         heading = f"# run 1 of {len(made):,}: {varying}"
         if made[0].space:
@@ -78,7 +78,7 @@ def _shown(name: str, overrides: list[str], kind: str) -> DictConfig:
     job = as_composed(name, overrides)
     if kind == "job":
         return job
-    composed = hydra_settings(name, checked_words(name, overrides))
+    composed = hydra_settings(name, checked_overrides(name, overrides))
     with open_dict(composed), open_dict(composed.hydra):
         for part in ("help", "hydra_help"):
             del composed.hydra[part]

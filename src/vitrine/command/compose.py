@@ -25,7 +25,7 @@ from vitrine.config.sweep import LAUNCHERS
 from vitrine.errors import ConfigError, Fault
 from vitrine.text import nearest
 
-__all__ = ["Point", "Variants", "as_composed", "checked_words", "compose", "composing", "conf", "hydra_settings"]
+__all__ = ["Point", "Variants", "as_composed", "checked_overrides", "compose", "composing", "conf", "hydra_settings"]
 __all__ += ["launcher", "points"]
 
 
@@ -102,7 +102,7 @@ def hydra_settings(command: str, overrides: Sequence[str]) -> DictConfig:
             raise ConfigError([composition_fault(error)]) from None
 
 
-def checked_words(command: str, arguments: list[str]) -> list[str]:
+def checked_overrides(command: str, arguments: list[str]) -> list[str]:
     """Return the overrides as Hydra can read them.
 
     Raises:
@@ -121,7 +121,7 @@ def as_composed(command: str, arguments: list[str]) -> DictConfig:
     Raises:
         ConfigError: it cannot be composed.
     """
-    overrides = checked_words(command, arguments)
+    overrides = checked_overrides(command, arguments)
     with composing() as loader:
         composed, found = Composer(command, loader).composed(overrides)
     if found:

@@ -27,7 +27,7 @@ class Point:
 
     Attributes:
         config: its checked configuration.
-        words: all overrides that it is composed from.
+        overrides: all overrides that it is composed from.
         varies: the overrides in which it differs from the other runs of a multirun: key or group, and value as typed.
         space: what a search varies. The point then stands for the whole search and is a feasible start. Else empty.
         folder: folder that ``hydra.run.dir`` or ``hydra.sweep.dir`` gives the run or the sweep; ``None`` if not given.
@@ -35,7 +35,7 @@ class Point:
     """
 
     config: Any
-    words: list[str]
+    overrides: list[str]
     varies: dict[str, str] = field(default_factory=dict)
     space: Space = field(default_factory=dict)
     folder: Path | None = None

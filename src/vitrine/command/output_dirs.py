@@ -22,11 +22,11 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
         ConfigError: a folder cannot be used, or the setting does not apply.
     """
     kind, other = ("sweep", "run") if multirun else ("run", "sweep")
-    typed = {override.partition("=")[0] for override in points[0].words}
+    typed = {override.partition("=")[0] for override in points[0].overrides}
     if ignored := sorted(key for key in typed if key.startswith(f"hydra.{other}.")):
         hint = "hydra.sweep.dir=DIR is the folder of a sweep" if multirun else "it is for -m; use hydra.run.dir=DIR"
         raise ConfigError([Fault(key, "", f"has no effect here: {hint}") for key in ignored])
-    composed = hydra_settings("train", points[0].words)
+    composed = hydra_settings("train", points[0].overrides)
     folder = _resolved(composed, f"hydra.{kind}.dir", 0, typed)
     if folder is not None and points[0].config.resume is not None:
         raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
@@ -37,7 +37,8 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     if points[0].space:
         raise ConfigError([Fault(key, "", "has no effect here: a search names the folders of its trials")])
     names = [
-        _resolved(hydra_settings("train", point.words), key, number, typed) or "" for number, point in enumerate(points)
+        _resolved(hydra_settings("train", point.overrides), key, number, typed) or ""
+        for number, point in enumerate(points)
     ]
     problem = "must name one folder for each trial, without /, such as ${hydra.job.num} or seed-${seed}"
     if unusable := [name for name in names if "/" in name or name in ("", "..")]:
@@ -48,7 +49,7 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
 
 
 def _resolved(composed: DictConfig, key: str, number: int, typed: set[str]) -> str | None:
-    """Return the value of a setting for the trial of this number; ``None`` where nobody set it."""
+    """Return the value of a setting for the trial of this number; ``None`` if it is not set."""
     _, section, name = key.split(".")
     raw = OmegaConf.to_container(composed.hydra[section], resolve=False)
     assert isinstance(raw, dict)

@@ -29,7 +29,7 @@ class Sources:
     """Where configurations are composed from, beside the package's own files.
 
     Attributes:
-        folder: the user's folder; ``None`` where there is none.
+        folder: the user's folder, if any.
         typed: whether the user named the folder. The files of a folder that was only found are not trusted to import
             Python code.
         primary: the user's primary configuration in that folder; ``None`` is the command's own.

@@ -57,9 +57,9 @@ class Search(TrialQueue):
         super().__init__()
         command: TrainCommand = point.config
         self.sweep, self.command, self.settings = sweep, command, command.sweep
-        self.space, self.overrides = point.space, point.words
+        self.space, self.overrides = point.space, point.overrides
         self.n_trials = _count_trials(command.sweep, point.space)
-        self._variants = Variants(point.words)
+        self._variants = Variants(point.overrides)
         self._folders = TrialFolders(sweep.folder)
         self._runs: dict[int, list[Trial]] = {}  # of each trial of the study
         self._ready: list[Trial] = []
@@ -310,13 +310,13 @@ def plan_search(point: Point) -> Sweep:
     """
     command: TrainCommand = point.config
     settings, identity = command.sweep, _identity(point)
-    name = settings.name or sweep_name(point.words, list(point.space), command.data.name, identity)
+    name = settings.name or sweep_name(point.overrides, list(point.space), command.data.name, identity)
     folder = newest(point.folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
     check_format(folder)
     _check_owner(folder, identity)
     keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
     planned = _count_trials(settings, point.space) * settings.repeats
-    return Sweep(folder, [], point.words, keys, settings.metrics[0], planned)
+    return Sweep(folder, [], point.overrides, keys, settings.metrics[0], planned)
 
 
 def _count_trials(settings: SweepConfig, space: Space) -> int:
@@ -333,7 +333,7 @@ def _grid_values(space: Space) -> list[tuple[Any, ...]]:
 def _identity(point: Point) -> dict[str, Any]:
     """What makes two commands the same search: fixed overrides, space and objectives; not the sampler or its budget."""
     sweep, data = point.config.sweep, point.config.data.name
-    fixed = sorted(word.replace("'", "") for word in point.words if facts_of(word.partition("=")[0]).affects(data))
+    fixed = sorted(word.replace("'", "") for word in point.overrides if facts_of(word.partition("=")[0]).affects(data))
     space = {
         key: values.plain if isinstance(values, Interval) else list(values)
         for key, values in sorted(point.space.items())

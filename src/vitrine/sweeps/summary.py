@@ -1,5 +1,6 @@
 """Summaries of sweeps and searches: tables for people, and a search's entries in sweep.json."""
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +30,7 @@ from vitrine.sweeps.sweep import (
     read_sweep,
 )
 from vitrine.sweeps.trial import TrialResult, read_result
-from vitrine.text import did_you_mean, nearest, plural
+from vitrine.text import did_you_mean, nearest, plural, print_table
 
 if TYPE_CHECKING:
     from vitrine.sweeps.search import Search
@@ -107,7 +107,7 @@ def find_sweeps(root: Path, name: str | None = None) -> list[SweepSummary]:
 def print_overview(sweeps: Sequence[SweepSummary]) -> None:
     """Print a line for each sweep; unreadable sweeps go to stderr."""
     statuses = ("finished", "pruned", "running", "failed")
-    table = _folding_table("sweep", "trials", *statuses, "left", "best", "with", "time left")
+    table = Table("sweep", "trials", *statuses, "left", "best", "with", "time left", box=None, pad_edge=False)
     for sweep in sweeps:
         numbers = [sweep.counts[status] for status in statuses]
         best = sweep.best
@@ -127,7 +127,7 @@ def print_trials(sweep: SweepSummary) -> None:
     """
     if sweep.problem:
         raise RunError(sweep.problem)
-    table = _folding_table(*sweep.keys, sweep.metric, "seconds", "status")
+    table = Table(*sweep.keys, sweep.metric, "seconds", "status", box=None, pad_edge=False)
     for varies, result in zip(sweep.varies, sweep.results, strict=True):
         value = format_value(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
         status = f"{result.status}: {result.error}" if result.error else result.status
@@ -158,12 +158,6 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
         head = f"vitrine: {len(failed)} of {len(results)} trials failed; rerun the same command to retry them:"
         lines = [f"  {trial.label or trial.folder.name}: {result.error}" for trial, result in failed]
         print("\n".join([head, *lines]), file=sys.stderr)
-
-
-def print_table(table: Table) -> None:
-    """Print a table, fitted to the terminal's width; in files and pipes lines are never broken."""
-    console = Console()
-    (console if console.is_terminal else Console(width=10_000)).print(table)
 
 
 @dataclass(frozen=True)
@@ -292,15 +286,10 @@ def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
 
 
 def _print_location(sweep: Sweep) -> None:
-    print(f"\nsweep folder  {sweep.folder}\ncompare       {program('compare')} {sweep.folder}", flush=True)
-
-
-def _folding_table(*names: str) -> Table:
-    """An empty table whose long cells are folded, never cut."""
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
+    print(
+        f"\nsweep folder  {sweep.folder}\ncompare       {program('compare')} {shlex.quote(str(sweep.folder))}",
+        flush=True,
+    )
 
 
 def _warn(message: str) -> None:

@@ -76,7 +76,7 @@ class Sweep:
         """
         command: TrainCommand = points[0].config
         keys = list(points[0].varies)
-        common = [override for override in points[0].words if override.partition("=")[0] not in keys]
+        common = [override for override in points[0].overrides if override.partition("=")[0] not in keys]
         own_name = sweep_name(common, keys, command.data.name)
         default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
         folder = newest(points[0].folder or default, command.rerun)
