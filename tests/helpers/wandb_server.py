@@ -1,4 +1,4 @@
-"""A server on this machine that takes runs from the real W&B client, in as much of W&B's protocol as that needs.
+"""A local server that receives runs from the real W&B client, with the part of W&B's protocol that this needs.
 
 The answers have the shapes of W&B's GraphQL API and file stream. Nothing leaves the machine.
 """
@@ -17,7 +17,7 @@ KEY = "local" + "0" * 35  # as long as a real one
 
 @dataclass
 class Run:
-    """What the server has been told of a run."""
+    """What the server has received of a run."""
 
     upserts: list[dict[str, Any]] = field(default_factory=list)
     history: dict[int, dict[str, Any]] = field(default_factory=dict)  # by line
@@ -27,18 +27,18 @@ class Run:
 
     def value(self, name: str) -> Any:
         """The last value of a field that is not null."""
-        return [one[name] for one in self.upserts if one.get(name) is not None][-1]
+        return [upsert[name] for upsert in self.upserts if upsert.get(name) is not None][-1]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The history without what the client adds."""
+        """The history without the client's own fields."""
         lines = [self.history[line] for line in sorted(self.history)]
         return [{name: value for name, value in row.items() if not name.startswith("_")} for row in lines]
 
 
 @dataclass
 class Server:
-    """Its address, what it was told, everything it was sent, and whether it answers the file stream."""
+    """The server's address, the runs it has received, all requests' bodies, and whether it answers the file stream."""
 
     url: str = ""
     runs: dict[str, Run] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for a client that should come here."""
+        """Environment variables of a client of this server."""
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
 
     def graphql(self, query: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,9 @@ class Server:
                 bucket = self._bucket(values["name"], run, project)
                 return {"upsertBucket": {"bucket": bucket, "inserted": len(run.upserts) == 1}}
             case "CreateRunFiles":
-                files = [{"name": one, "uploadUrl": f"{self.url}/up/{values['run']}/{one}"} for one in values["files"]]
+                files = [
+                    {"name": file, "uploadUrl": f"{self.url}/up/{values['run']}/{file}"} for file in values["files"]
+                ]
                 return {"createRunFiles": {"runID": values["run"], "uploadHeaders": [], "files": files}}
         viewer = {"id": "u", "username": "me", "entity": "me", "email": "", "flags": "{}", "teams": {"edges": []}}
         return {"viewer": viewer}
@@ -89,7 +91,7 @@ class Server:
         }
 
     def stream(self, identity: str, sent: dict[str, Any]) -> None:
-        """Take lines of the history, the summary and the end."""
+        """Receive lines of the history, the summary and the exit code."""
         run = self.runs.setdefault(identity, Run())
         for name, part in (sent.get("files") or {}).items():
             lines = [json.loads(line) for line in part["content"]]
@@ -137,7 +139,7 @@ def serving() -> Iterator[Server]:
 
     class Listening(ThreadingHTTPServer):
         def handle_error(self, *_: Any) -> None:
-            """A client that was killed, or gave up."""
+            """Ignore clients that were killed or closed the connection."""
 
     with Listening(("127.0.0.1", 0), Handler) as listening:
         listening.daemon_threads = True

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 from helpers import searching
@@ -142,6 +143,24 @@ def test_processes_share_a_search_and_no_trial_is_made_twice(tmp_path):
     assert set(trained(one).values()) == {1}
     pids = {json.loads((run.folder / "run.json").read_text())["pid"] for run in one.sweep.trials}
     assert pids == {os.getpid(), other.pid}
+
+
+@pytest.mark.slow
+def test_a_search_of_many_processes_survives_a_hundred_kills(tmp_path):
+    overrides = [*RANDOM, "sweep.n_trials=300"]
+    workers, moments = [process(tmp_path, 0.5, *overrides) for _ in range(8)], Random(0)
+    for _ in range(100):
+        time.sleep(moments.uniform(0, 0.5))
+        place = moments.randrange(len(workers))
+        workers[place].kill()
+        workers[place].wait()
+        workers[place] = process(tmp_path, 0.5, *overrides)
+    assert [worker.wait(timeout=600) for worker in workers] == [0] * len(workers)
+    finished = search(tmp_path, *overrides)
+    assert finished.done
+    complete = [trial for trial in finished.trials() if trial.state == TrialState.COMPLETE]
+    assert len(complete) == 300
+    assert len(trained(finished)) == len({run.folder.name for run in finished.sweep.trials}) == 300
 
 
 def test_a_trial_with_repeats_is_the_mean_over_its_seeds(tmp_path):

@@ -1,4 +1,4 @@
-"""A data set in memory: class names, and the images and labels of each split."""
+"""A data set: class names, and the images (in memory or as files) and labels of each split."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Data sets of a user's own: a callable that gives uint8 images and labels (docs/own_parts.md)."""
+"""A user's own data set: a callable that returns uint8 images and labels (docs/own_parts.md)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +16,10 @@ SPLITS = ("train", "val", "test")
 
 
 def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
-    """Call the user's part and check what it gives.
+    """Call the user's part and check what it returns.
 
     Raises:
-        DataError: it fails, or does not give what it must.
+        DataError: the call fails, or its result has the wrong form, shapes, types or labels.
     """
     try:
         given = function(part)(root=Path(config.root))
@@ -28,7 +28,9 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
     known = {"classes", *SPLITS}
     if not isinstance(given, Mapping) or "train" not in given or not set(given) <= known:
         keys = sorted(given) if isinstance(given, Mapping) else type(given).__name__
-        raise DataError(f"data={part.name} must give a dict with train, and maybe val, test, classes; not {keys}")
+        raise DataError(
+            f"data={part.name} must return a dict with train and optionally val, test and classes, not {keys}"
+        )
     splits = {name: _split(part.name, name, given[name], config) for name in SPLITS if given.get(name) is not None}
     classes = [str(name) for name in given.get("classes") or range(config.num_classes)]
     if len(classes) != config.num_classes:

@@ -14,7 +14,7 @@ from vitrine.data.transforms.boxes import box_mask
 class MixUpCutMix:
     """Mix each image with its neighbour in the batch, with a ratio drawn per image.
 
-    Neighbours are the images at 2k and 2k + 1; the last image of an odd number is not mixed. The order of images is
+    Neighbours are the images at 2k and 2k + 1; the last image of an odd batch is not mixed. The order of images is
     random already, and neighbours are always in the same rank.
 
     Args:
