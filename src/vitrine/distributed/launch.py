@@ -93,7 +93,7 @@ def _set_torchrun_variables() -> None:
     )
     if "MASTER_ADDR" not in os.environ:
         os.environ["MASTER_ADDR"] = "127.0.0.1" if step["STEP_NUM_NODES"] == "1" else _first_node()
-    # Several steps of a job, or jobs on one machine, can run at the same time: each needs a port of its own.
+    # Several steps of a job, or jobs on one machine, can run at the same time: each needs another port.
     number = int(os.environ["SLURM_JOB_ID"]) * 10 + int(os.environ["SLURM_STEP_ID"])
     os.environ.setdefault("MASTER_PORT", str(15000 + number % 15000))
     os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("SLURM_CPUS_PER_TASK", "1"))

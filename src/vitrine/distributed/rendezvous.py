@@ -38,7 +38,7 @@ _session_numbers = itertools.count(1)
 
 
 class OtherRankFailed(RunError):
-    """Another rank failed, and this one cannot go on without it."""
+    """Another rank failed, and this one cannot continue without it."""
 
 
 class Ranks:

@@ -1,6 +1,6 @@
 """Weights & Biases: a run's tracker there, and what it sends.
 
-The W&B client runs in a thread of its own. Training hands over its metrics and continues; only at the end it waits, for
+The W&B client runs in its own thread. Training hands over its metrics and continues; only at the end it waits, for
 at most ``logger.wandb.timeout`` seconds. The client writes everything to the run folder's ``wandb/`` before it sends
 it. In run.json:
 
@@ -271,7 +271,7 @@ def run_facts(record: RunRecord, settings: WandbConfig) -> dict[str, Any]:
 
 
 def client_settings(settings: WandbConfig, seconds: float) -> wandb.Settings:
-    """Return the client's settings: what it sends by itself, and for how many seconds it tries to start."""
+    """Return the client's settings: what it sends unasked, and for how many seconds it tries to start."""
     private: dict[str, Any] = {}
     if settings.private:
         private = {"x_disable_machine_info": True, "x_save_requirements": False, "host": "private"}

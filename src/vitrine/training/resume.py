@@ -23,7 +23,7 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.run import Result, TrainingRun, deadline, load_data
 
 CHANGEABLE = sections_where(TrainConfig, may_change_on_resume=True)
-GROUPS = {"accelerator": ("trainer.accelerator", "trainer.devices")}  # named otherwise than the keys they set
+GROUPS = {"accelerator": ("trainer.accelerator", "trainer.devices")}  # config groups, and the keys they set
 
 
 def resume(
@@ -49,7 +49,7 @@ def resume(
         time_from: as in ``fit``.
         pruning_rule: as in ``fit``.
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
-        allow_changed_code: resume although the code of these parts was edited.
+        allow_changed_code: resume even if the code of these parts was edited.
 
     Raises:
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it; or it names code that is
@@ -66,7 +66,7 @@ def resume(
             raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
         config = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         planned = config.trainer.max_epochs
-        _take(config, given, overrides)
+        _apply(config, given, overrides)
         _check(config, record)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
@@ -113,7 +113,7 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
-def _take(config: TrainConfig, given: TrainConfig | None, overrides: Sequence[str]) -> None:
+def _apply(config: TrainConfig, given: TrainConfig | None, overrides: Sequence[str]) -> None:
     """Copy into ``config`` the values of ``given`` that ``overrides`` set: keys or groups, with or without values.
 
     Raises:
