@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="plan the number of seeds for a difference: 0.002 is 0.2 points",
     )
     parser.add_argument("--group", help="with wandb: only the runs of this sweep")
+    trust_help = "with --html: code outside vitrine that runs may import, by the beginning of its dotted name"
+    parser.add_argument("--trust", action="append", default=[], metavar="PREFIX", help=trust_help)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--difference {options.difference:g} must be above 0")
     try:
         compared = compare(
-            _load(options.paths, options.group),
+            _load(options.paths, options.group, options.trust),
             metric=options.metric,
             by=options.by,
             baseline=options.baseline,
@@ -70,12 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.close()  # the reader has closed the pipe: vitrine compare ... | head
 
 
-def _load(paths: list[str], group: str | None) -> RunResults:
+def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:
     projects = [path.removeprefix("wandb:") for path in paths if path.startswith("wandb:")]
     if not projects:
         if group is not None:
             raise RunError("--group needs wandb:ENTITY/PROJECT; on disk, give the sweep's folder: outputs/sweeps/NAME")
-        return load_results(paths)
+        return load_results(paths, trust=trust)
     if len(paths) > 1:
         raise RunError("give one wandb:ENTITY/PROJECT, or paths; not both")
     from vitrine.compare.load_wandb import load_wandb_results

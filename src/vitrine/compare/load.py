@@ -4,8 +4,8 @@ import json
 import re
 import shlex
 import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,15 @@ class RunResult:
     Attributes:
         name: path of the run folder, or ``ENTITY/PROJECT/ID`` at W&B.
         status: as in run.json. Only ``finished`` runs are compared; of others, nothing else is loaded.
-        config: the resolved configuration, flat: ``{"model.dim": 64, ...}``.
+        config: the resolved configuration, flat: ``{"model.dim": 64, ...}``; and hashes of the source of parts of the
+            user's: ``{"code.my_lab.fourier.Fourier": ...}``.
         overrides: what the user typed, ``{"position": "rope", "seed": "0"}``; in a sweep, the trial's own values.
         facts: the content of run.json.
         metrics: final metrics; empty for a run that is not finished.
         history: metrics.csv, a dict per row.
         folder: the run folder, if it is on this machine.
         labels_hash: SHA-256 of the labels in predictions.npz; empty if there are none.
+        trust: prefixes of the dotted names that the run may import.
     """
 
     name: str
@@ -45,6 +47,7 @@ class RunResult:
     history: list[dict[str, float]]
     folder: Path | None = None
     labels_hash: str = ""
+    trust: tuple[str, ...] = ()
 
     @property
     def seed(self) -> Any:
@@ -96,8 +99,12 @@ class RunResults:
     damaged: list[tuple[str, str]]
 
 
-def load_results(paths: Iterable[str | Path]) -> RunResults:
+def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) -> RunResults:
     """Load every run at ``paths`` or anywhere below them, each once, in the order they were started.
+
+    Args:
+        paths: run folders, and folders of runs.
+        trust: prefixes of the dotted names that runs with parts of your own may import, for pictures of their models.
 
     Raises:
         RunError: there is no run at one of the paths.
@@ -116,7 +123,7 @@ def load_results(paths: Iterable[str | Path]) -> RunResults:
         try:
             if isinstance(entry, UnreadableRun):
                 raise RunError(entry.problem)
-            runs.append(read_result(entry))
+            runs.append(replace(read_result(entry), trust=tuple(trust)))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
     return RunResults(sorted(runs, key=lambda run: (run.started, run.name)), damaged)
@@ -145,7 +152,9 @@ def read_result(entry: RunEntry) -> RunResult:
     if predictions.is_file():
         labels_hash = sha256(_read_predictions(predictions, "labels").tobytes()).hexdigest()
     overrides = parse_overrides(str(facts.get("command", "")), str(facts.get("varies") or ""))
-    return RunResult(str(folder), status, entry.config, overrides, facts, metrics, history, folder, labels_hash)
+    code = {f"code.{name}": known for name, known in facts.get("parts", {}).items()}
+    config = {**entry.config, **code}
+    return RunResult(str(folder), status, config, overrides, facts, metrics, history, folder, labels_hash)
 
 
 def parse_overrides(command: str, varies: str) -> dict[str, str]:

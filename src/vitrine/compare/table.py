@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from vitrine.compare.load import RunResult, format_value
+from vitrine.config.serialize import omitted_value
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest
@@ -169,6 +170,8 @@ def _value(run: RunResult, key: str) -> str:
         return UNKNOWN
     if key in run.config:
         return format_value(run.config[key])
+    if (omitted := omitted_value(key)) is not None:
+        return format_value(omitted)
     if any(known.startswith(f"{key}.") for known in run.config):
         return UNKNOWN  # a section that is on: the keys inside it count
     parts = key.split(".")

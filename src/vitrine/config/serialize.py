@@ -3,13 +3,16 @@
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.config.keys import owner
 from vitrine.config.model import OF_ANY_MODEL, ViTConfig
 from vitrine.config.parts import check_trust, is_dotted
+from vitrine.config.schema import TrainConfig
 from vitrine.errors import ConfigError, Fault
 
 Schema = TypeVar("Schema")
@@ -54,3 +57,16 @@ def from_plain(
         raise ConfigError([Fault(key, "", str(error.msg or error).splitlines()[0])]) from None
     check_trust(config, trust, source)
     return config
+
+
+@cache
+def omitted_value(key: str) -> Any:
+    """Return the value of a key that :func:`to_plain` leaves out at that value; ``None`` for a key it never leaves out.
+
+    An option of a user's part that is not given is ``default``.
+    """
+    section, name = owner(TrainConfig, key)
+    if section is None:
+        around, _, _ = key.rpartition(".")
+        return "default" if around and omitted_value(around) in ({}, "default") else None
+    return next(field.metadata.get("stored_unless") for field in fields(section) if field.name == name)

@@ -26,7 +26,7 @@ from vitrine.text import plural
 MAX_HARD_IMAGES = 24
 MAX_MODELS = 6
 MAX_ATTENTION_IMAGES = 6
-DATA_KEYS = ("name", "root", "image_size", "in_channels", "num_classes")  # which images are loaded
+DATA_KEYS = ("name", "root", "image_size", "in_channels", "num_classes", "options")  # which images are loaded
 MAX_SIDE = 64  # pixels of an image in the page; the browser enlarges it
 
 
@@ -145,7 +145,7 @@ def test_images(run: RunResult, indices: Sequence[int]) -> np.ndarray:
     """
     import torch
 
-    split = _test_split(run.folder)
+    split = _test_split(run.folder, run.trust)
     if run.labels_hash and not np.array_equal(split.labels.numpy(), run.labels):
         raise DataError("the data set has other test images than the runs were tested on")
     (batch,) = split.batches([torch.tensor(list(indices))])
@@ -206,12 +206,12 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     """Attention rollout of each image, (B, g, g)."""
     import torch
 
-    from vitrine.models import looked_at
+    from vitrine.models import VisionTransformer, looked_at
     from vitrine.training.plots import can_be_drawn
 
-    model = _load(run.folder).model
-    if not can_be_drawn(model.config):
-        raise RunError("its attention maps would take too much memory")
+    model = _load(run.folder, run.trust).model
+    if not isinstance(model, VisionTransformer) or not can_be_drawn(model.config):
+        raise RunError("it has no attention maps, or they would take too much memory")
     mean, std = (torch.tensor(run.config[f"data.{name}"]).view(-1, 1, 1) for name in ("mean", "std"))
     images = (torch.from_numpy(pixels).float() / 255 - mean) / std
     return torch.cat([looked_at(model, image) for image in images.split(1)]).numpy()
@@ -219,10 +219,11 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
 
 def _position_similarities(run: RunResult) -> np.ndarray | None:
     """Cosine similarities of the patches' position embeddings, (g^2, g^2); ``None`` for a model without them."""
-    model = _load(run.folder).model
+    model = _load(run.folder, run.trust).model
+    from vitrine.models import VisionTransformer
     from vitrine.models.pos_embed import spread
 
-    if model.pos_embed is None:
+    if not isinstance(model, VisionTransformer) or model.pos_embed is None:
         return None
     table = model.pos_embed.detach()
     if model.config.position == "learned2d":
@@ -233,7 +234,7 @@ def _position_similarities(run: RunResult) -> np.ndarray | None:
 
 
 @cache
-def _load(folder: Path | None) -> Any:
+def _load(folder: Path | None, trust: tuple[str, ...]) -> Any:
     """The run with its model; attention and positions share it."""
     if folder is None:
         raise RunError("the run is not on this machine")
@@ -241,10 +242,10 @@ def _load(folder: Path | None) -> Any:
         raise RunError("its checkpoint is missing")
     from vitrine.inference.load import load_run
 
-    return load_run(folder)
+    return load_run(folder, trust=trust)
 
 
-def _test_split(folder: Path | None) -> Any:
+def _test_split(folder: Path | None, trust: tuple[str, ...]) -> Any:
     if folder is None:
         raise RunError("the run is not on this machine")
     from vitrine.runs import RunRecord
@@ -252,19 +253,19 @@ def _test_split(folder: Path | None) -> Any:
     stored = RunRecord.open(folder).config
     identity = json.dumps([stored["paths"]["cache_dir"], *(stored["data"].get(name) for name in DATA_KEYS)])
     if identity not in _splits:
-        _splits[identity] = _load_test_split(stored["data"], Path(stored["paths"]["cache_dir"]))
+        _splits[identity] = _load_test_split(stored["data"], Path(stored["paths"]["cache_dir"]), trust)
     return _splits[identity]
 
 
 _splits: dict[str, Any] = {}  # shared by runs on the same images, whatever else their data sections say
 
 
-def _load_test_split(data: dict[str, Any], cache_dir: Path) -> Any:
+def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ...]) -> Any:
     from vitrine.config.schema import DataConfig
     from vitrine.config.serialize import from_plain
     from vitrine.data.datasets import load_dataset, missing_file
 
-    config = from_plain(DataConfig, data)
+    config = from_plain(DataConfig, data, trust=trust)
     if (file := missing_file(config)) is not None:
         raise RunError(f"{file}, which the run used, is not there from this folder")
     dataset = load_dataset(config, cache_dir, memory=0)  # image files stay on disk: few are shown
