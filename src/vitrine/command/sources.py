@@ -7,17 +7,22 @@ A user's folder has the same layout: ``experiment/mine.yaml`` is ``experiment=mi
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import yaml
 from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.plugins.config_source import ConfigResult
 
 from vitrine.errors import ConfigError, Fault
 
@@ -132,6 +137,8 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     around = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     loader = Hydra.create_main_hydra2("train", path).config_loader
+    assert isinstance(loader, ConfigLoaderImpl)
+    loader.repository = _FilesRead(loader.repository)  # type: ignore[assignment]
     token = _ACTIVE.set((chosen, loader))
     try:
         yield loader
@@ -140,6 +147,18 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     finally:
         _ACTIVE.reset(token)
         GlobalHydra.instance().hydra = around
+
+
+class _FilesRead(CachingConfigRepository):
+    """Configuration files, read once for all compositions: reading them is a third of a composition's time."""
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """A copy of the file at ``config_path``, which the composition may change."""
+        return deepcopy(super().load_config(config_path))
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: Hydra copies the repository for each composition."""
+        return self
 
 
 def conf() -> Path:

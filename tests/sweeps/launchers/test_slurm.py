@@ -108,7 +108,7 @@ def test_what_slurm_does_not_take(tmp_path, slurm):
     code, _, err = ended(
         command(tmp_path, slurm, *SMALL, "hydra/launcher=slurm", "seed=0,1", "launcher.partition=nope")
     )
-    assert code == 2
+    assert code == 1
     assert err.count("Invalid partition name") == 1
 
 
