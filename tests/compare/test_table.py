@@ -101,6 +101,19 @@ def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run)
     assert table_of(tmp_path).columns == ["callbacks.ema.decay"]
 
 
+def test_runs_with_edited_source_of_a_part_are_separate_rows(tmp_path, write_run):
+    fourier, logger = "my_lab.fourier.Fourier", "my_lab.log.Log"
+    for seed, source in enumerate(("0123456789abcdef", "fedcba9876543210", "0123456789abcdef")):
+        parts = {fourier: source, logger: f"edited {seed}"}  # the logger is no choice of the model
+        write_run(tmp_path, seed=seed, model={"position": fourier}, facts={"parts": parts})
+    table = table_of(tmp_path)
+    assert table.columns == [f"source of {fourier}"]
+    assert [(row.label, row.seeds) for row in table.rows] == [
+        (f"source of {fourier}=01234567", 2),
+        (f"source of {fourier}=fedcba98", 1),
+    ]
+
+
 def test_launcher_settings_make_no_column(tmp_path, write_run):
     for seed, launcher in enumerate(("process", "slurm")):
         sweep = (

@@ -13,6 +13,7 @@ from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest
 
 SEED = "seed"
+SOURCE = "source of "  # begins the column of a user's part whose source differs between runs
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def mean_by_seed(values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
 def tabulate(runs: Sequence[RunResult]) -> Table:
     """Group finished runs, given in the order they were started, by configuration."""
     known = {key for run in runs for key in run.config if distinguishes(key, run.data)}
+    known |= {key for run in runs for key in _part_sources(run)}
     values = {run.name: {key: _value(run, key) for key in known} for run in runs}
     differing = {key for key in known if len({row[key] for row in values.values()} - {UNKNOWN}) > 1}
     groups: dict[str, list[RunResult]] = {}
@@ -164,8 +166,20 @@ def distinguishes(key: str, data: str) -> bool:
     return facts.in_comparisons and facts.affects(data)
 
 
+def _part_sources(run: RunResult) -> dict[str, str]:
+    """Hashes of the source of the user's parts that affect the result, by ``source of NAME``."""
+    sources = run.facts.get("parts")
+    if not isinstance(sources, dict):
+        return {}
+    values = [value for key, value in run.config.items() if distinguishes(key, run.data)]
+    named = {str(name) for value in values for name in (value if isinstance(value, list) else [value])}
+    return {f"{SOURCE}{name}": str(source)[:8] for name, source in sources.items() if name in named}
+
+
 def _value(run: RunResult, key: str) -> str:
     """A run's value as users type it; ``null`` for a key of a section that is off."""
+    if key.startswith(SOURCE):
+        return _part_sources(run).get(key, UNKNOWN)
     if not distinguishes(key, run.data):  # such as the folder of MNIST, beside runs on image folders
         return UNKNOWN
     if key in run.config:
@@ -241,7 +255,8 @@ def _label(values: Mapping[str, str]) -> str:
         return "the configuration"
     if len(values) == 1:
         ((name, value),) = values.items()
-        return value if value[:1].isalpha() and value not in ("null", "true", "false") else f"{name}={value}"
+        is_name = value[:1].isalpha() and value not in ("null", "true", "false") and not name.startswith(SOURCE)
+        return value if is_name else f"{name}={value}"
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
