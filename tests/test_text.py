@@ -1,8 +1,9 @@
 """Text for people: plurals, lists, sizes, durations, hints."""
 
 import pytest
+from rich.table import Table
 
-from vitrine.text import clock, did_you_mean, file_size, listed, nearest, plural, rough_duration
+from vitrine.text import clock, did_you_mean, file_size, listed, nearest, plural, print_table, rough_duration
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,14 @@ def test_the_nearest_name_is_empty_if_none_is_similar():
 def test_a_hint_is_empty_without_a_match():
     assert did_you_mean(nearest("ropee", ["rope", "none"])) == "; did you mean rope?"
     assert did_you_mean(nearest("xyz", ["rope", "none"])) == did_you_mean(None) == ""
+
+
+def test_a_table_keeps_long_paths_whole_in_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    path = "outputs/sweeps/a-long-name/" + "-".join(["position-learned"] * 8)
+    table = Table("path", "status", box=None)
+    table.add_row(path, "finished")
+    print_table(table)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "outputs" in line]
+    assert path in line
+    assert line.rstrip().endswith("finished")
