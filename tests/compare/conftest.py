@@ -122,7 +122,7 @@ def write_predictions(
 
 @pytest.fixture(scope="session")
 def write_sweep(write_run) -> Callable[[Path], Path]:
-    """Three positional schemes by three seeds, the second clearly better than the first, the third not told apart."""
+    """Three positional schemes by three seeds: the second clearly better than the first, the third hardly different."""
 
     def write(parent: Path) -> Path:
         command = "model=vit_nano position=learned,rope,none seed=0,1,2"

@@ -1,4 +1,4 @@
-"""What is found in words, and what is warned of or refused."""
+"""Findings in sentences, caveats, and comparisons that are refused."""
 
 import numpy as np
 import pytest
@@ -75,8 +75,8 @@ def test_a_diverged_run_is_named_and_left_out(tmp_path, write_run):
     lost = write_run(tmp_path, seed=1, metrics=reached)
     found = compared(tmp_path, metric="test/loss")
     assert found.summaries[0].interval.count == 1
-    told = f"1 run diverged (test/loss is NaN or infinite) and is left out: {lost}"
-    assert told in found.caveats
+    caveat = f"1 run diverged (test/loss is NaN or infinite) and is left out: {lost}"
+    assert caveat in found.caveats
     with pytest.raises(RunError, match="every run diverged"):
         compared(lost, metric="test/loss")
 
@@ -100,8 +100,8 @@ def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_
         conv=[0.91, 0.90, 0.92, 0.90],
         alibi2d=[0.899, 0.915, 0.91, 0.92],
     )
-    words = sentences_of(tmp_path)["rope"][0]
-    assert words.startswith(
+    sentence = sentences_of(tmp_path)["rope"][0]
+    assert sentence.startswith(
         "rope and learned: no significant difference over 4 seeds after correction for 4 comparisons"
     )
     rope = next(one for one in compared(tmp_path).findings.comparisons if one.row.label == "rope")
@@ -114,8 +114,8 @@ def test_unmatched_seeds_are_compared_as_groups(tmp_path, write_run):
         for seed in seeds:
             acc = {"learned": 0.9, "rope": 0.95}[scheme] + 0.001 * (seed % 3)
             write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc, predictions=False)
-    words = sentences_of(tmp_path)["rope"]
-    assert words[0].endswith("4 and 3 seeds, unpaired)"), "the row's seeds, and then the baseline's"
+    sentences = sentences_of(tmp_path)["rope"]
+    assert sentences[0].endswith("4 and 3 seeds, unpaired)"), "the row's seeds, and then the baseline's"
 
 
 def test_predictions_distinguish_two_models_with_one_seed(tmp_path, write_run):
@@ -148,8 +148,8 @@ def test_mcnemars_test_names_the_side_with_more_correct_images(tmp_path, write_r
     for seed, right in enumerate((every < 60, every < 60, every < 90)):
         write_run(tmp_path, "position=learned", seed=seed, acc=0.6, right=right)
         write_run(tmp_path, "position=rope", seed=seed, acc=0.9, right=every < 90 if seed < 2 else every < 60)
-    words = compared(tmp_path).findings.comparisons[0].sentences[1]
-    assert "finds a difference in 3 of 3 pairs of models with equal seeds, 2 in favour of rope;" in words
+    sentence = compared(tmp_path).findings.comparisons[0].sentences[1]
+    assert "finds a difference in 3 of 3 pairs of models with equal seeds, 2 in favour of rope;" in sentence
 
 
 def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
@@ -169,8 +169,8 @@ def test_only_a_requested_difference_is_called_detectable(tmp_path, write_run):
     apart = [0.0, 0.004, 0.001, 0.0045, 0.002]
     write_rows(write_run, tmp_path, learned=learned, rope=[a + b for a, b in zip(learned, apart, strict=True)])
     assert "would probably have been detected" not in " ".join(sentences_of(tmp_path)["rope"])
-    words = sentences_of(tmp_path, difference_of_interest=0.02)["rope"]
-    assert words[0].endswith("over 5 seeds; a difference of 2 points would probably have been detected")
+    sentences = sentences_of(tmp_path, difference_of_interest=0.02)["rope"]
+    assert sentences[0].endswith("over 5 seeds; a difference of 2 points would probably have been detected")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_only_a_requested_difference_is_called_detectable(tmp_path, write_run):
 def test_caveats_name_what_differs_between_runs(tmp_path, write_run, facts, warned):
     write_run(tmp_path, seed=0)
     write_run(tmp_path, seed=1, facts=facts)
-    assert any(warned in words for words in compared(tmp_path).caveats), compared(tmp_path).caveats
+    assert any(warned in text for text in compared(tmp_path).caveats), compared(tmp_path).caveats
 
 
 def test_trials_with_different_fingerprint_versions_are_reported(tmp_path, write_run):
@@ -230,16 +230,16 @@ def test_pruned_runs_are_counted_not_named(tmp_path, write_run):
         write_run(tmp_path, seed=seed, status="pruned")
     assert "2 runs are not finished and left out: 2 pruned by the search" in compared(tmp_path).caveats
     failed = write_run(tmp_path, seed=3, status="failed")
-    told = f"3 runs are not finished and left out: 2 pruned by the search and {failed} (failed)"
-    assert told in compared(tmp_path).caveats
+    caveat = f"3 runs are not finished and left out: 2 pruned by the search and {failed} (failed)"
+    assert caveat in compared(tmp_path).caveats
 
 
 def test_selection_among_many_rows_on_the_test_set_is_a_caveat(tmp_path, write_run):
     for number in range(6):
         write_run(tmp_path, seed=0, model={"drop_path": number / 10}, predictions=False)
-    told = "the best of 6 rows is selected on the test set"
-    assert any(words.startswith(told) for words in compared(tmp_path).caveats)
-    assert not any(words.startswith("the best of") for words in compared(tmp_path, metric="val/acc").caveats)
+    caveat = "the best of 6 rows is selected on the test set"
+    assert any(text.startswith(caveat) for text in compared(tmp_path).caveats)
+    assert not any(text.startswith("the best of") for text in compared(tmp_path, metric="val/acc").caveats)
 
 
 def test_unfinished_and_damaged_runs_are_named_and_left_out(tmp_path, write_run):
@@ -296,8 +296,8 @@ def test_invalid_predictions_damage_the_record(tmp_path, write_run):
         np.savez(broken / "predictions.npz", **arrays)
         found = compared(tmp_path)
         assert found.summaries[0].interval.count == 1
-        (told,) = [words for words in found.caveats if words.startswith("1 record is damaged and left out: ")]
-        assert str(broken) in told
+        (caveat,) = [text for text in found.caveats if text.startswith("1 record is damaged and left out: ")]
+        assert str(broken) in caveat
 
 
 def test_different_test_sets_are_refused(tmp_path, write_run):

@@ -106,14 +106,14 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     assert found.runs[0].history[0] == {"epoch": 1, "step": 20, "val/acc": 0.5, "seconds": 4}
 
 
-def served(path, **settings) -> dict:
-    """A run folder's run as the server describes it once the tracker has told of it."""
-    record, told = RunRecord.open(path), WandbConfig(**settings)
+def served(path, **options) -> dict:
+    """A run folder as the server describes it after the tracker logged it."""
+    record, settings = RunRecord.open(path), WandbConfig(**options)
     one = node(record.name, "", record.config["seed"], 0)
     last_epoch = {"epoch": 4, "images_per_second": 1.5}
-    summary = {**last_epoch, **run_facts(record, told), **record.metrics, "status": record.status}
+    summary = {**last_epoch, **run_facts(record, settings), **record.metrics, "status": record.status}
     return one | {
-        "displayName": run_title(record, told, record.facts["varies"]),
+        "displayName": run_title(record, settings, record.facts["varies"]),
         "createdAt": record.facts["started"],
         "config": json.dumps({key: {"value": value} for key, value in record.config.items()}),
         "summaryMetrics": json.dumps(summary),

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from is told as it is."""
+"""Provenance of a run: code, versions, machine and command."""
 
 import os
 import platform

@@ -365,14 +365,14 @@ def test_a_folder_below_a_closed_folder_is_not_writable(ordinary_user):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "problem"),
     [
         (b"epoch,step,seconds\n1,many,1\n", "could not convert"),
         (b"epoch,step,seconds\n\xff,1,1\n", "can't decode"),
         (b"epoch,seconds\n1,1\n", "it has no column step"),
     ],
 )
-def test_a_damaged_log_is_a_run_error(record, content, told):
+def test_a_damaged_log_is_a_run_error(record, content, problem):
     (record.path / "metrics.csv").write_bytes(content)
-    with pytest.raises(RunError, match=rf"cannot read .*metrics\.csv: .*{told}"):
+    with pytest.raises(RunError, match=rf"cannot read .*metrics\.csv: .*{problem}"):
         record.history()

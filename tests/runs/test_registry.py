@@ -129,7 +129,7 @@ def test_runs_are_listed_without_a_writable_index(outputs):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "problem"),
     [
         ("run.json", "{", "cannot read"),
         ("run.json", "[]", "does not hold a JSON object"),
@@ -141,7 +141,7 @@ def test_runs_are_listed_without_a_writable_index(outputs):
         ("metrics.json", "", "cannot read"),
     ],
 )
-def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, told):
+def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, problem):
     for indexed in (False, True):
         path = outputs / "runs" / "a" / file
         path.unlink(missing_ok=True)
@@ -151,7 +151,7 @@ def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, told):
         assert names(found) == ["b", "c0", "c1", "c2"], indexed
         (broken,) = found.unreadable
         assert broken.path == outputs / "runs" / "a"
-        assert told in broken.problem
+        assert problem in broken.problem
 
 
 def test_a_run_that_failed_without_a_configuration_is_listed(outputs):
@@ -189,7 +189,7 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
 
 
 @pytest.mark.parametrize(
-    ("column", "words", "expected"),
+    ("column", "values", "expected"),
     [
         ("status", "failed", ["b"]),
         ("status", "failed,finished", ["a", "b", "c0", "c1", "c2"]),
@@ -202,8 +202,8 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
         ("error", "null", ["a", "c0", "c1", "c2"]),
     ],
 )
-def test_runs_are_filtered_by_any_column(outputs, column, words, expected):
-    assert names(find_runs([outputs]).where(column, words)) == expected
+def test_runs_are_filtered_by_any_column(outputs, column, values, expected):
+    assert names(find_runs([outputs]).where(column, values)) == expected
 
 
 def test_runs_are_filtered_by_start_time(outputs):
@@ -217,11 +217,11 @@ def test_runs_are_filtered_by_start_time(outputs):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "problem"),
     [("sed", "did you mean seed?"), ("val/ac", "did you mean val/acc?"), ("dpeth", r"model\.depth"), ("zzz", "zzz$")],
 )
-def test_an_unknown_column_is_refused_with_the_nearest(outputs, word, told):
-    with pytest.raises(RunError, match=told):
+def test_an_unknown_column_is_refused_with_the_nearest(outputs, word, problem):
+    with pytest.raises(RunError, match=problem):
         find_runs([outputs]).column(word)
 
 

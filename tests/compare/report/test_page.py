@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens without a request or an error, and what can be pressed does what it says."""
+"""The report in a real browser: it opens without a request or an error, and its controls work."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.predictions import confusion
 from vitrine.compare.report.page import render, sections, write_report
-from vitrine.compare.report.plots import pareto_front
+from vitrine.compare.report.plots import parallel_coordinates, pareto_front
 from vitrine.compare.report.style import COLOURS, OTHER, RowStyles
 
 LARGEST = 6_000_000
@@ -129,10 +129,13 @@ def test_a_row_is_hidden_and_shown_in_all_plots_by_the_keyboard(small_page, open
     draw_all(page)
     lines = lambda: page.locator("#curves .plot:visible .scatterlayer .trace").count()  # noqa: E731
     marks = lambda: page.locator("#means .plot .scatterlayer .trace").count()  # noqa: E731
+    parallel = lambda: page.evaluate("document.getElementById('parallel-0-plot').data[0].line.color.length")  # noqa: E731
     assert (lines(), marks()) == (6, 6), "a band and a line, runs and a mean, for each of three rows"
+    assert parallel() == 3
     page.get_by_role("checkbox", name="rope").focus()
     page.keyboard.press("Space")
     assert (lines(), marks()) == (4, 4)
+    assert parallel() == 2
     page.keyboard.press("Space")
     assert (lines(), marks()) == (6, 6)
     assert troubles == []
@@ -239,6 +242,29 @@ def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small
             share = None if true == predicted else pytest.approx(100 * count / 30)
             assert drawn["z"][true][predicted] == share
             assert drawn["text"][true][predicted] == (str(count) if count else "")
+
+
+def test_parallel_coordinates_have_a_tick_for_each_choice_and_the_mean_last(small):
+    styles = RowStyles(small)
+    (trace,) = parallel_coordinates(small, styles).traces
+    position, accuracy = trace["dimensions"]
+    assert (position["label"], position["ticktext"]) == ("position", ["rope", "learned", "none"])
+    assert [position["ticktext"][value] for value in position["values"]] == ["rope", "learned", "none"]
+    assert accuracy["label"] == "test accuracy (%)"
+    assert accuracy["values"] == pytest.approx([96.0667, 91.0, 90.8667], abs=1e-3)
+    scale = dict(trace["line"]["colorscale"])
+    drawn = [scale[number / trace["line"]["cmax"]] for number in trace["line"]["color"]]
+    assert drawn == [styles.style(summary.row)[0] for summary in small.summaries]
+
+
+def test_many_numeric_choices_have_a_numeric_axis(tmp_path, write_run):
+    for number in range(14):
+        write_run(tmp_path, seed=0, model={"drop_path": 0.0001 * 2**number}, predictions=False)
+    found = compare(load_results([tmp_path]))
+    axis = parallel_coordinates(found, RowStyles(found)).traces[0]["dimensions"][0]
+    assert len(axis["ticktext"]) == 5
+    assert (axis["ticktext"][0], axis["ticktext"][-1]) == ("0.0001", "0.819")
+    assert np.ptp(axis["values"]) == pytest.approx(np.log10(2**13)), "logarithmic"
 
 
 def test_plotly_accepts_every_plot(small):
