@@ -102,8 +102,7 @@ def test_an_interrupted_run_is_resumed_and_finished(script, outputs):
 @pytest.mark.parametrize("run", [SINGLE, TRIAL], ids=lambda run: run.name)
 def test_a_finished_run_is_trained_longer(run, outputs):
     record = RunRecord.open(outputs / run)
-    override = "trainer.max_epochs=4"
-    result = resume(record.path, compose([override]), [override])
+    result = resume(record.path, compose([f"resume={record.path}", "trainer.max_epochs=4"]))
     assert RunRecord.open(record.path).status == "finished"
     assert [int(row["epoch"]) for row in record.history() if "val/acc" in row] == [1, 2, 3, 4]
     assert result.metrics["test/acc"] > stored(run)["test/acc"]

@@ -144,3 +144,28 @@ def test_a_damaged_configuration_is_told(run):
     (run.path / "config.yaml").write_text(yaml.safe_dump({"model": 3}))
     with pytest.raises(ConfigError, match="another version"):
         compose([f"like={run.path}"])
+
+
+def test_resume_composes_to_the_runs_configuration_with_what_may_change(run):
+    config = compose([f"resume={run.path}", "trainer.max_epochs=9", "accelerator=cpu", "logger=tensorboard"])
+    before, after = flatten(run.config), flatten(to_plain(config))
+    assert {key for key in before if before[key] != after.get(key)} == {
+        "trainer.max_epochs",
+        "trainer.accelerator",
+        "resume",
+    }
+    assert config.logger.tensorboard is not None
+    assert compose([f"resume={run.path}", "position=rope"]).model.position == "rope", "it is the run's value"
+
+
+def test_what_may_not_change_on_resume_is_refused_with_what_may(run):
+    with pytest.raises(ConfigError) as caught:
+        compose([f"resume={run.path}", "position=learned", "data.val_seed=1", "tags=[b]", "trainer.max_epochs=9"])
+    faults = caught.value.faults
+    assert [(fault.key, fault.given) for fault in faults] == [
+        ("model.position", "learned"),
+        ("data.val_seed", "1"),
+        ("tags", "['b']"),
+    ]
+    assert faults[0].problem.startswith("is rope in the run, and cannot change on resume; what can: data.root, ")
+    assert ", logger, " in faults[0].problem

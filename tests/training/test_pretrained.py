@@ -255,7 +255,7 @@ def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     assert second.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
 
     best.unlink()
-    longer = resume(second.run_dir, compose([*words[:-2], "trainer.max_epochs=2"]), ["trainer.max_epochs=2"])
+    longer = resume(second.run_dir, compose([f"resume={second.run_dir}", "trainer.max_epochs=2"]))
     assert longer.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
 
 

@@ -141,8 +141,7 @@ def test_a_run_out_of_time_stops_and_resumes_bit_equal(whole, tmp_path):
         resume(record.path, time_from=time.time() - 3600)
     assert torch.load(record.last, weights_only=True)["global_step"] == 2
 
-    longer = ["trainer.max_time=2h"]
-    resume(record.path, compose(longer), longer)
+    resume(record.path, compose(["trainer.max_time=2h", f"resume={record.path}"]))
 
     assert_same(record, whole)
     assert record.facts["reason"] is None
@@ -179,7 +178,7 @@ def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
         record = RunRecord(only_run(tmp_path / name))
         assert torch.load(record.last, weights_only=True)["global_step"] == 6
 
-        resume(record.path, compose([*changes, f"resume={record.path}"]), changes)
+        resume(record.path, compose([*changes, f"resume={record.path}"]))
 
         assert_same(record, whole)
         assert record.facts["storage"]["place"] == name
@@ -223,7 +222,7 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path):
     shutil.copytree(whole.path, record.path)
     words = ["trainer.max_epochs=5", f"resume={record.path}"]
 
-    resume(record.path, compose(words), words)
+    resume(record.path, compose(words))
 
     assert record.history()[-1]["epoch"] == 5
     assert record.config["trainer"]["max_epochs"] == 5
@@ -240,10 +239,13 @@ def test_resuming_a_finished_run_changes_nothing(whole, capsys):
 def test_overrides_that_would_make_another_run_are_refused(whole):
     words = ["model.depth=3", "optimizer.lr=1", "trainer.max_epochs=2", f"resume={whole.path}"]
     with pytest.raises(ConfigError) as error:
-        resume(whole.path, compose(words), words)
+        compose(words)
     assert [fault.key for fault in error.value.faults] == ["model.depth", "optimizer.lr"]
+    with pytest.raises(ConfigError) as error:
+        resume(whole.path, compose([*WORDS, "model.depth=3"]))
+    assert [fault.key for fault in error.value.faults] == ["model.depth"]
     with pytest.raises(ConfigError, match="must be >= 4, the epochs that are done"):
-        resume(whole.path, compose(words), words[2:])
+        resume(whole.path, compose(words[2:]))
 
 
 def test_a_running_run_is_not_resumed(whole, tmp_path):

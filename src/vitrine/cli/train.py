@@ -21,7 +21,7 @@ def train_one(point: Point) -> None:
     if point.config.resume is not None:
         config = point.config
         allowed = {"trust": config.trust, "allow_changed_code": config.allow_changed_code}
-        resume(config.resume, config.run, point.overrides, began=began, **allowed)
+        resume(config.resume, config.run, began=began, **allowed)
     else:
         fit(point.config.run, folder=point.folder, began=began)
 

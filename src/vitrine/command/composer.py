@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.inherit import inherited_base, resume_faults
+from vitrine.command.inherit import inherited_base
 from vitrine.command.overrides import quote
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, primary_config, sources
@@ -25,9 +25,10 @@ from vitrine.config import TrainConfig
 from vitrine.config.fields import fault_of, faults
 from vitrine.config.keys import kind, optional_section
 from vitrine.config.model import missing_weights
-from vitrine.config.parts import is_dotted, is_trusted, refusal
+from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
+from vitrine.config.serialize import from_plain
 from vitrine.config.sweep import TrainCommand
-from vitrine.config.validate import train_faults
+from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.runs.provenance import program
@@ -115,9 +116,7 @@ class Composer:
             if self.command == "eval":
                 if OmegaConf.is_missing(composed, "run"):
                     raise ConfigError([Fault("run", "", f"needs a run folder: {program('eval')} run=outputs/runs/RUN")])
-            elif composed.resume is not None:
-                found += resume_faults(self._record("resume", composed.resume).config, composed)
-            else:
+            elif composed.resume is None:
                 found += self._surroundings_faults(composed)
                 if is_dotted(composed.model.name):
                     found += keys_of_vits(composed.model.name, overrides)
@@ -126,7 +125,13 @@ class Composer:
             return error
         except (HydraException, OmegaConfBaseException) as error:
             return ConfigError([composition_fault(error)])
-        found += train_faults(config) if isinstance(config, TrainConfig) else faults(config)
+        if isinstance(config, TrainCommand):
+            found += train_faults(config)
+            if config.resume is not None:
+                recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=ANY)
+                found += resume_faults(recorded, config.run)
+        else:
+            found += faults(config)
         return ConfigError(found) if found else config
 
     def _with_values(self, base: DictConfig, values: Sequence[Override]) -> tuple[DictConfig, list[Fault]]:

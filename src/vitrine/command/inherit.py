@@ -5,7 +5,6 @@ A value that is computed from others in ``conf/`` (``model.image_size: ${data.im
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -18,11 +17,8 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.user_parts import options_keys, without_replaced
-from vitrine.config.keys import facts, sections_where
-from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import facts_of
 from vitrine.errors import ConfigError, Fault
-from vitrine.runs.flatten import flatten
 
 
 def inherited_base(
@@ -60,34 +56,6 @@ def inherited_base(
     ]
     config.merge_with(loader._compose_config_from_defaults_list(files, repository))
     return config
-
-
-def resume_faults(values: Mapping[str, Any], composed: DictConfig) -> list[Fault]:
-    """Return what differs in ``composed`` from the run to be resumed, and may not.
-
-    Args:
-        values: the run's configuration as nested plain values.
-        composed: the configuration to resume it with.
-    """
-    changeable = ", ".join(sections_where(TrainConfig, may_change_on_resume=True))
-    found = []
-    for key, value in flatten(values).items():
-        known = facts(TrainConfig, key)
-        if known.may_change_on_resume or not known.describes_run:
-            continue
-        given = OmegaConf.select(composed, key)
-        if given != value and not (known.path and _is_same_path(given, value)):
-            problem = f"is {_as_typed(value)} in the run, and cannot change on resume; what can: {changeable}"
-            found.append(Fault(key, _as_typed(given), problem))
-    return found
-
-
-def _is_same_path(first: Any, second: Any) -> bool:
-    return None not in (first, second) and Path(first).absolute() == Path(second).absolute()
-
-
-def _as_typed(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:

@@ -79,6 +79,15 @@ def defaults(schema: type, prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def value_at(config: Any, key: str) -> Any:
+    """Return the value of a key; ``None`` where its section is off."""
+    for name in key.split("."):
+        if config is None:
+            return None
+        config = getattr(config, name)
+    return config
+
+
 def copy_values(keys: Iterable[str], source: Any, target: Any) -> None:
     """Set ``keys``, or sections, of ``target`` to their values in ``source``, both of one schema.
 

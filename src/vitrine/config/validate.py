@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from vitrine.config.fields import faults
+from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.model import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schema import TrainConfig
@@ -21,6 +23,21 @@ def train_faults(config: TrainConfig) -> list[Fault]:
     for uses, check in _CHECKS:
         if not broken & set(uses):  # a value outside its limits is reported once
             found += check(config)
+    return found
+
+
+def resume_faults(recorded: TrainConfig, given: TrainConfig) -> list[Fault]:
+    """Return a fault for each key whose value in ``given`` differs from the run's, but may not change on resume."""
+    changeable = ", ".join(sections_where(TrainConfig, may_change_on_resume=True))
+    found = []
+    for key in keys(TrainConfig):
+        known = facts(TrainConfig, key)
+        before, after = value_at(recorded, key), value_at(given, key)
+        if known.path and before is not None and after is not None:
+            before, after = Path(before).absolute(), Path(after).absolute()
+        if before != after and known.describes_run and not known.may_change_on_resume:
+            problem = f"is {_typed(before)} in the run, and cannot change on resume; what can: {changeable}"
+            found.append(Fault(key, _typed(after), problem))
     return found
 
 
@@ -46,6 +63,10 @@ def unequal_parts(config: TrainConfig, devices: int) -> str:
     if each % config.trainer.accumulate_grad_batches == 0:
         return ""
     return f"must divide the {each} images of each rank" if devices > 1 else f"must divide data.batch_size={each}"
+
+
+def _typed(value: object) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:

@@ -18,7 +18,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
-from vitrine.config.keys import facts, keys_where
 from vitrine.config.parts import names_of
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.source_code import code_of
@@ -269,9 +268,8 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
 
     rule = trial.pruning_rule
     if resumes:
-        keys = _resumable_keys()
         trust = names_of(trial.config)
-        resume(trial.folder, trial.config, keys, began=began, time_from=time_from, pruning_rule=rule, trust=trust)
+        resume(trial.folder, trial.config, began=began, time_from=time_from, pruning_rule=rule, trust=trust)
         return
     fit(
         trial.config,
@@ -283,12 +281,6 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
         time_from=time_from,
         pruning_rule=rule,
     )
-
-
-def _resumable_keys() -> list[str]:
-    """Keys that may differ from the interrupted run's without making another trial."""
-    keys = keys_where(TrainConfig, may_change_on_resume=True)
-    return [key for key in keys if facts(TrainConfig, key).affects_result is not True]  # data.root: of imagefolder only
 
 
 def time_is_short(trained: Sequence[Trial], time_from: float) -> bool:

@@ -1,14 +1,15 @@
 """Resume a run from its last checkpoint."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
-from vitrine.config.keys import copy_values, facts, sections_where
+from vitrine.config.keys import copy_values, facts, keys_where
 from vitrine.config.serialize import from_plain
+from vitrine.config.validate import resume_faults
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import together
 from vitrine.errors import ConfigError, Fault, RunError
@@ -22,14 +23,10 @@ from vitrine.training.lifecycle import record_resumption, recorded
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.run import Result, TrainingRun, deadline, load_data
 
-CHANGEABLE = sections_where(TrainConfig, may_change_on_resume=True)
-GROUPS = {"accelerator": ("trainer.accelerator", "trainer.devices")}  # config groups, and the keys they set
-
 
 def resume(
     folder: str | Path,
     given: TrainConfig | None = None,
-    overrides: Sequence[str] = (),
     *,
     began: float | None = None,
     time_from: float | None = None,
@@ -43,8 +40,8 @@ def resume(
 
     Args:
         folder: the run folder.
-        given: a configuration to take changed values from.
-        overrides: the keys or groups that changed, as typed; only keys that may change on resume.
+        given: the run's configuration with changes, as ``compose(["resume=RUN", ...])`` returns it; ``None``
+            changes nothing.
         began: as in ``fit``.
         time_from: as in ``fit``.
         pruning_rule: as in ``fit``.
@@ -54,7 +51,7 @@ def resume(
     Raises:
         RunError: there is no such run, it is running, or its checkpoint doesn't fit it; or it names code that is
             not trusted, or was edited.
-        ConfigError: an override would make it another run.
+        ConfigError: ``given`` would make it another run.
         Interrupted: as in ``fit``.
         Pruned: as in ``fit``.
     """
@@ -66,7 +63,8 @@ def resume(
             raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
         config = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         planned = config.trainer.max_epochs
-        _apply(config, given, overrides)
+        if given is not None:
+            _apply(config, given)
         _check(config, record)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
@@ -113,22 +111,13 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
-def _apply(config: TrainConfig, given: TrainConfig | None, overrides: Sequence[str]) -> None:
-    """Copy into ``config`` the values of ``given`` that ``overrides`` set: keys or groups, with or without values.
+def _apply(config: TrainConfig, given: TrainConfig) -> None:
+    """Copy into ``config`` the values of ``given`` that may change on resume.
 
     Raises:
-        ConfigError: a key may not change on resume.
+        ConfigError: another key differs and affects the result.
     """
-    faults = []
-    for override in overrides:
-        name, _, value = override.lstrip("+~").partition("=")
-        if name in ("resume", "trust", "allow_changed_code") or name.startswith("hydra"):
-            continue
-        keys = GROUPS.get(name) or (name,)
-        if not all(facts(TrainConfig, key).may_change_on_resume for key in keys):
-            problem = f"cannot change when a run is resumed; what can: {', '.join(CHANGEABLE)}"
-            faults.append(Fault(name, value, problem))
-        elif given is not None:
-            copy_values(keys, given, config)
-    if faults:
-        raise ConfigError(faults)
+    found = resume_faults(config, given)
+    if affecting := [fault for fault in found if facts(TrainConfig, fault.key).affects(config.data.name)]:
+        raise ConfigError(affecting)
+    copy_values(keys_where(TrainConfig, may_change_on_resume=True), given, config)
