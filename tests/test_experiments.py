@@ -1,4 +1,4 @@
-"""The recipes under conf/experiment: each composes, and each tutorial's network is that of the tutorial."""
+"""The recipes in conf/experiment: each composes, and each tutorial's network has the published size."""
 
 import numpy as np
 import pytest
@@ -22,35 +22,35 @@ FAITHFUL = {
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def image_folder(tmp_path):
     write_image_folder(tmp_path / "DIR", "train", "test", size=(32, 32))
     return tmp_path / "DIR"
 
 
-def composed(experiment, tmp_path, *words):
+def composed(experiment, tmp_path, *overrides):
     if "vit_base" in experiment:
-        words = (f"data.root={tmp_path / 'DIR'}", *words)
-    return compose([f"experiment={experiment}", f"paths.output_dir={tmp_path}", "accelerator=cpu", *words])
+        overrides = (f"data.root={tmp_path / 'DIR'}", *overrides)
+    return compose([f"experiment={experiment}", f"paths.output_dir={tmp_path}", "accelerator=cpu", *overrides])
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_an_experiment_composes_and_its_file_has_its_own_command(experiment, tmp_path, pictures):
+def test_an_experiment_composes_and_its_file_shows_its_command(experiment, tmp_path, image_folder):
     composed(experiment, tmp_path)
     text = (ROOT / "conf/experiment" / f"{experiment}.yaml").read_text()
     assert f"#   python train.py experiment={experiment}" in text
 
 
 @pytest.mark.parametrize(("name", "parameters"), FAITHFUL.items())
-def test_a_faithful_network_has_as_many_parameters_as_its_tutorials(name, parameters, tmp_path):
+def test_a_faithful_network_has_the_published_number_of_parameters(name, parameters, tmp_path):
     with torch.device("meta"):
         model = VisionTransformer(composed(f"tutorials/{name}/faithful", tmp_path).model)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
-def test_the_papers_vit_base_has_the_papers_parameters_at_1000_classes(tmp_path, pictures):
-    words = ("model.num_classes=1000",)
+def test_the_papers_vit_base_has_the_papers_parameters_at_1000_classes(tmp_path, image_folder):
+    overrides = ("model.num_classes=1000",)
     with torch.device("meta"):
-        model = VisionTransformer(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *words).model)
+        model = VisionTransformer(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *overrides).model)
     assert sum(parameter.numel() for parameter in model.parameters()) == 86_567_656
     shapes = {}
     images = torch.zeros(2, 3, 224, 224, device="meta")
@@ -61,8 +61,8 @@ def test_the_papers_vit_base_has_the_papers_parameters_at_1000_classes(tmp_path,
 
 @pytest.mark.parametrize(("name", "accelerator"), [("cpu", "auto"), ("fast", "gpu"), ("best", "gpu"), ("stem", "gpu")])
 @pytest.mark.whole
-def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerator, tmp_path):
-    """From random images of its size, packed; real ones are too many to decode for each of these."""
+def test_a_recipe_for_cifar10_trains_from_shards(name, accelerator, tmp_path):
+    """On random images of CIFAR-10's size: the real ones take too long to decode for each recipe."""
     text = (ROOT / "conf/experiment/cifar10" / f"{name}.yaml").read_text()
     assert ("override /accelerator: gpu" in text) == (accelerator == "gpu")
     random = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerato
         split: (random.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8), np.arange(count) % 10)
         for split, count in (("train", 300), ("test", 40))
     }
-    write_shards(tmp_path / "cifar10-packed", "cifar10", [str(one) for one in range(10)], splits, shard_size=10**6)
+    write_shards(tmp_path / "cifar10-packed", "cifar10", [str(label) for label in range(10)], splits, shard_size=10**6)
     small = ("debug.limit_batches=2", "trainer.max_epochs=1", "data.batch_size=16", f"data.root={tmp_path}")
     result = fit(composed(f"cifar10/{name}", tmp_path, *small))
     assert 0 <= result.metrics["test/acc"] <= 1
@@ -80,13 +80,18 @@ def test_a_recipe_for_cifar10_trains_on_its_own_images_in_parts(name, accelerato
 @pytest.mark.parametrize("variant", ["faithful", "corrected"])
 @pytest.mark.whole
 def test_a_tutorial_on_mnist_trains(name, variant, tmp_path, shared_data):
-    words = [f"data.root={shared_data}", f"paths.cache_dir={tmp_path}", "debug.limit_batches=2", "trainer.max_epochs=1"]
-    result = fit(composed(f"tutorials/{name}/{variant}", tmp_path, *words))
+    overrides = [
+        f"data.root={shared_data}",
+        f"paths.cache_dir={tmp_path}",
+        "debug.limit_batches=2",
+        "trainer.max_epochs=1",
+    ]
+    result = fit(composed(f"tutorials/{name}/{variant}", tmp_path, *overrides))
     assert 0 <= result.metrics["test/acc"] <= 1
 
 
 @pytest.mark.whole
-def test_the_papers_vit_base_trains_on_pictures_at_224(tmp_path, pictures):
-    words = ("model.depth=1", "trainer.max_epochs=1", "data.batch_size=8")  # one block of twelve: the rest is the same
-    result = fit(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *words))
+def test_the_papers_vit_base_trains_on_pictures_at_224(tmp_path, image_folder):
+    overrides = ("model.depth=1", "trainer.max_epochs=1", "data.batch_size=8")  # one block instead of twelve
+    result = fit(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *overrides))
     assert 0 <= result.metrics["test/acc"] <= 1
