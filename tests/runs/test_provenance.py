@@ -24,7 +24,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     (source / "provenance.py").write_text("one = 1\n")
     folder = tmp_path / "checkout"
     (folder / "README.md").write_text("A page.\n")
-    monkeypatch.setattr(provenance, "__file__", str(source / "provenance.py"))
+    monkeypatch.setattr(provenance, "CHECKOUT", folder)
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "First")
@@ -80,7 +80,7 @@ def test_code_in_another_encoding_is_not_an_error(checkout):
 
 
 def test_without_a_checkout_nothing_is_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src" / "vitrine" / "runs" / "provenance.py"))
+    monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
     assert provenance.code_state() == ({}, "")
 
 

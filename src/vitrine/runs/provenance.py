@@ -80,13 +80,12 @@ def code_state() -> tuple[dict[str, Any], str]:
 
     Untracked files are listed by name only. Outside a git checkout, both are empty.
     """
-    source = CHECKOUT
-    if not (source / ".git").exists():
+    if not (CHECKOUT / ".git").exists():
         return {}, ""
-    commit = _git(source, "rev-parse", "HEAD")
+    commit = _git(CHECKOUT, "rev-parse", "HEAD")
     places = ("--", "src", "conf", "train.py", "eval.py")
-    difference = _git(source, "diff", "--no-color", "--no-ext-diff", "HEAD", *places)
-    new = _git(source, "ls-files", "--others", "--exclude-standard", *places)
+    difference = _git(CHECKOUT, "diff", "--no-color", "--no-ext-diff", "HEAD", *places)
+    new = _git(CHECKOUT, "ls-files", "--others", "--exclude-standard", *places)
     if commit is None or difference is None or new is None:
         return {}, ""
     facts = {"commit": commit.strip(), "changed": bool(difference or new), "untracked": new.splitlines()}
