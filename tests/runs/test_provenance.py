@@ -140,3 +140,22 @@ def test_a_command_begins_with_its_process():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert -1 < float(done.stdout) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("started", "command", "program"),
+    [
+        (["/usr/bin/python3", "train.py", "seed=1"], "python train.py seed=1", "python scripts/wandb_sync.py"),
+        (["/env/bin/python", "/env/bin/vitrine", "train"], "vitrine train", "vitrine wandb-sync"),
+        (["python", "-m", "vitrine", "train"], "python -m vitrine train", "python -m vitrine wandb-sync"),
+    ],
+)
+def test_commands_are_named_as_the_user_started_them(monkeypatch, started, command, program):
+    monkeypatch.setattr(sys, "orig_argv", started)
+    assert provenance.command() == command
+    assert provenance.program("wandb-sync") == program
+
+
+def test_without_the_scripts_of_a_checkout_the_installed_command_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
+    assert provenance.program("train") == "vitrine train"
