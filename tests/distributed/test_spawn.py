@@ -77,7 +77,7 @@ from vitrine import compose
 from vitrine import fit
 from vitrine.training import trainer
 
-class Watching(trainer.CleanStop):  # a callback that every rank has
+class Watching(trainer.GracefulStop):  # a callback that every rank has
     def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
         if batch_idx == 0:
             self.compare(module)  # the average
@@ -93,7 +93,7 @@ class Watching(trainer.CleanStop):  # a callback that every rank has
         assert torch.equal(first, second)
         print("the same", flush=True)
 
-trainer.CleanStop = Watching
+trainer.GracefulStop = Watching
 if __name__ == "__main__":
     words = {WORDS!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
     words += ["callbacks=[default,ema]"]

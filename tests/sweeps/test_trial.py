@@ -19,7 +19,7 @@ from vitrine.sweeps.trial import (
     run_trial,
     time_is_short,
 )
-from vitrine.training.graceful_stop import CleanStop
+from vitrine.training.graceful_stop import GracefulStop
 
 
 def test_a_trial_is_trained_once_and_then_only_read(make_trial):
@@ -40,7 +40,7 @@ def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypa
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(CleanStop, "on_train_epoch_end", stop)
+        patch.setattr(GracefulStop, "on_train_epoch_end", stop)
         with pytest.raises(Interrupted):
             run_trial(trial)
     assert read_result(trial.folder).status == "interrupted"

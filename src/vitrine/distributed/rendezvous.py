@@ -49,6 +49,7 @@ class Ranks:
         store: keys of one session; needed by several ranks only.
 
     Attributes:
+        launch: this process's place; ``None`` if it is alone.
         rank: global rank; 0 alone writes.
         count: number of ranks.
     """

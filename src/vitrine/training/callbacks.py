@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitrine.errors import Pruned
 from vitrine.text import clock
-from vitrine.training.graceful_stop import CleanStop
+from vitrine.training.graceful_stop import GracefulStop
 from vitrine.training.lit_module import Classifier
 
 
@@ -28,16 +28,16 @@ class Pruning(Callback):
     A signal or the end of ``trainer.max_time`` in the same epoch takes precedence: it stops the whole command.
     """
 
-    def __init__(self, rule: PruningRule, clean_stop: CleanStop) -> None:
+    def __init__(self, rule: PruningRule, graceful_stop: GracefulStop) -> None:
         self.rule = rule
-        self.clean_stop = clean_stop
+        self.graceful_stop = graceful_stop
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Pass the epoch's metrics to the rule, and stop unless the epoch was the last anyway."""
         epoch = trainer.current_epoch + 1
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         stop = trainer.strategy.broadcast(trainer.is_global_zero and self.rule(epoch, values))
-        if stop and epoch != trainer.max_epochs and not self.clean_stop.agreed(trainer, trained=False):
+        if stop and epoch != trainer.max_epochs and not self.graceful_stop.agreed(trainer, trained=False):
             reached = ", ".join(f"{name} {value:.4f}" for name, value in sorted(values.items()))
             raise Pruned(f"after epoch {epoch} of {trainer.max_epochs}, at {reached}")
 

@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def restored_signal_handlers() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM at the end: CleanStop and Lightning leave theirs installed."""
+    """Restore the handlers of SIGINT and SIGTERM at the end: GracefulStop and Lightning leave theirs installed."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -80,7 +80,7 @@ class TimeLimit:
         return self._longest_end or self._seconds / max(1, self._images) * self.sizes["val"]
 
 
-class CleanStop(Callback):
+class GracefulStop(Callback):
     """On Ctrl-C, SIGTERM, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
 
     A second Ctrl-C stops at once. Several ranks stop after the same step, about a second after any of them was asked

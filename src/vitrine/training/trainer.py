@@ -18,7 +18,7 @@ from vitrine.training.callbacks import Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from vitrine.training.compile import Compilation, Compiled
 from vitrine.training.ema import ExponentialMovingAverage
-from vitrine.training.graceful_stop import CleanStop, TimeLimit, restored_signal_handlers
+from vitrine.training.graceful_stop import GracefulStop, TimeLimit, restored_signal_handlers
 from vitrine.training.lit_module import Classifier
 from vitrine.training.run import TrainingRun
 
@@ -83,7 +83,7 @@ def train(
     """
     config, hardware, record = run.config, run.hardware, run.record
     checkpoints = Checkpoints(record, config.callbacks.monitor)
-    stop = CleanStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
+    stop = GracefulStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
     pruning = [] if run.pruning_rule is None else [Pruning(run.pruning_rule, stop)]
     trainer = pl.Trainer(
         max_epochs=config.trainer.max_epochs,
@@ -98,7 +98,7 @@ def train(
         detect_anomaly=config.debug.detect_anomaly,
         profiler="simple" if config.debug.profile else NullProfiler(),
         logger=logger or False,
-        # CleanStop listens for signals before Compilation starts, which takes long.
+        # GracefulStop listens for signals before Compilation starts, which takes long.
         callbacks=[
             *_configured_callbacks(config),
             *callbacks,
