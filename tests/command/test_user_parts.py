@@ -1,0 +1,145 @@
+"""Parts of a user's own on the command line, in like=RUN and in files of a user's."""
+
+import sys
+
+import pytest
+import yaml
+from helpers.user_parts import imported, write_package
+
+from vitrine import compose
+from vitrine.command.compose import points
+from vitrine.command.sources import Sources, composing
+from vitrine.command.user_parts import for_hydra
+from vitrine.config.serialize import to_plain
+from vitrine.errors import ConfigError
+from vitrine.runs import RunRecord
+from vitrine.sweeps.fingerprint import fingerprint
+
+LAB = "lab_of_the_command_line"
+DATA = 'def shapes(count=9, seed=0): ...\nshapes.config = {"image_size": 16, "in_channels": 1, "num_classes": 3}\n'
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    for module in [module for module in sys.modules if module.startswith(LAB)]:
+        monkeypatch.delitem(sys.modules, module)
+    from vitrine.config.parts import load
+
+    load.cache_clear()
+    write_package(tmp_path, LAB, data=DATA)
+    return tmp_path
+
+
+def faults(*overrides):
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("override", "composable"),
+    [
+        ("position=a.b", ["model.position=a.b"]),
+        ("position=learned", ["position=learned"]),
+        ("model=a.b", ["~model", "model.name=a.b"]),
+        ("data=a.b", ["~data", "data.name=a.b"]),
+        ("optimizer=a.b", ["optimizer=adamw", "optimizer.betas=null", "optimizer.name=a.b"]),
+        ("schedule=a.b", ["schedule=constant", "schedule.name=a.b"]),
+        ("callbacks=[default,a.b,ema]", ["callbacks=[default,ema]", "callbacks.parts=[a.b]"]),
+        ("callbacks=a.b", ["callbacks.parts=[a.b]"]),
+        ("augment=a.b", ["augment=none", "augment.parts=[a.b]"]),
+        ("model.position_options.x=1", ["++model.position_options.x=1"]),
+        ("like=a.b", ["like=a.b"]),
+    ],
+)
+def test_a_dotted_name_becomes_the_value_of_its_key(override, composable):
+    assert for_hydra([override]) == composable
+
+
+def test_a_part_and_its_options_are_composed():
+    config = compose(["model=vit_nano", f"position={LAB}.fourier.Fourier", "model.position_options.bands=8"])
+    assert (config.model.position, config.model.position_options) == (f"{LAB}.fourier.Fourier", {"bands": 8})
+
+
+def test_all_faults_are_reported_together():
+    found = faults(f"position={LAB}.fourier.Fourir", f"mlp={LAB}.nope.Mlp", "model.depth=0")
+    assert {fault.key for fault in found} == {"model.position", "model.mlp", "model.depth"}
+
+
+def test_words_and_parts_are_swept_together():
+    made = points("train", [f"position=learned,{LAB}.fourier.Fourier", "seed=0,1"], multirun=True)
+    assert [point.config.model.position for point in made] == ["learned"] * 2 + [f"{LAB}.fourier.Fourier"] * 2
+    assert made[2].varies == {"position": f"{LAB}.fourier.Fourier", "seed": "0"}
+
+
+def test_edited_code_is_another_trial(lab):
+    def identity():
+        return fingerprint(compose([f"position={LAB}.fourier.Fourier"]))
+
+    before, learned = identity(), fingerprint(compose(["position=learned"]))
+    (lab / LAB / "layers.py").write_text((lab / LAB / "layers.py").read_text() + "# edited\n")
+    assert identity() != before
+    assert fingerprint(compose(["position=learned"])) == learned
+
+
+def test_a_data_set_says_what_its_images_are():
+    config = compose([f"data={LAB}.data.shapes", "data.options.count=5", "data.patch_size=4"])
+    assert (config.model.image_size, config.model.num_classes, config.data.options) == (16, 3, {"count": 5})
+    (fault,) = faults(f"data={LAB}.data.shapes")
+    assert fault.key == "data.patch_size"
+
+
+def test_keys_of_vits_are_refused_beside_a_model_of_the_users():
+    found = faults("model=torchvision.models.resnet18", "depth=2", "model.heads=4", "mlp=relu")
+    assert {fault.key for fault in found} == {"depth", "model.heads", "mlp"}
+
+
+def run_folder(folder, **changes):
+    record = RunRecord.at(folder)
+    values = to_plain(compose(["model=vit_nano", f"position={LAB}.fourier.Fourier", "model.position_options.bands=8"]))
+    record.write_config(values | changes)
+    record.update(status="finished")
+    for module in [module for module in sys.modules if module.startswith(LAB)]:
+        del sys.modules[module]
+    return record.path
+
+
+@pytest.mark.parametrize("key", ["like", "resume"])
+def test_a_run_is_not_trusted_by_what_its_path_or_its_folder_says(lab, key):
+    folder = run_folder(lab / f"{LAB}.fourier.Fourier", trust=[""], allow_changed_code=True)
+    (fault,) = faults(f"{key}={folder}")
+    assert fault.key == "model.position"
+    assert f"trust=[{LAB}]" in fault.problem
+    assert not imported(LAB)
+
+
+def test_a_trusted_run_is_inherited_with_its_options(lab):
+    folder = run_folder(lab / "run")
+    assert compose([f"like={folder}", f"trust=[{LAB}]", "seed=3"]).model.position_options == {"bands": 8}
+    assert compose([f"like={folder}", f"position={LAB}.fourier.Fourier"]).model.position_options == {"bands": 8}
+    assert compose([f"like={folder}", "position=learned"]).model.position_options == {}  # with the part, its options go
+
+
+def write_position_file(folder):
+    (folder / "position").mkdir(parents=True)
+    values = {"position": f"{LAB}.fourier.Fourier", "position_options": {"bands": 4}}
+    (folder / "position" / "mine.yaml").write_text("# @package model\n" + yaml.safe_dump(values))
+
+
+def test_a_file_of_the_users_names_a_part(lab):
+    write_position_file(lab / "given")
+    with composing(Sources.choose(str(lab / "given"))):
+        (point,) = points("train", ["position=mine"], multirun=False)
+    assert point.config.model.position_options == {"bands": 4}
+
+
+def test_files_that_were_only_found_are_not_trusted(lab):
+    write_position_file(lab / "conf")
+    with composing(Sources.choose()):
+        with pytest.raises(ConfigError, match="not imported unless you allow it"):
+            points("train", ["position=mine"], multirun=False)
+        assert not imported(LAB)
+        (point,) = points("train", ["position=mine", f"trust=[{LAB}]"], multirun=False)
+    assert point.config.model.position == f"{LAB}.fourier.Fourier"

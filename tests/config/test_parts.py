@@ -1,0 +1,191 @@
+import itertools
+import sys
+
+import pytest
+from helpers.user_parts import imported, write_package
+
+from vitrine.config import ViTConfig, vit_faults
+from vitrine.config.model import vit_config_from
+from vitrine.config.parts import Interface, PartError, is_dotted, is_trusted, load, parts_of
+from vitrine.config.schema import TrainConfig
+from vitrine.config.serialize import from_plain, omitted_value, to_plain
+from vitrine.config.source_code import code_hash, sources
+from vitrine.errors import RunError
+
+COUNT = itertools.count()
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """Name of a package in the working directory that no other test has imported."""
+    name = f"lab_{next(COUNT)}"
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    write_package(tmp_path, name, broken="import no_such_module", faulty="1 / 0", bad="def (")
+    return name
+
+
+def config(**changes):
+    return ViTConfig(image_size=8, patch_size=2, in_channels=1, num_classes=10, dim=8, depth=1, heads=2, **changes)
+
+
+def only_fault(**changes):
+    (fault,) = vit_faults(config(**changes), "model.")
+    return fault
+
+
+def test_a_part_with_options_has_no_fault(lab):
+    assert vit_faults(config(position=f"{lab}.fourier.Fourier", position_options={"bands": 8})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "near"),
+    [
+        ("{lab}_.fourier.Fourier", "there is no module {lab}_", ""),
+        ("{lab}.fouriers.Fourier", "{lab} has no fouriers", ""),
+        ("{lab}.fourier.Fourir", "{lab}.fourier has no Fourir", "model.position={lab}.fourier.Fourier"),
+        ("{lab}.fourier.BANDS", "is not callable", ""),
+        ("{lab}.broken.Fourier", "No module named 'no_such_module'", ""),
+        ("{lab}.faulty.Fourier", "ZeroDivisionError: division by zero", ""),
+        ("{lab}.bad.Fourier", "SyntaxError", ""),
+        ("os.getcwd", "must be callable as getcwd(config, **options)", ""),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_one_line(lab, name, problem, near):
+    fault = only_fault(position=name.format(lab=lab))
+    assert fault.key == "model.position"
+    assert problem.format(lab=lab) in fault.problem
+    assert "\n" not in fault.problem
+    assert fault.nearest == near.format(lab=lab)
+
+
+def test_an_unknown_option_names_the_nearest(lab):
+    fault = only_fault(position=f"{lab}.fourier.Fourier", position_options={"band": 8})
+    assert (fault.key, fault.given) == ("model.position_options.band", "8")
+    assert "bands, scale" in fault.problem
+    assert fault.nearest == "model.position_options.bands"
+
+
+def test_an_option_without_default_is_needed(lab):
+    assert only_fault(norm="torch.nn.Embedding", norm_options={"device": None}).key == "model.norm"  # it takes no eps
+    fault = only_fault(pool="torch.nn.Bilinear", pool_options={"in2_features": 1})
+    assert fault.key == "model.pool_options.out_features"
+
+
+def test_options_of_a_built_in_part_are_refused():
+    fault = only_fault(mlp_options={"act": "GELU"})
+    assert fault.key == "model.mlp_options.act"
+    assert "model.mlp=gelu takes none" in fault.problem
+
+
+def test_a_setting_that_a_part_does_not_get_is_refused(lab):
+    fault = only_fault(mlp="torch.nn.Linear", mlp_dropout=0.1)
+    assert fault.key == "model.mlp_dropout"
+    fault = only_fault(attention="torch.nn.MultiheadAttention", position="rope")
+    assert (fault.key, fault.nearest) == ("model.position", "model.position=sincos2d")
+
+
+def test_dotted_names_and_trusted_prefixes():
+    assert is_dotted("my_lab.fourier.Fourier")
+    assert not any(map(is_dotted, ("learned", "my_lab.", ".x", "a b.c", "a/b.c", "1.5", None)))
+    assert is_trusted("my_lab.fourier.Fourier", ["my_lab"])
+    assert is_trusted("my_lab.fourier.Fourier", ["other", "my_lab.fourier"])
+    assert not is_trusted("my_lab_of_others.x.Y", ["my_lab"])
+    assert not is_trusted("my_lab.fourier.Fourier", [])
+
+
+def stored(lab):
+    values = to_plain(config(position=f"{lab}.fourier.Fourier"))
+    return values, {"model": values}
+
+
+def test_reading_a_configuration_imports_nothing(lab):
+    model, run = stored(lab)
+    with pytest.raises(RunError, match=r"not imported unless you allow it: trust=\[lab_\d+\]"):
+        vit_config_from(model)
+    with pytest.raises(RunError, match="not imported unless"):
+        from_plain(ViTConfig, model)
+    assert not imported(lab)
+    assert from_plain(ViTConfig, run["model"], trust=[lab]).position == f"{lab}.fourier.Fourier"
+
+
+def test_what_a_run_folder_holds_is_data():
+    """A name of the standard library is code as any other."""
+    values = to_plain(config()) | {"position": "os.system"}
+    with pytest.raises(RunError, match=r"names code outside vitrine, position=os\.system"):
+        from_plain(ViTConfig, values, trust=["my_lab"])
+
+
+def test_keys_of_parts_are_stored_only_where_they_are_used(lab):
+    assert not any("option" in key or key == "name" for key in to_plain(config()))
+    used = to_plain(config(position=f"{lab}.fourier.Fourier", position_options={"bands": 8}))
+    assert used["position_options"] == {"bands": 8}
+    assert omitted_value("model.position_options.bands") == "default"
+    assert omitted_value("model.name") == "vit"
+    assert omitted_value("model.dim") is None
+    assert omitted_value("unknown.key") is None
+
+
+def test_a_model_of_the_users_stores_no_keys_of_vits(lab):
+    values = to_plain(config(name="torchvision.models.resnet18", options={"width": 3}))
+    assert sorted(values) == ["image_size", "in_channels", "name", "num_classes", "options", "patch_size"]
+    assert from_plain(ViTConfig, values, trust=["torchvision"]).options == {"width": 3}
+
+
+def test_every_part_of_the_schema_has_its_options(lab):
+    """The field of options is found by name: that it is there is what this tests."""
+    fields = _part_fields(TrainConfig)
+    assert len(fields) == 15
+    assert all(isinstance(interface, Interface) for interface in fields.values())
+
+
+def _part_fields(schema, prefix=""):
+    import dataclasses
+    import typing
+
+    from vitrine.config.parts import options_field
+
+    found = {}
+    for field in dataclasses.fields(schema):
+        kind = typing.get_type_hints(schema)[field.name]
+        if dataclasses.is_dataclass(kind):
+            found |= _part_fields(kind, f"{prefix}{field.name}.")
+        elif "part" in field.metadata:
+            assert options_field(field.name) in {other.name for other in dataclasses.fields(schema)}
+            found[f"{prefix}{field.name}"] = field.metadata["part"]
+    return found
+
+
+def test_source_follows_imports_inside_the_folder_and_no_further(lab):
+    found = sources(f"{lab}.fourier.Fourier")
+    assert sorted(found) == [f"{lab}/__init__.py", f"{lab}/fourier.py", f"{lab}/layers.py"]
+    assert not imported(lab)  # it is read, not imported
+
+
+def test_edited_source_has_another_hash_also_where_it_is_imported_from(lab, tmp_path):
+    before = code_hash(f"{lab}.fourier.Fourier")
+    assert code_hash(f"{lab}.fourier.Fourier") == before
+    layers = tmp_path / lab / "layers.py"
+    layers.write_text(layers.read_text() + "# edited\n")
+    assert code_hash(f"{lab}.fourier.Fourier") != before
+
+
+def test_an_installed_package_counts_by_its_version():
+    assert sources("torch.nn.RMSNorm") == {}
+    assert code_hash("torch.nn.RMSNorm").startswith("torch 2")
+
+
+def test_load_raises_with_the_reason(lab):
+    assert load(f"{lab}.fourier.Fourier").__name__ == "Fourier"
+    with pytest.raises(PartError, match=f"{lab}.fourier has no X"):
+        load(f"{lab}.fourier.X")
+
+
+def test_a_list_of_parts_has_options_by_class():
+    from vitrine.config.schema import CallbacksConfig
+
+    callbacks = CallbacksConfig(parts=["a.B", "c.D"], parts_options={"D": {"x": 1}})
+    assert [(part.name, part.options_key, part.options) for part in parts_of(callbacks, "callbacks.")] == [
+        ("a.B", "callbacks.parts_options.B", {}),
+        ("c.D", "callbacks.parts_options.D", {"x": 1}),
+    ]

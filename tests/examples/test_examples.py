@@ -1,0 +1,100 @@
+"""Each example as a user would run it: copied to a folder, swept, killed, resumed, and read by others."""
+
+import ast
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.running import ROOT, only_run, python
+
+from vitrine.command.compose import points
+
+EXAMPLES = {
+    "fourier": ["model=vit_nano", "position=examples.fourier.Fourier", "model.position_options.bands=3"],
+    "gradient_norm": ["model=vit_nano", "callbacks=[default,examples.gradient_norm.GradientNorm]"],
+    "shapes": ["model=vit_nano", "data=examples.shapes.shapes", "data.options.count=240"],
+    "small_cnn": ["model=examples.small_cnn.SmallCNN", "model.options.width=4"],
+}
+BRIEF = ["trainer.max_epochs=2", "debug.limit_batches=2", "trainer.compile=nothing", "accelerator=cpu"]
+ONE_OF_EACH_LEVEL = [pytest.param(name, marks=[] if name == "fourier" else [pytest.mark.whole]) for name in EXAMPLES]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def train(*overrides, cwd):
+    return python(str(ROOT / "train.py"), *overrides, *BRIEF, cwd=cwd)
+
+
+def test_there_is_a_test_for_each_example_and_none_is_long():
+    files = sorted((ROOT / "examples").glob("*.py"))
+    assert [file.stem for file in files] == sorted(EXAMPLES)
+    assert all(len(file.read_text().splitlines()) <= 40 for file in files)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_commands_in_an_example_can_be_typed(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = ast.get_docstring(ast.parse((ROOT / "examples" / f"{name}.py").read_text()))
+    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("python train.py ")]
+    assert commands
+    for _, _, *arguments in commands:
+        multirun = "-m" in arguments
+        made = points("train", [argument for argument in arguments if argument != "-m"], multirun=multirun)
+        assert len(made) >= 3 * multirun
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_LEVEL)
+def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name):
+    swept = train("-m", *EXAMPLES[name], "seed=0,1,2", "hydra/launcher=process", "launcher.threads=1", cwd=folder)
+    assert swept.returncode == 0, swept.stdout + swept.stderr
+    records = sorted(folder.glob("outputs/sweeps/*/*/run.json"))
+    assert [json.loads(path.read_text())["status"] for path in records] == ["finished"] * 3
+    run = records[0].parent
+    assert (run / "parts" / "examples" / f"{name}.py").read_text() == (folder / "examples" / f"{name}.py").read_text()
+    assert len({path.parent.name.rsplit("_", 1)[1] for path in records}) == 3
+    read = ["eval.py", f"run={run.relative_to(folder)}", "accelerator=cpu"]
+    refused = python(str(ROOT / read[0]), *read[1:], cwd=folder)
+    assert refused.returncode == 1
+    assert "trust=[examples]" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert python(str(ROOT / read[0]), *read[1:], "trust=[examples]", cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_LEVEL)
+def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, name):
+    command = [sys.executable, str(ROOT / "train.py"), *EXAMPLES[name], *BRIEF, "trainer.max_epochs=2000"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while not list(folder.glob("outputs/runs/*/checkpoints/last.ckpt")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    run = only_run(folder)
+    epochs = f"trainer.max_epochs={len((run / 'metrics.csv').read_text().splitlines()) + 1}"
+    resume = [str(ROOT / "train.py"), f"resume={run.relative_to(folder)}", epochs]
+    refused = python(*resume, cwd=folder)
+    assert refused.returncode != 0
+    assert "trust=[examples]" in refused.stderr
+    source = folder / "examples" / f"{name}.py"
+    source.write_text(source.read_text() + "# edited\n")
+    edited = python(*resume, "trust=[examples]", cwd=folder)
+    assert edited.returncode == 1
+    assert "allow_changed_code=true" in edited.stderr
+    source.write_text(source.read_text().removesuffix("# edited\n"))
+    resumed = python(*resume, "trust=[examples]", cwd=folder)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"

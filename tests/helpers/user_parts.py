@@ -1,0 +1,52 @@
+"""A package with parts of a user's own, in a folder of its own."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+LAYERS = """
+import torch
+
+
+def places(grid):
+    along = torch.linspace(0, 1, grid)
+    return torch.cartesian_prod(along, along)
+"""
+
+FOURIER = """
+from torch import nn
+
+from .layers import places
+
+
+class Fourier(nn.Module):
+    def __init__(self, config, bands=2, scale=1.0):
+        super().__init__()
+        self.prefix = config.prefix
+        self.register_buffer("places", scale * places(config.grid), persistent=False)
+        self.proj = nn.Linear(2, config.dim)
+
+    def forward(self, tokens):
+        return tokens + nn.functional.pad(self.proj(self.places), (0, 0, self.prefix, 0))
+
+
+class Halved(Fourier):
+    def forward(self, tokens):
+        return super().forward(tokens)[:, ::2]
+
+
+BANDS = 3
+"""
+
+
+def write_package(folder: Path, name: str, **modules: str) -> None:
+    """Write the package ``name`` with ``fourier.py``, ``layers.py`` and further modules into ``folder``."""
+    package = folder / name
+    package.mkdir()
+    for module, text in ({"__init__": "", "layers": LAYERS, "fourier": FOURIER} | modules).items():
+        (package / f"{module}.py").write_text(textwrap.dedent(text))
+
+
+def imported(name: str) -> bool:
+    """Whether the package ``name`` has been imported in this process."""
+    return any(module == name or module.startswith(f"{name}.") for module in sys.modules)
