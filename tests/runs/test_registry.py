@@ -275,6 +275,13 @@ def test_differing_code_versions_and_machine_are_reported(outputs):
     assert diff_runs(one, other)["code"] == {}
 
 
+def test_edited_source_of_a_part_is_a_difference_of_the_code(outputs):
+    one, other = (RunRecord(outputs / "runs" / name) for name in "ab")
+    one.update(parts={"my_lab.fourier.Fourier": "0123456789abcdef"})
+    other.update(parts={"my_lab.fourier.Fourier": "fedcba9876543210"})
+    assert diff_runs(one, other)["code"]["parts.my_lab.fourier.Fourier"] == ("0123456789abcdef", "fedcba9876543210")
+
+
 def test_a_run_is_removed_as_a_whole_unless_it_is_running(outputs):
     remove_runs([outputs / "runs" / "a"])
     assert [path.name for path in (outputs / "runs").iterdir()] == ["b"]

@@ -27,10 +27,11 @@ def diff_runs(run: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any
 
 def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
     facts = record.facts
+    parts = facts.get("parts")  # hashes of the source of the user's parts
     return {
         "config": {name: value for name, value in record.config.items() if facts_of(name).describes_run},
         "data": {name: facts.get(name) for name in DATA},
-        "code": (facts.get("code") or {}) | _patch(record),
+        "code": (facts.get("code") or {}) | _patch(record) | ({"parts": parts} if parts else {}),
         "versions": facts.get("versions") or {},
         "machine": (facts.get("machine") or {}) | {name: facts.get(name) for name in HARDWARE},
         "metrics": record.metrics,
