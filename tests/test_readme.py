@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 
 import pytest
 from helpers.running import ROOT, only_run, python, write_image_folder
@@ -16,6 +17,14 @@ COMMANDS = [
     if line.startswith(("python train.py", "python eval.py"))
 ]
 SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=24", "model.depth=1"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert python(str(ROOT / "train.py"), *SHORT, cwd=folder).returncode == 0
+    return only_run(folder)
 
 
 def shortened(arguments):
@@ -47,8 +56,8 @@ def test_the_readme_shows_the_first_commands_a_user_needs():
 def test_a_command_of_the_readme_runs(command, tmp_path, request):
     arguments = shlex.split(command)[1:]
     if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
-        assert python(str(ROOT / "train.py"), *SHORT, cwd=tmp_path).returncode == 0
-        arguments = [re.sub(r"^(resume|run|like)=.*", rf"\1={only_run(tmp_path)}", argument) for argument in arguments]
+        run = shutil.copytree(request.getfixturevalue("finished"), tmp_path / "run")
+        arguments = [re.sub(r"^(resume|run|like)=.*", rf"\1={run}", argument) for argument in arguments]
         if any(argument.startswith("like=") for argument in arguments):
             arguments += SHORT
     elif "data=imagefolder" in arguments:

@@ -1,7 +1,6 @@
 """Data sets: their content, sizes and splits, and the errors for damaged or missing files."""
 
 import hashlib
-import struct
 from pathlib import Path
 from urllib.error import URLError
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from helpers.mnist_files import write_fashion_mnist, write_idx
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -54,13 +54,6 @@ def mnist_raw(shared_data, tmp_path):
     for path in original.iterdir():
         (raw / path.name).symlink_to(path)
     return raw
-
-
-def write_idx(path, array):
-    """Write MNIST's format: two zero bytes, type, number of dimensions, each dimension, values."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    path.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
 def damage(path, change):
@@ -301,13 +294,7 @@ def test_a_root_that_cannot_be_created_is_named(read, no_network, tmp_path):
 
 @pytest.fixture
 def fashion(tmp_path):
-    """A tiny Fashion-MNIST: four training and two test images."""
-    raw = tmp_path / "data" / "FashionMNIST" / "raw"
-    random = np.random.default_rng(0)
-    for split, count in (("train", 4), ("t10k", 2)):
-        write_idx(raw / f"{split}-images-idx3-ubyte", random.integers(0, 256, (count, 28, 28)))
-        write_idx(raw / f"{split}-labels-idx1-ubyte", np.arange(count) + 5)
-    return raw
+    return write_fashion_mnist(tmp_path / "data")
 
 
 def test_fashion_mnist_is_read_from_torchvisions_layout(read, fashion):

@@ -1,0 +1,30 @@
+"""The commands about data sets, as they are typed."""
+
+import yaml
+from helpers.mnist_files import write_fashion_mnist
+from helpers.running import ROOT, python
+
+from vitrine.data.shards import read_shards
+
+
+def test_a_data_set_is_packed_into_files_of_the_given_size(tmp_path):
+    write_fashion_mnist(tmp_path / "data")
+    words = ["fashion_mnist", "--root", "data", "--to", "packed", "--part-size", "3k"]
+    done = python(str(ROOT / "scripts" / "pack.py"), *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    folder = tmp_path / "packed" / "fashion_mnist-packed"
+    files = ["test-00.npz", "train-00.npz", "train-01.npz", "index.json"]
+    assert {line.split()[-1] for line in done.stdout.splitlines()} == {
+        f"packed/fashion_mnist-packed/{name}" for name in files
+    }
+    assert all(path.stat().st_size <= 3000 for path in folder.glob("*.npz"))
+    classes, splits = read_shards(folder, "fashion_mnist")
+    assert classes[5:7] == ["Sandal", "Shirt"]
+    assert {split: labels.tolist() for split, (_, labels) in splits.items()} == {"train": [5, 6, 7, 8], "test": [5, 6]}
+
+
+def test_channel_statistics_are_those_of_the_configuration(tmp_path):
+    done = python(str(ROOT / "scripts" / "channel_statistics.py"), "data=digits", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    known = yaml.safe_load((ROOT / "conf" / "data" / "digits.yaml").read_text())
+    assert yaml.safe_load(done.stdout) == {"mean": known["mean"], "std": known["std"]}
