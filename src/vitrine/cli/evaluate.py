@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from vitrine.cli.command import Command, run_command
 from vitrine.command.compose import Point
 from vitrine.errors import VitrineError
+from vitrine.runs import RunRecord
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -15,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def evaluate_one(point: Point) -> None:
     """Test one run."""
+    RunRecord.open(point.config.run)  # raises before PyTorch is imported, which takes seconds
     from vitrine.training.evaluate import evaluate_run
 
     evaluate_run(point.config)

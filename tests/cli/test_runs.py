@@ -1,4 +1,4 @@
-"""scripts/runs.py, like=RUN and what is kept secret, on real runs: one by itself, one like it."""
+"""scripts/runs.py, like=RUN and secrets, on real runs: one, and one like it."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ CANARIES = {
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """A run that told everybody, while there were secrets in the environment, and one like it but for a key."""
+    """A run with every logger and secrets in the environment, and a second one like it but for a key."""
     folder = tmp_path_factory.mktemp("real")
     words = [*SMALL, "trainer.max_epochs=1", "logger=all", "logger.wandb.mode=offline", "logger.wandb.private=true"]
     done = python(str(ROOT / "train.py"), *words, cwd=folder, env=CANARIES)
@@ -117,7 +117,7 @@ def test_every_column_is_exported(command, outputs, runs):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["show", "outputs"], "vitrine: outputs is not a run folder: it has no run.json; the newest run in it is"),
         (["show", "nowhere"], "vitrine: nowhere is not a folder\n"),
@@ -129,10 +129,10 @@ def test_every_column_is_exported(command, outputs, runs):
         (["rm", "outputs"], "vitrine: outputs is not a run folder"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(command, words, told):
+def test_a_mistake_gets_one_clear_message(command, words, expected):
     done = command(*words)
     assert done.returncode == 2
-    assert done.stderr.startswith(told)
+    assert done.stderr.startswith(expected)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
 
@@ -240,8 +240,11 @@ def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
     assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "my 'sweep'"]
     panels = [one for part in asked["spec"]["section"]["panelBankConfig"]["sections"] for one in part["panels"]]
     assert {tuple(one["config"].get("metrics") or ()) for one in panels} >= {("val/acc",), ("val/loss",), ("test/acc",)}
-    for project, key, told in (("mine", "seed", "ENTITY/PROJECT"), ("a/b", "position", "did you mean model.position")):
-        with pytest.raises(VitrineError, match=told):
+    for project, key, expected in (
+        ("mine", "seed", "ENTITY/PROJECT"),
+        ("a/b", "position", "did you mean model.position"),
+    ):
+        with pytest.raises(VitrineError, match=expected):
             layout(project, [key])
 
 

@@ -1,4 +1,4 @@
-"""The commands as they are typed: what they print, write, and end with."""
+"""The commands as typed: what they print and write, and their exit codes."""
 
 import json
 import re
@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from helpers.running import ROOT, SMALL, only_run, python, write_image_folder
-
-PATIENCE = 1.5  # seconds within which a mistake is told, on a quiet machine
 
 
 def files(folder):
@@ -91,7 +89,7 @@ def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, evaluate, tm
 
 
 @pytest.mark.whole
-def test_a_failed_trial_leaves_the_others_to_run_and_is_told_at_the_end(train, tmp_path):
+def test_a_failed_trial_leaves_the_others_to_run_and_is_reported_at_the_end(train, tmp_path):
     fits, breaks = tmp_path / "fits", tmp_path / "breaks"
     write_image_folder(fits)
     write_image_folder(breaks)
@@ -116,7 +114,7 @@ def own_file_systems():
 
 @pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
 @pytest.mark.whole
-def test_a_full_disk_is_told_in_one_line_and_with_more_room_the_run_goes_on(tmp_path):
+def test_a_full_disk_is_reported_in_one_line_and_with_more_room_the_run_resumes(tmp_path):
     """The first checkpoint does not fit; the lines of the second command come after an empty one."""
     script = """
         mount -t tmpfs -o size=200k tmpfs disk && "$@" paths.output_dir=disk && exit 1
@@ -135,7 +133,7 @@ def test_a_full_disk_is_told_in_one_line_and_with_more_room_the_run_goes_on(tmp_
 
 
 @pytest.mark.whole
-def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
+def test_images_of_ones_own_are_trained_and_tested(train, tmp_path):
     write_image_folder(tmp_path / "pictures", "train", "val", "test")
 
     done = train(*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=8")
@@ -146,7 +144,7 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["modle=vit_tiny"], ["modle", "did you mean model?"]),
         (["model=vit_tinny"], ["model=vit_tinny", "vit_base, vit_nano, vit_small, vit_tiny", "model=vit_tiny"]),
@@ -177,32 +175,28 @@ def test_pictures_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["vit_tiny"], ["vit_tiny", "key=value"]),
     ],
 )
-def test_a_mistake_gets_one_clear_message_and_leaves_nothing(train, tmp_path, words, told):
+def test_a_mistake_gets_one_clear_message_and_leaves_nothing(vitrine, tmp_path, words, expected):
     (tmp_path / "empty" / "train").mkdir(parents=True)
     write_image_folder(tmp_path / "one", classes=("a",))
     (tmp_path / "file").write_text("")
     before = files(tmp_path)
 
-    done = train(*words)
+    code, out, err = vitrine("train", *words)
 
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    for words_told in told:
-        assert words_told in done.stderr
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    for text in expected:
+        assert text in err
     assert files(tmp_path) == before
 
 
-def test_all_faults_are_told_at_once(train):
+def test_all_faults_are_reported_at_once(train):
     done = train("depht=3", "optimizer.lr=fast", "optimizer.weight_decay=-1", "model.heads=5", "patch=5")
 
+    assert done.returncode == 2
     assert "5 faults" in done.stderr
     for key in ("depht", "optimizer.lr", "optimizer.weight_decay", "model.heads", "patch"):
         assert re.search(rf"^  {re.escape(key)}", done.stderr, re.MULTILINE), key
-
-
-def test_debug_shows_the_traceback(train):
-    assert "Traceback" in train("debug=traceback", "model.heads=5").stderr
 
 
 def test_a_gpu_that_is_not_there_is_refused(train, tmp_path):
@@ -239,29 +233,46 @@ finally:
     assert python("-c", code, cwd=tmp_path).stdout.splitlines()[-1] == "False False False"
 
 
-def test_a_path_with_spaces_and_signs_can_be_typed_as_it_is(train):
-    done = train("paths.output_dir=my runs = (new)", "patch=2", "--cfg", "job")
-    assert done.returncode == 0, done.stderr
-    assert "output_dir: my runs = (new)" in done.stdout
+def test_a_path_with_spaces_and_signs_needs_no_quotes(vitrine):
+    code, out, _ = vitrine("train", "paths.output_dir=my runs = (new)", "patch=2", "--cfg", "job")
+    assert code == 0
+    assert "output_dir: my runs = (new)" in out
 
 
-def test_help_shows_commands_groups_and_keys(train):
-    done = train("--help")
-    assert done.returncode == 0
+def test_help_shows_commands_groups_and_keys(vitrine):
+    code, out, _ = vitrine("train", "--help")
+    assert code == 0
     for shown in (
         "python train.py model=vit_tiny",
         "position: alibi2d, conv, learned, learned2d, none, relative, rope, rope_mixed, sincos1d, sincos2d",
+        "patch: 2, 4, 7, 8, 14, 16",
+        "mnist/best, mnist/fast, mnist/quick",
         "weight_decay: 0.05",
         f"hydra/launcher: basic, {', '.join(sorted(path.stem for path in (ROOT / 'conf/hydra/launcher').iterdir()))}",
     ):
-        assert shown in done.stdout
+        assert shown in out
 
 
-def test_evaluating_what_is_no_run_says_so(evaluate, tmp_path):
+def test_the_overview_of_commands_is_quick_and_an_unknown_command_names_the_nearest(tmp_path):
+    code = """
+import sys
+from vitrine.cli.main import main
+main(["--help"])
+print({"torch", "hydra", "omegaconf", "rich"} & set(sys.modules))
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout.endswith("set()\n"), done.stderr
+    assert "  wandb-sync" in done.stdout
+    module = python("-m", "vitrine", "comapre", cwd=tmp_path)
+    assert (module.returncode, module.stdout) == (2, "")
+    assert module.stderr == "vitrine: there is no command comapre; did you mean compare?\n"
+
+
+def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
     (tmp_path / "outputs").mkdir()
-    for folder, told in (("outputs", "is not a run folder"), ("nowhere", "is not a folder")):
-        done = evaluate(f"run={folder}")
-        assert done.returncode == 1
-        assert told in done.stderr
-        assert "Traceback" not in done.stderr
-    assert "needs a run folder" in evaluate().stderr
+    for folder, expected in (("outputs", "is not a run folder"), ("nowhere", "is not a folder")):
+        code, _, err = vitrine("eval", f"run={folder}")
+        assert code == 1
+        assert expected in err
+        assert "Traceback" not in err
+    assert "needs a run folder: python eval.py run=" in vitrine("eval")[2]
