@@ -117,13 +117,13 @@ def test_compilation_inside_an_epoch_does_not_count_as_waiting_for_data(tmp_path
     words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=112"]
     with pytest.raises(Interrupted):
         fit(compose([*words, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
-    decide = Compilation._decided
+    decide = Compilation._compile
 
     def slowly(*arguments):
         time.sleep(3)
         return decide(*arguments)
 
-    monkeypatch.setattr(Compilation, "_decided", slowly)
+    monkeypatch.setattr(Compilation, "_compile", slowly)
     result = resume(only_run(tmp_path))
     assert RunRecord(result.run_dir).facts["speed"]["data_share"] < 0.5
 
