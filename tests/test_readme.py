@@ -27,6 +27,17 @@ def finished(tmp_path_factory):
     return only_run(folder)
 
 
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_of_a_page_exist(page):
+    text = page.read_text()
+    links = [page.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    paths = [ROOT / path for path in re.findall(r"\b(?:benchmarks|scripts|tests|src/vitrine)/[\w/]+\.\w+", text)]
+    assert [path for path in links + paths if not path.exists()] == []
+
+
 def shortened(arguments):
     """A multirun of two trials: two values of the first key that has several, one of every other."""
     swept = [argument for argument in arguments if "=" in argument and "," in argument and "[" not in argument]
