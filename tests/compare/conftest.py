@@ -149,6 +149,6 @@ def browser():
     if chromium is None:
         pytest.skip("there is no Chromium here; apt-get install chromium brings it")
     with playwright.sync_playwright() as started:
-        one = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
-        yield one
-        one.close()
+        chromium_browser = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
+        yield chromium_browser
+        chromium_browser.close()

@@ -14,7 +14,7 @@ def compared(folder, **options):
 
 
 def sentences_of(folder, **options) -> dict[str, list[str]]:
-    return {one.row.label: one.sentences for one in compared(folder, **options).findings.comparisons}
+    return {tested.row.label: tested.sentences for tested in compared(folder, **options).findings.comparisons}
 
 
 def write_rows(write_run, folder, **accs):
@@ -43,11 +43,11 @@ def test_lower_losses_are_better(tmp_path, write_run):
     assert found.findings.sentences == [
         "lowest mean test loss of 2 configurations: rope, 0.0397 ± 0.0249 nats over 3 runs"
     ]
-    assert [one.row.label for one in found.summaries] == ["rope", "learned"]
+    assert [summary.row.label for summary in found.summaries] == ["rope", "learned"]
     assert found.summaries[0].best == pytest.approx(0.03)
-    (one,) = found.findings.comparisons
-    assert one.verdict == "better"
-    assert one.sentences == ["rope is better than learned by 0.0503 nats (95 % interval 0.0489 to 0.0518; 3 seeds)"]
+    (tested,) = found.findings.comparisons
+    assert tested.verdict == "better"
+    assert tested.sentences == ["rope is better than learned by 0.0503 nats (95 % interval 0.0489 to 0.0518; 3 seeds)"]
 
 
 def test_an_insignificant_difference_comes_with_the_number_of_seeds_that_would_detect_it(tmp_path, write_run):
@@ -62,9 +62,9 @@ def test_an_insignificant_difference_comes_with_the_number_of_seeds_that_would_d
 
 def test_pairs_without_variance_are_not_tested(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.5, 0.75], rope=[0.625, 0.875])
-    (one,) = compared(tmp_path).findings.comparisons
-    assert one.verdict == "inconclusive"
-    assert one.sentences == [
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert tested.verdict == "inconclusive"
+    assert tested.sentences == [
         "rope and learned: all pairs differ by exactly 12.50 points, so no test is possible (2 seeds)"
     ]
 
@@ -104,7 +104,7 @@ def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_
     assert sentence.startswith(
         "rope and learned: no significant difference over 4 seeds after correction for 4 comparisons"
     )
-    rope = next(one for one in compared(tmp_path).findings.comparisons if one.row.label == "rope")
+    rope = next(tested for tested in compared(tmp_path).findings.comparisons if tested.row.label == "rope")
     assert rope.difference.p < 0.05 < rope.p
     assert rope.p == pytest.approx(4 * rope.difference.p)
 
@@ -122,24 +122,24 @@ def test_predictions_distinguish_two_models_with_one_seed(tmp_path, write_run):
     right = np.arange(100) < 80
     write_run(tmp_path, "position=learned", acc=0.8, right=right)
     write_run(tmp_path, "position=rope", acc=0.92, right=(np.arange(100) < 95) & (np.arange(100) >= 3))
-    (one,) = compared(tmp_path).findings.comparisons
-    assert one.on_images.only == [(15, 3)]
-    assert one.on_images.p == [pytest.approx(stats.binomtest(3, 18).pvalue)]
-    assert one.sentences[1].startswith(
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert tested.on_images.only == [(15, 3)]
+    assert tested.on_images.p == [pytest.approx(stats.binomtest(3, 18).pvalue)]
+    assert tested.sentences[1].startswith(
         "on the same 100 test images, the two models differ: 15 are correct only with rope, 3 only with learned "
         "(McNemar's exact test, p = 0.008); the difference is +"
     )
-    low, high = one.on_images.low, one.on_images.high
+    low, high = tested.on_images.low, tested.on_images.high
     assert low < 0.12 < high
     assert (low, high) == pytest.approx((0.12 - 1.96 * 0.0406, 0.12 + 1.96 * 0.0406), abs=0.012)
 
 
 def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
     found = compared(sweep).findings.comparisons
-    alone = [stats.binomtest(one, one + other).pvalue for row in found for one, other in row.on_images.only]
+    alone = [stats.binomtest(ours, ours + theirs).pvalue for row in found for ours, theirs in row.on_images.only]
     assert len(alone) == 6
     assert min(p for row in found for p in row.on_images.p) == pytest.approx(min(1, 6 * min(alone)))
-    rope = next(one for one in found if one.row.label == "rope")
+    rope = next(tested for tested in found if tested.row.label == "rope")
     assert "finds a difference in 0 of 3 pairs of models with equal seeds; the difference is " in rope.sentences[1]
 
 
@@ -159,9 +159,9 @@ def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
     for seed in range(2):
         write_run(tmp_path, "position=rope", seed=seed, acc=0.8, right=every < 80)
     write_run(tmp_path, "position=learned", seed=3, acc=0.1, right=every < 10)
-    (one,) = compared(tmp_path).findings.comparisons
-    assert (one.difference.mean, one.difference.counts) == (0, (2, 2))
-    assert (one.on_images.low, one.on_images.high) == (0, 0)
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert (tested.difference.mean, tested.difference.counts) == (0, (2, 2))
+    assert (tested.on_images.low, tested.on_images.high) == (0, 0)
 
 
 def test_only_a_requested_difference_is_called_detectable(tmp_path, write_run):
@@ -250,7 +250,7 @@ def test_unfinished_and_damaged_runs_are_named_and_left_out(tmp_path, write_run)
     found = compared(tmp_path)
     assert found.summaries[0].interval.count == 1
     assert f"1 run is not finished and left out: {failed} (failed)" in found.caveats
-    assert any(f"1 record is damaged and left out: cannot read {broken / 'run.json'}" in one for one in found.caveats)
+    assert any(f"1 record is damaged and left out: cannot read {broken / 'run.json'}" in text for text in found.caveats)
 
 
 @pytest.mark.parametrize(

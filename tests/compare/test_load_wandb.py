@@ -78,7 +78,7 @@ def server(monkeypatch, tmp_path):
 
         def runs(self, path, filters, lazy):
             self.asked.append((path, filters, lazy))
-            return [ServerRun(None, *path.split("/"), one["name"], one, lazy=False) for one in self.nodes]
+            return [ServerRun(None, *path.split("/"), run["name"], run, lazy=False) for run in self.nodes]
 
     api = Api()
     monkeypatch.setattr(wandb_results, "_api", lambda: api)
@@ -96,7 +96,7 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     assert server.asked == [("someone/vitrine", {"jobType": "train", "group": "positions"}, False)]
     compared = compare(found, target=0.85)
     assert compared.table.columns == ["model.position"]
-    assert [one.row.label for one in compared.summaries] == ["rope", "learned"]
+    assert [summary.row.label for summary in compared.summaries] == ["rope", "learned"]
     assert compared.findings.comparisons[0].sentences[0].startswith("rope is better than learned by 10.17 points")
     assert compared.summaries[0].seconds_to_target.mean == 8
     unfinished = "someone/vitrine/99 (failed) and someone/vitrine/98 (interrupted)"
@@ -109,10 +109,10 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
 def served(path, **options) -> dict:
     """A run folder as the server describes it after the tracker logged it."""
     record, settings = RunRecord.open(path), WandbConfig(**options)
-    one = node(record.name, "", record.config["seed"], 0)
+    run = node(record.name, "", record.config["seed"], 0)
     last_epoch = {"epoch": 4, "images_per_second": 1.5}
     summary = {**last_epoch, **run_facts(record, settings), **record.metrics, "status": record.status}
-    return one | {
+    return run | {
         "displayName": run_title(record, settings, record.facts["varies"]),
         "createdAt": record.facts["started"],
         "config": json.dumps({key: {"value": value} for key, value in record.config.items()}),
@@ -161,7 +161,10 @@ def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server,
         server.nodes += [private, older, served(write_run(tmp_path, "position=none", seed=seed))]
     compared = compare(wandb_results.load_wandb_results("me/vitrine", None))
     assert compared.caveats == []
-    sizes = {one.row.label: (one.parameters, one.flops, one.images_per_second) for one in compared.summaries}
+    sizes = {
+        summary.row.label: (summary.parameters, summary.flops, summary.images_per_second)
+        for summary in compared.summaries
+    }
     assert sizes == {
         "sincos2d": (None, None, None),
         "rope": (None, None, None),

@@ -18,12 +18,12 @@ def judged(predicted, labels, confidence=None, chance=None) -> Predictions:
 
 def test_probabilities_are_the_softmax_of_the_stored_logits(tmp_path, write_run):
     (run,) = load_results([write_run(tmp_path, acc=0.87)]).runs
-    one = Predictions.of(run)
+    predictions = Predictions.of(run)
     probabilities = torch.tensor(run.logits).softmax(dim=1)
-    assert one.correct.mean() == pytest.approx(0.87)
-    assert torch.allclose(torch.tensor(one.confidence), probabilities.max(dim=1).values)
+    assert predictions.correct.mean() == pytest.approx(0.87)
+    assert torch.allclose(torch.tensor(predictions.confidence), probabilities.max(dim=1).values)
     assert torch.allclose(
-        torch.tensor(one.true_probability), probabilities[torch.arange(100), torch.tensor(run.labels)]
+        torch.tensor(predictions.true_probability), probabilities[torch.arange(100), torch.tensor(run.labels)]
     )
 
 
@@ -71,5 +71,9 @@ def test_the_hardest_images_come_first_with_the_class_predicted():
         judged([3, 8, 5, 3], labels, chance=[0.9, 0.2, 0.1, 0.8]),
     ]
     found = hardest_images(runs, 3)
-    assert [(one.index, one.errors, one.mistaken_for) for one in found] == [(2, 3, 5), (1, 3, 5), (3, 1, 1)]
+    assert [(image.index, image.errors, image.mistaken_for) for image in found] == [
+        (2, 3, 5),
+        (1, 3, 5),
+        (3, 1, 1),
+    ]
     assert len(hardest_images(runs, 9)) == 3, "an image that all have right is not hard"

@@ -171,9 +171,9 @@ def test_a_main_effect_uses_runs_that_match_on_both_sides_and_reports_the_others
             words = (f"position={scheme}", f"patch={patch}")
             write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed * (patch == 2) * len(scheme), sweep=command)
     found = compare(load_results([tmp_path]), by="position")
-    (one,) = found.findings.comparisons
-    assert one.difference.counts == (2, 2)
-    assert one.difference.mean == pytest.approx(0.02 - 0.03 / 2)
+    (tested,) = found.findings.comparisons
+    assert tested.difference.counts == (2, 2)
+    assert tested.difference.mean == pytest.approx(0.02 - 0.03 / 2)
     assert any(words.startswith("not every combination ran with every position") for words in found.caveats)
 
 
@@ -183,10 +183,10 @@ def test_one_seed_supports_no_conclusion_about_a_main_effect(tmp_path, write_run
             acc = 0.8 + 0.05 * number - 0.1 * drop + 0.001 * (drop == 0.2)
             write_run(tmp_path, f"position={position}", acc=acc, model={"drop_path": drop}, predictions=False)
     found = compare(load_results([tmp_path]), by="position")
-    (one,) = found.findings.comparisons
-    assert one.difference.mean == pytest.approx(0.05)
-    assert (one.difference.counts, one.verdict) == ((1, 1), "inconclusive")
-    assert one.sentences == ["rope and learned cannot be compared with 1 seed: at least 3 are needed"]
+    (tested,) = found.findings.comparisons
+    assert tested.difference.mean == pytest.approx(0.05)
+    assert (tested.difference.counts, tested.verdict) == ((1, 1), "inconclusive")
+    assert tested.sentences == ["rope and learned cannot be compared with 1 seed: at least 3 are needed"]
     assert math.isnan(found.summaries[0].interval.half_width)
     assert "fewer than 3 seeds, too few to estimate a mean: every row" in found.caveats
 
@@ -198,11 +198,11 @@ def test_a_main_effect_with_unequal_seeds_uses_values_that_ran_with_every_seed(t
                 acc = 0.8 + gain - drop + 0.002 * (seed % 2)
                 if (seed, drop) != (8, 0.1):
                     write_run(tmp_path, f"position={position}", seed=seed, acc=acc, model={"drop_path": drop})
-    (one,) = compare(load_results([tmp_path]), by="position").findings.comparisons
-    assert (one.difference.paired, one.difference.counts) == (False, (2, 2))
-    assert one.difference.mean == pytest.approx(0.02)
-    assert "McNemar" not in one.sentences[1], "no two models share a seed"
-    assert one.on_images.low < 0.02 < one.on_images.high
+    (tested,) = compare(load_results([tmp_path]), by="position").findings.comparisons
+    assert (tested.difference.paired, tested.difference.counts) == (False, (2, 2))
+    assert tested.difference.mean == pytest.approx(0.02)
+    assert "McNemar" not in tested.sentences[1], "no two models share a seed"
+    assert tested.on_images.low < 0.02 < tested.on_images.high
 
 
 @pytest.mark.parametrize("name", ["rope", "position=rope", "position = rope"])

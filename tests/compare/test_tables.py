@@ -12,7 +12,7 @@ from vitrine.compare.tables import cells, headings, latex, markdown, terminal
 
 def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(sweep):
     found = compare(load_results([sweep]), target=0.8)
-    titles = [one.title for one in headings(found)]
+    titles = [heading.title for heading in headings(found)]
     assert titles == [
         "position",
         "n",
@@ -27,7 +27,7 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
         "images/s",
         "s to 80 %",
     ]
-    rope, learned, none = (cells(found, one) for one in found.summaries)
+    rope, learned, none = (cells(found, summary) for summary in found.summaries)
     assert rope[:6] == ["rope", "3", "96.07 ± 2.50", "97.00", "95.00", "+5.07 [+4.78, +5.35]"]
     assert float(rope[6].removeprefix("< ")) <= 0.001
     assert rope[8:] == ["202 k", "13 M", "1.01 k", "6.0"]
@@ -38,7 +38,13 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
 def test_a_single_configuration_has_no_baseline(tmp_path, write_run):
     write_run(tmp_path)
     found = compare(load_results([tmp_path]))
-    assert [one.title for one in headings(found)][:5] == ["configuration", "n", "test accuracy (%)", "best", "worst"]
+    assert [heading.title for heading in headings(found)][:5] == [
+        "configuration",
+        "n",
+        "test accuracy (%)",
+        "best",
+        "worst",
+    ]
     assert cells(found, found.summaries[0])[2] == "90.00"
 
 

@@ -27,8 +27,7 @@ class RunResult:
     Attributes:
         name: path of the run folder, or ``ENTITY/PROJECT/ID`` at W&B.
         status: as in run.json. Only ``finished`` runs are compared; of others, nothing else is loaded.
-        config: the resolved configuration, flat: ``{"model.dim": 64, ...}``; and hashes of the source of parts of the
-            user's: ``{"code.my_lab.fourier.Fourier": ...}``.
+        config: the resolved configuration, flat: ``{"model.dim": 64, ...}``.
         overrides: what the user typed, ``{"position": "rope", "seed": "0"}``; in a sweep, the trial's own values.
         facts: the content of run.json.
         metrics: final metrics; empty for a run that is not finished.
@@ -152,9 +151,7 @@ def read_result(entry: RunEntry) -> RunResult:
     if predictions.is_file():
         labels_hash = sha256(_read_predictions(predictions, "labels").tobytes()).hexdigest()
     overrides = parse_overrides(str(facts.get("command", "")), str(facts.get("varies") or ""))
-    code = {f"code.{name}": known for name, known in facts.get("parts", {}).items()}
-    config = {**entry.config, **code}
-    return RunResult(str(folder), status, config, overrides, facts, metrics, history, folder, labels_hash)
+    return RunResult(str(folder), status, entry.config, overrides, facts, metrics, history, folder, labels_hash)
 
 
 def parse_overrides(command: str, varies: str) -> dict[str, str]:
