@@ -45,7 +45,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"night"}
 
     again = train("-m", *QUICK, *where, "seed=0,1")
-    assert "finished before" in again.stdout, "the trials are found by what they are"
+    assert "already finished" in again.stdout, "the trials are found by what they are"
     other = train("-m", *QUICK, *where, "seed=2,1")
     assert other.returncode == 1
     assert "night/0 holds another trial" in other.stderr

@@ -27,7 +27,7 @@ def make_trial(small, tmp_path):
 
 @pytest.fixture
 def left():
-    """Leaves in a trial's folder what a run of the given status would."""
+    """Writes the run folder that a trial of a given status has."""
 
     def leave(trial: Trial, status: str, **facts) -> RunRecord:
         record = RunRecord.at(trial.folder)

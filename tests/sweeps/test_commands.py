@@ -70,7 +70,7 @@ def whole(tmp_path_factory):
     return folder, done.stdout
 
 
-def test_each_trial_is_trained_in_a_process_of_its_own(whole):
+def test_each_trial_is_trained_in_a_separate_process(whole):
     folder, out = whole
     found = facts(folder)
     assert len({one["pid"] for one in found.values()}) == 3
@@ -83,7 +83,7 @@ def test_each_trial_is_trained_in_a_process_of_its_own(whole):
     assert all("epoch 25/25" in path.read_text() for path in folder.glob("sweeps/*/logs/*.txt"))
 
 
-def test_what_was_best_is_told_as_a_command(whole):
+def test_the_best_configuration_is_printed_as_a_command(whole):
     folder, out = whole
     (path,) = folder.glob("sweeps/*/sweep.json")
     written = json.loads(path.read_text())
@@ -95,7 +95,7 @@ def test_what_was_best_is_told_as_a_command(whole):
     assert [one["status"] for one in written["trials"]] == ["finished"] * 3
 
 
-def test_given_again_only_what_is_new_is_done(whole):
+def test_a_rerun_trains_only_new_trials(whole):
     folder, _ = whole
     before = facts(folder)
 
@@ -111,7 +111,7 @@ def test_given_again_only_what_is_new_is_done(whole):
     assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 +0 +val/acc 0", shown.stdout)
 
 
-def test_rerun_starts_over_beside_what_is_there(whole):
+def test_rerun_true_starts_over_in_a_new_folder(whole):
     folder, _ = whole
     before = facts(folder)
 
@@ -128,7 +128,7 @@ def test_rerun_starts_over_beside_what_is_there(whole):
 
 
 @pytest.mark.whole
-def test_a_killed_sweep_comes_to_the_same_when_its_command_is_given_again(whole, tmp_path):
+def test_a_killed_sweep_has_the_same_results_after_a_rerun(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
     running.kill()
@@ -144,7 +144,7 @@ def test_a_killed_sweep_comes_to_the_same_when_its_command_is_given_again(whole,
 
 
 @pytest.mark.whole
-def test_a_trial_that_is_killed_is_a_failed_trial_with_its_reason_and_can_be_tried_again(whole, tmp_path):
+def test_a_killed_trial_fails_with_its_reason_and_is_retried(whole, tmp_path):
     running = start(tmp_path, "seed=0,1")
     wait_until(lambda: being_trained(tmp_path), running)
     os.kill(being_trained(tmp_path)[0], signal.SIGKILL)
@@ -160,7 +160,7 @@ def test_a_trial_that_is_killed_is_a_failed_trial_with_its_reason_and_can_be_tri
 
 
 @pytest.mark.whole
-def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_path):
+def test_ctrl_c_saves_checkpoints_and_a_rerun_continues(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
@@ -176,7 +176,7 @@ def test_ctrl_c_saves_what_is_being_trained_and_the_command_goes_on(whole, tmp_p
 
 
 @pytest.mark.whole
-def test_ctrl_c_before_anything_is_trained_is_told_in_one_line(tmp_path):
+def test_ctrl_c_before_training_prints_one_line(tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: list(tmp_path.glob("sweeps/*/sweep.json")), running)
     time.sleep(1)  # what trials are forked from is being started
@@ -187,7 +187,7 @@ def test_ctrl_c_before_anything_is_trained_is_told_in_one_line(tmp_path):
 
 
 @pytest.mark.whole
-def test_a_sweep_that_is_out_of_time_stops_as_a_whole_and_the_same_command_goes_on(whole, tmp_path):
+def test_a_sweep_that_is_out_of_time_stops_and_a_rerun_continues(whole, tmp_path):
     words = ["seed=0,1,2", "launcher.workers=1"]
     stopped = sweep(tmp_path, *words, "trainer.max_time=1s")
     assert stopped.returncode == 75
@@ -211,28 +211,28 @@ def test_two_commands_share_the_work(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "message"),
     [
         (
             ["seed=0,1", "hydra/launcher=process", "launcher.workers=900"],
             ["launcher.workers=900", "cores", "there are"],
         ),
         (["seed=0,1", "hydra/launcher=joblib"], ["joblib", "basic"]),
-        (["resume=outputs/runs/x"], ["resume", "given again"]),
+        (["resume=outputs/runs/x"], ["resume", "run its command again"]),
         (["seed=0,1", "paths.output_dir=a,b"], ["paths.output_dir=a,b", "is shared by all trials"]),
         (["optimizer.lr=interval(0,1)"], ["optimizer.lr", "is continuous"]),
         (["seed=range(0)"], ["seed=range(0)", "has no values"]),
-        (["seed=0,1", "sweep.name=a/b"], ["sweep.name=a/b", "a folder's name"]),
+        (["seed=0,1", "sweep.name=a/b"], ["sweep.name=a/b", "a folder name"]),
         (["seed=0,1", "launcher.worker=2"], ["launcher.worker", "did you mean launcher.workers?"]),
         (["seed=0,1", "sweep=sedes"], ["sweep=sedes", "did you mean sweep=seeds?"]),
     ],
 )
-def test_what_cannot_be_swept_is_told_before_anything_starts(tmp_path, monkeypatch, words, told):
+def test_a_sweep_that_cannot_run_is_refused_before_it_starts(tmp_path, monkeypatch, overrides, message):
     monkeypatch.chdir(tmp_path)
-    words = ["model=vit_nano", "accelerator=cpu", *words]
+    overrides = ["model=vit_nano", "accelerator=cpu", *overrides]
     with pytest.raises(ConfigError) as error:
-        run(points("train", words, multirun=True), launcher(words))
-    for part in told:
+        run(points("train", overrides, multirun=True), launcher(overrides))
+    for part in message:
         assert part in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -256,11 +256,11 @@ def test_seeds_makes_five_trials_of_one_experiment():
 
 
 @pytest.mark.parametrize("values", ["range(1,4)", "choice(1,2,3)", "1,2,3"])
-def test_numbers_that_choose_from_a_group_can_be_counted_off(values):
+def test_a_range_can_choose_from_a_group_of_numbers(values):
     made = points("train", ["model=vit_nano", f"depth={values}"], multirun=True)
     assert [(point.varies, point.config.model.depth) for point in made] == [({"depth": str(n)}, n) for n in (1, 2, 3)]
 
 
-def test_what_is_of_a_multirun_needs_one():
+def test_settings_of_a_multirun_need_one():
     with pytest.raises(ConfigError, match=r"sweep=seeds\n +belongs to a multirun: python train.py -m"):
         points("train", ["sweep=seeds", "model=vit_nano"], multirun=False)

@@ -1,6 +1,8 @@
+import json
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,7 +13,7 @@ from vitrine.config.keys import keys
 from vitrine.config.schema import EmaConfig, TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import facts_of
-from vitrine.sweeps.fingerprint import _defaults, fingerprint, sweep_name, trial_name
+from vitrine.sweeps.fingerprint import VERSION, _defaults, fingerprint, sweep_name, trial_name
 from vitrine.sweeps.sweep import Sweep
 
 WITHOUT_EFFECT = {
@@ -44,23 +46,23 @@ def changed(config, key):
     return replace(config, **{name: other})
 
 
-def test_every_value_that_can_change_a_result_makes_another_trial(config):
+def test_every_key_that_affects_the_result_changes_the_fingerprint(config):
     for key in keys(TrainConfig):
         same = fingerprint(changed(config, key)) == fingerprint(config)
         assert same == (key in WITHOUT_EFFECT or key.startswith(("paths.", "logger."))), key
 
 
 @pytest.mark.parametrize("key", ["paths.output_dir", "logger.wandb.mode", "data.workers", "tags", "debug.traceback"])
-def test_where_a_run_lies_and_who_is_told_makes_no_other_trial(config, key):
+def test_paths_loggers_and_labels_leave_the_fingerprint(config, key):
     assert fingerprint(changed(config, key)) == fingerprint(config)
 
 
-def test_the_folder_of_ones_own_pictures_is_part_of_what_is_asked():
+def test_the_folder_of_own_images_affects_the_result():
     assert not facts_of("data.root").affects("mnist")
     assert facts_of("data.root").affects("imagefolder")
 
 
-def test_a_sweep_is_named_by_what_is_fixed_and_what_varies_whatever_the_values(tmp_path):
+def test_a_sweep_is_named_by_its_fixed_overrides_and_varying_keys(tmp_path):
     def name(*words):
         made = points("train", ["model=vit_nano", f"paths.output_dir={tmp_path}", *words], multirun=True)
         return Sweep.plan(made).folder.name
@@ -71,6 +73,14 @@ def test_a_sweep_is_named_by_what_is_fixed_and_what_varies_whatever_the_values(t
     assert name("patch=2,4", "seed=0,1", "logger=wandb", "launcher.workers=2") == asked
     others = {name("patch=2,4", "seed=0,1", "depth=3"), name("patch=2,4", "model.heads=2,4"), name("seed=0,1")}
     assert len(others | {asked}) == 4
+
+
+def test_a_changed_default_needs_a_new_version():
+    """Fingerprints leave defaults out: trials of the old default and of the new one would have the same."""
+    known = json.loads(Path(__file__).with_name("fingerprint_defaults.json").read_text())
+    assert known["version"] == VERSION, "store the defaults of the new version"
+    changed = {key: _defaults().get(key) for key, value in known["defaults"].items() if _defaults().get(key) != value}
+    assert changed == {}, "increase VERSION in sweeps/fingerprint.py, and store the new defaults beside this test"
 
 
 def test_a_section_at_its_defaults_differs_from_one_that_is_off(config):

@@ -1,4 +1,4 @@
-"""Runs that a search stops early: what the rules say, and what real trainings and real commands leave."""
+"""Early stopping in a search: the rules, and the runs that real trainings and real commands leave."""
 
 import json
 import signal
@@ -33,20 +33,20 @@ def study_of(folder, *curves):
     return study
 
 
-def test_the_median_stops_what_five_others_leave_behind_after_a_quarter_of_its_epochs(tmp_path):
+def test_the_median_pruner_needs_five_others_and_a_quarter_of_the_epochs(tmp_path):
     study = study_of(tmp_path, *[[0.2, 0.3 + 0.1 * number, 0.8, 0.9] for number in range(5)])
     bad, good = study.ask(), study.ask()
-    judge = Pruner(tmp_path, bad.number, "median", "val/acc", epochs=8)
-    assert not judge(1, {"val/acc": 0.0})
-    assert judge(2, {"val/acc": 0.4})
+    rule = Pruner(tmp_path, bad.number, "median", "val/acc", epochs=8)
+    assert not rule(1, {"val/acc": 0.0})
+    assert rule(2, {"val/acc": 0.4})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert judge(2, {"val/acc": 0.9})  # the epoch was told before: a run that goes on has it again
+        assert rule(2, {"val/acc": 0.9})  # a resumed run repeats an epoch
     assert not Pruner(tmp_path, good.number, "median", "val/acc", epochs=8)(2, {"val/acc": 0.6})
     assert open_study(tmp_path).trials[bad.number].intermediate_values == {1: 0.0, 2: 0.4}
 
 
-def test_successive_halving_lets_the_best_quarter_go_on(tmp_path):
+def test_successive_halving_keeps_the_best_quarter(tmp_path):
     study = open_study(tmp_path, ["val/acc"])
     stopped = []
     for value in (0.5, 0.4, 0.6, 0.3, 0.2):
@@ -58,7 +58,7 @@ def test_successive_halving_lets_the_best_quarter_go_on(tmp_path):
     assert stopped == [False, True, False, True, True]
 
 
-def test_a_run_of_a_trial_that_is_over_is_left_alone(tmp_path):
+def test_a_run_of_a_trial_that_has_ended_is_not_pruned(tmp_path):
     study = study_of(tmp_path, *[[0.9, 0.9]] * 6)
     assert not Pruner(tmp_path, 0, "median", "val/acc", epochs=4)(3, {"val/acc": 0.0})
     assert len(study.trials) == 6
@@ -82,7 +82,7 @@ def pruned(tmp_path_factory):
     return RunRecord(run)
 
 
-def test_a_pruned_run_says_so_is_not_tested_and_can_be_gone_on_with(pruned):
+def test_a_pruned_run_is_marked_is_not_tested_and_can_be_resumed(pruned):
     assert pruned.status == "pruned"
     assert pruned.facts["error"].startswith("after epoch 2 of 3")
     assert pruned.metrics == {}
@@ -94,7 +94,7 @@ def test_a_pruned_run_says_so_is_not_tested_and_can_be_gone_on_with(pruned):
 
 
 @pytest.mark.whole
-def test_the_first_of_several_processes_decides_for_all(tmp_path):
+def test_rank_0_decides_for_all_ranks(tmp_path):
     config = vitrine.compose([*SMALL, "debug.limit_batches=2", "accelerator=cpu_ddp", f"paths.output_dir={tmp_path}"])
     with pytest.raises(Pruned, match="after epoch 1 of 2"):
         fit(config, folder=tmp_path / "run", pruning_rule=After(1))
@@ -109,7 +109,7 @@ def test_the_last_epoch_stops_nothing(tmp_path):
 
 
 @pytest.mark.whole
-def test_a_killed_search_of_real_trainings_goes_on_and_prunes(tmp_path):
+def test_a_killed_search_of_real_trainings_is_resumed_and_prunes(tmp_path):
     words = [
         *SMALL,
         "data.batch_size=64",

@@ -43,9 +43,7 @@ def process(folder, seconds, *words):
 @pytest.mark.parametrize(
     ("sampler", "count"), [pytest.param("tpe", 12, marks=pytest.mark.quick), ("random", 4), ("cmaes", 8), ("nsga2", 7)]
 )
-def test_a_sampler_is_told_what_its_trials_reached_and_chooses_the_same_though_it_was_stopped(
-    tmp_path, monkeypatch, sampler, count
-):
+def test_suggestions_depend_on_results_and_not_on_interruptions(tmp_path, monkeypatch, sampler, count):
     monkeypatch.setattr("vitrine.sweeps.study.POPULATION", 3)  # of the trials that NSGA-II draws at random
     words = [*TWO, f"sweep.sampler={sampler}", f"sweep.n_trials={count}"]
     whole = run(search(tmp_path / "a", *words))
@@ -78,7 +76,7 @@ def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
     assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
 
 
-def test_a_search_is_done_when_it_has_its_trials_and_can_be_given_more(tmp_path):
+def test_a_search_ends_with_its_trials_and_can_be_extended(tmp_path):
     first = run(search(tmp_path, *RANDOM, "sweep.n_trials=3"))
     before = chosen_values(first)
     again = search(tmp_path, *RANDOM, "sweep.n_trials=3")
@@ -93,7 +91,7 @@ def test_a_search_is_done_when_it_has_its_trials_and_can_be_given_more(tmp_path)
     assert set(trained(more).values()) == {1}
 
 
-def test_what_else_is_asked_for_is_another_search(tmp_path):
+def test_other_overrides_space_or_objectives_make_another_search(tmp_path):
     first = search(tmp_path, *RANDOM, "sweep.n_trials=3").sweep.folder
     assert search(tmp_path, *RANDOM, "sweep.n_trials=4", "logger=tensorboard").sweep.folder == first
     for words in (
@@ -106,7 +104,7 @@ def test_what_else_is_asked_for_is_another_search(tmp_path):
         assert search(tmp_path, *words, "sweep.n_trials=3").sweep.folder != first
 
 
-def test_a_killed_process_s_trial_is_gone_on_with_by_the_same_command(tmp_path):
+def test_the_trial_of_a_killed_process_is_resumed_by_a_rerun(tmp_path):
     words = [*RANDOM, "sweep.n_trials=3"]
     killed = process(tmp_path, 60, *words)
     while not list(tmp_path.glob("sweeps/*/*/config.yaml")):
@@ -123,7 +121,7 @@ def test_a_killed_process_s_trial_is_gone_on_with_by_the_same_command(tmp_path):
     assert trained(one) == Counter({one.runs(number)[0].folder.name: 2 if number == 0 else 1 for number in range(3)})
 
 
-def test_a_trial_whose_suggestion_was_cut_short_is_made_anew(tmp_path):
+def test_a_trial_killed_during_its_suggestion_is_replaced(tmp_path):
     words = [*RANDOM, "sweep.n_trials=2"]
     search(tmp_path, *words).study.ask()  # killed before anything else was written
     one = run(search(tmp_path, *words))
@@ -131,7 +129,7 @@ def test_a_trial_whose_suggestion_was_cut_short_is_made_anew(tmp_path):
     assert one.study.trials[0].state == TrialState.FAIL
 
 
-def test_processes_share_a_search_and_no_trial_is_made_twice(tmp_path):
+def test_processes_share_a_search_and_train_no_trial_twice(tmp_path):
     words = [*RANDOM, "sweep.n_trials=8"]
     other = process(tmp_path, 0.3, *words)
     while not list(tmp_path.glob("sweeps/*/study.journal")):
@@ -175,7 +173,7 @@ def test_a_trial_with_repeats_is_the_mean_over_its_seeds(tmp_path):
     assert "seed" not in best.varies
 
 
-def test_with_a_pruner_the_first_seed_says_whether_there_are_others(tmp_path):
+def test_with_a_pruner_the_first_seed_decides_about_the_others(tmp_path):
     one = search(tmp_path, *RANDOM, "sweep.n_trials=1", "sweep.repeats=2", "sweep.pruner=median")
     first = one.ask()
     assert first.pruning_rule is not None
@@ -186,7 +184,7 @@ def test_with_a_pruner_the_first_seed_says_whether_there_are_others(tmp_path):
     assert (second.config.seed, second.pruning_rule) == (1, None)
 
 
-def test_launchers_are_given_several_at_once_but_not_more_than_can_be_learned_from(tmp_path):
+def test_a_learning_sampler_limits_the_runs_at_a_time(tmp_path):
     one = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12")
     given = [one.ask() for _ in range(4)]
     assert [trial is None for trial in given] == [False, False, False, True]
@@ -196,7 +194,7 @@ def test_launchers_are_given_several_at_once_but_not_more_than_can_be_learned_fr
     assert not other.done
 
 
-def test_failures_are_told_and_tried_again_unless_they_gave_no_number(tmp_path, capsys):
+def test_failures_are_reported_and_retried_unless_a_metric_is_not_finite(tmp_path, capsys):
     words = ["depth=1,2,3,4", "sweep.sampler=grid"]
 
     def reach(config):
@@ -207,10 +205,10 @@ def test_failures_are_told_and_tried_again_unless_they_gave_no_number(tmp_path, 
     one = run(search(tmp_path, *words), reach)
     assert [trial.state.name for trial in one.trials()] == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
     assert print_search(one) == 2
-    told = capsys.readouterr()
-    assert "2 of 4 trials failed" in told.err
-    assert "depth=1: out of memory" in told.err
-    assert "depth=3: val/acc is NaN or infinite" in told.err
+    printed = capsys.readouterr()
+    assert "2 of 4 trials failed" in printed.err
+    assert "depth=1: out of memory" in printed.err
+    assert "depth=3: val/acc is NaN or infinite" in printed.err
     again = run(search(tmp_path, *words), lambda config: 0.8)
     assert print_search(again) == 1
     assert [row.varies["depth"] for row in rank_trials(again)] == ["1", "2", "4", "3"]
@@ -218,12 +216,12 @@ def test_failures_are_told_and_tried_again_unless_they_gave_no_number(tmp_path, 
     assert sorted(trained(again).values()) == [1, 1, 1, 2]
 
 
-def test_a_loss_that_is_no_number_is_a_failure_whatever_the_accuracy_is(tmp_path):
+def test_a_nan_loss_is_a_failure_whatever_the_accuracy(tmp_path):
     one = run(search(tmp_path, *RANDOM, "sweep.n_trials=1"), lambda config: {"val/acc": 0.1, "val/loss": math.nan})
     assert [(row.state, row.why) for row in rank_trials(one)] == [("failed", "val/loss is NaN or infinite")]
 
 
-def test_what_cannot_be_combined_is_avoided_and_does_not_count(tmp_path, capsys):
+def test_invalid_combinations_are_avoided_and_do_not_count(tmp_path, capsys):
     words = ["model=vit_nano", "patch=2,4,7,14,16", "sweep.sampler=tpe", "sweep.n_trials=25"]
     one = run(search(tmp_path, *words), lambda config: 0.5 + 0.1 * (config.model.patch_size == 4))
     assert len(one.trials()) == 25
@@ -273,7 +271,7 @@ def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
     ]
 
 
-def test_nsga2_searches_for_such_a_front(tmp_path):
+def test_nsga2_takes_several_objectives(tmp_path):
     words = [
         *TWO,
         "depth=1,2,3,4",
@@ -306,7 +304,7 @@ def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, cap
     assert facts["search"]["space"]["optimizer.lr"] == {"low": 1e-4, "high": 1e-2, "log": True}
 
 
-def test_losses_are_ranked_from_below(tmp_path):
+def test_the_lowest_loss_ranks_first(tmp_path):
     words = ["depth=1,2,3", "sweep.sampler=grid", "sweep.metrics=[val/loss]"]
     one = run(search(tmp_path, *words), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
     assert rank_trials(one)[0].varies == {"depth": "2"}
@@ -329,7 +327,7 @@ def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
         search(tmp_path, *RANDOM, "sweep.name=theirs", "sweep.n_trials=1")
 
 
-def test_half_a_line_at_the_journal_s_end_is_dropped_and_a_damaged_journal_is_told(tmp_path):
+def test_an_incomplete_last_line_of_the_journal_is_dropped_and_a_damaged_journal_reported(tmp_path):
     words = [*RANDOM, "sweep.n_trials=2"]
     one = run(search(tmp_path, *words))
     journal = one.sweep.folder / "study.journal"
@@ -341,7 +339,7 @@ def test_half_a_line_at_the_journal_s_end_is_dropped_and_a_damaged_journal_is_to
         search(tmp_path, *words)
 
 
-def test_a_search_that_can_train_nothing_more_comes_to_its_end(tmp_path, monkeypatch):
+def test_a_search_without_valid_suggestions_ends(tmp_path, monkeypatch):
     monkeypatch.setattr("vitrine.sweeps.search.MAX_INFEASIBLE", 3)
     words = ["patch=2,7,14,16", "sweep.sampler=random", "sweep.n_trials=1000"]
     one = search(tmp_path, *words)

@@ -32,7 +32,7 @@ def test_a_trial_is_trained_once_and_then_only_read(make_trial):
     assert {path: path.stat().st_mtime_ns for path in trial.folder.rglob("*")} == files
 
 
-def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypatch):
+def test_an_interrupted_trial_is_resumed_with_the_same_result(make_trial, monkeypatch):
     whole = run_trial(make_trial(3))
     trial = replace(make_trial(3), folder=make_trial(3).folder.with_name("stopped"))
 
@@ -54,14 +54,14 @@ def test_an_interrupted_trial_goes_on_and_comes_to_the_same(make_trial, monkeypa
     assert len(RunRecord(trial.folder).facts["resumed"]) == 1
 
 
-def test_a_trial_that_cannot_go_on_starts_over(make_trial, left, capsys):
+def test_a_trial_with_a_damaged_checkpoint_starts_over(make_trial, left, capsys):
     trial = make_trial()
     left(trial, "interrupted").last.write_bytes(b"half a checkpoint")
     assert run_trial(trial).status == "finished"
     assert "starts over" in capsys.readouterr().err
 
 
-def test_a_failure_is_recorded_also_where_it_comes_before_the_run_and_is_tried_again(make_trial, small):
+def test_a_failure_before_the_run_starts_is_recorded_and_retried(make_trial, small):
     broken = make_trial(data=replace(small.data, name="mnist", root="/proc/nowhere"))
     came = run_trial(broken)
     assert came.status == "failed"
@@ -69,7 +69,7 @@ def test_a_failure_is_recorded_also_where_it_comes_before_the_run_and_is_tried_a
     assert run_trial(make_trial()).status == "finished", "the cause is gone"
 
 
-def test_a_trial_is_carried_out_by_one_process_at_a_time_and_a_dead_one_holds_nothing(make_trial):
+def test_one_process_at_a_time_trains_a_trial_and_a_dead_one_holds_no_lock(make_trial):
     trial = make_trial()
     code = f"""
 from filelock import FileLock
@@ -89,7 +89,7 @@ input()
         pass
 
 
-def test_a_process_that_died_leaves_a_failed_trial_with_the_reason(make_trial, left):
+def test_a_crashed_process_leaves_a_failed_trial_with_the_reason(make_trial, left):
     trial = make_trial()
     left(trial, "running")
     assert record_crash(trial, "its process was killed by SIGKILL").error == "its process was killed by SIGKILL"
@@ -99,7 +99,7 @@ def test_a_process_that_died_leaves_a_failed_trial_with_the_reason(make_trial, l
     assert record_crash(finished, "killed at its very end").status == "finished"
 
 
-def test_no_trial_is_begun_that_the_time_left_does_not_let_come_to_its_first_step(make_trial, small, left):
+def test_no_trial_is_started_without_time_for_its_first_step(make_trial, small, left):
     """The slowest start so far, with compiling, took 30 s; ten more are for the step and its checkpoint."""
     trials = [make_trial(seed, trainer=replace(small.trainer, max_time="10m")) for seed in range(2)]
     for trial, seconds in zip(trials, (5.0, 8.0), strict=True):
@@ -111,7 +111,7 @@ def test_no_trial_is_begun_that_the_time_left_does_not_let_come_to_its_first_ste
     assert not time_is_short([make_trial()], time.time() - 700), "there is no limit"
 
 
-def test_a_sweep_without_time_for_another_trial_stops_between_two(make_trial, small, monkeypatch):
+def test_a_sweep_without_time_for_another_trial_stops_before_it(make_trial, small, monkeypatch):
     trials = [make_trial(seed, trainer=replace(small.trainer, max_time="1m")) for seed in range(3)]
     monkeypatch.setattr(sweeps_run.provenance, "process_started_at", lambda: time.time() - 55)
     trained = []

@@ -11,7 +11,7 @@ from vitrine.sweeps.launchers.process import Slot, allocate_slots
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """Eight cores; three GPUs for those who look for some."""
+    """Eight cores and three GPUs."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(process, "_gpus", lambda: ["4", "5", "6"])
     monkeypatch.setattr(process, "GPU_DRIVERS", ("/",))
@@ -34,7 +34,7 @@ def configs(small):
         (LauncherConfig(workers=3, threads=2), [Slot(2)] * 3),
     ],
 )
-def test_cores_are_shared_out(configs, settings, expected):
+def test_cores_are_divided_among_slots(configs, settings, expected):
     assert allocate_slots(settings, configs("cpu", 1)) == expected
 
 
@@ -48,12 +48,12 @@ def test_cores_are_shared_out(configs, settings, expected):
         (1, LauncherConfig(workers=4, per_gpu=2), [Slot(2, (one,)) for one in ("4", "5", "6", "4")]),
     ],
 )
-def test_each_trial_has_gpus_of_its_own(configs, devices, settings, expected):
+def test_each_slot_has_its_own_gpus(configs, devices, settings, expected):
     assert allocate_slots(settings, configs("auto", devices)) == expected
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "settings", "told"),
+    ("accelerator", "settings", "message"),
     [
         ("cpu", LauncherConfig(workers=9), ["launcher.workers=9", "there are 8", "launcher.workers=8"]),
         ("cpu", LauncherConfig(workers=2, threads=5), ["launcher.workers=2", "needs 10 cores", "launcher.workers=1"]),
@@ -61,8 +61,8 @@ def test_each_trial_has_gpus_of_its_own(configs, devices, settings, expected):
         ("gpu", LauncherConfig(workers=4), ["there are 3 GPUs", "launcher.workers=3", "launcher.per_gpu=2"]),
     ],
 )
-def test_more_than_there_is_is_refused(configs, accelerator, settings, told):
+def test_more_cores_or_gpus_than_there_are_is_refused(configs, accelerator, settings, message):
     with pytest.raises(ConfigError) as error:
         allocate_slots(settings, configs(accelerator, 1))
-    for part in told:
+    for part in message:
         assert part in str(error.value)

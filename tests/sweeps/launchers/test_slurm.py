@@ -1,4 +1,4 @@
-"""Trials as jobs of a real Slurm, and of processes that stand in for it."""
+"""Trials as jobs of a real Slurm, and of submitit's local processes."""
 
 import os
 import pickle
@@ -28,10 +28,10 @@ from vitrine.training.fit import fit
 LONG = [*SMALL, "trainer.max_epochs=50", "trainer.precision=32-true", "trainer.compile=nothing"]
 
 
-def command(folder, env, *words):
-    """Starts a sweep on the cluster, in ``folder``."""
+def command(folder, env, *overrides):
+    """Start a sweep with the given overrides in ``folder``."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), "-m", "launcher.threads=1", "paths.output_dir=out", *words],
+        [sys.executable, str(ROOT / "train.py"), "-m", "launcher.threads=1", "paths.output_dir=out", *overrides],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
@@ -49,7 +49,7 @@ def ended(running, seconds=240):
 def until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.1)
     return found
 
@@ -59,8 +59,8 @@ def weights(run):
 
 
 @pytest.mark.whole
-def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
-    """It is given some time of grace, then preempted without, while the command that submitted it has ended."""
+def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
+    """It is stopped with a grace time, then preempted without one, after the command that submitted it has ended."""
 
     def ask(*words):
         return subprocess.run(words, env=slurm, capture_output=True, text=True, check=True).stdout
@@ -84,7 +84,7 @@ def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
     while "2 jobs submitted earlier" not in (said := second.stdout.readline()):
         assert said, second.stderr.read()
     ask("scancel", waiting)
-    ask("scancel", "--signal=TERM", job)  # as when the time of grace begins, or the job's time is nearly over
+    ask("scancel", "--signal=TERM", job)  # as at the start of a grace time, or before the job's time limit
     until(lambda: jobs()[job] == "PENDING")
     until(lambda: jobs()[job] == "RUNNING")
     (run,) = sweep.glob("seed-0_*/")
@@ -104,7 +104,7 @@ def test_a_job_goes_on_where_it_was_stopped(tmp_path, slurm):
 
 
 @pytest.mark.whole
-def test_what_slurm_does_not_take(tmp_path, slurm):
+def test_slurm_s_reason_for_rejecting_jobs_is_printed_once(tmp_path, slurm):
     code, _, err = ended(
         command(tmp_path, slurm, *SMALL, "hydra/launcher=slurm", "seed=0,1", "launcher.partition=nope")
     )
@@ -112,7 +112,7 @@ def test_what_slurm_does_not_take(tmp_path, slurm):
     assert err.count("Invalid partition name") == 1
 
 
-def test_without_slurm(tmp_path):
+def test_a_host_without_slurm_is_refused(tmp_path):
     code, _, err = ended(
         command(tmp_path, {**os.environ, "PATH": "/nowhere"}, *SMALL, "hydra/launcher=slurm", "seed=0")
     )
@@ -123,7 +123,7 @@ def test_without_slurm(tmp_path):
 
 
 @pytest.mark.whole
-def test_local(tmp_path):
+def test_the_local_launcher_trains_in_jobs(tmp_path):
     code, out, err = ended(command(tmp_path, None, *SMALL, "hydra/launcher=local", "seed=3"))
     assert code == 0, out + err
     assert "trial 1 of 1 finished" in out
@@ -140,7 +140,7 @@ def test_local(tmp_path):
         (["trainer.accelerator=gpu", "trainer.devices=2"], {}, Resources(8, 2, 4)),
     ],
 )
-def test_what_a_trial_needs(words, settings, needed):
+def test_the_resources_of_a_job(words, settings, needed):
     config = compose([word for word in words if "gpu" not in word])
     for word in words:
         key, _, value = word.partition("=")
@@ -151,24 +151,24 @@ def test_what_a_trial_needs(words, settings, needed):
     assert resources(config, LauncherConfig(**settings)) == needed
 
 
-def test_a_trial_that_wants_all_gpus_of_a_machine_elsewhere():
+def test_all_gpus_of_an_unknown_node_cannot_be_asked_for():
     config = compose(["accelerator=cpu"])
     config.trainer.accelerator, config.trainer.devices = "gpu", None
     with pytest.raises(ConfigError, match="the number of GPUs per job"):
         resources(config, LauncherConfig())
 
 
-class Told:
-    """A queue that remembers."""
+class RecordingQueue:
+    """Records what it is given."""
 
     def __init__(self):
-        self.told, self.back = [], []
+        self.results, self.returned = [], []
 
-    def tell(self, trial, came):
-        self.told.append(came)
+    def tell(self, trial, result):
+        self.results.append(result)
 
     def put_back(self, trial):
-        self.back.append(trial)
+        self.returned.append(trial)
 
 
 @pytest.fixture
@@ -186,28 +186,28 @@ def trial(tmp_path):
         ("CANCELLED", "new", ""),
     ],
 )
-def test_a_job_that_ended_without_a_word(trial, state, status, error):
-    queue = Told()
+def test_the_state_of_a_job_without_a_result_explains_the_failure(trial, state, status, error):
+    queue = RecordingQueue()
     cluster._collect(queue, trial, state, trial.folder / "1_0_result.pkl")
-    (came,) = queue.told
-    assert came.status == status
-    assert error in came.error
+    (result,) = queue.results
+    assert result.status == status
+    assert error in result.error
 
 
-def test_a_job_that_says_what_it_came_to(trial, tmp_path):
-    queue = Told()
+def test_the_result_of_a_job_is_passed_on(trial, tmp_path):
+    queue = RecordingQueue()
     result = tmp_path / "1_0_result.pkl"
     result.write_bytes(pickle.dumps(("success", TrialResult("finished", {"val/acc": 0.5}))))
     cluster._collect(queue, trial, "COMPLETED", result)
-    assert queue.told == [TrialResult("finished", {"val/acc": 0.5})]
+    assert queue.results == [TrialResult("finished", {"val/acc": 0.5})]
     result.write_bytes(pickle.dumps(("success", None)))
     cluster._collect(queue, trial, "COMPLETED", result)
-    assert queue.back == [trial], "another process was at it"
+    assert queue.returned == [trial], "another process was training it"
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_job_whose_time_is_nearly_over(monkeypatch, trial, saves):
-    """It goes on in another job if it came to a step in this one; if not, it never would."""
+def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, trial, saves):
+    """Without a step in its time it would never finish."""
 
     def run_trial(trial, began):
         monkeypatch.setattr(job.time, "time", lambda: began + 60 * 60 - job.WARNING_SECONDS)
@@ -233,7 +233,7 @@ def test_a_job_whose_time_is_nearly_over(monkeypatch, trial, saves):
             signal.signal(number, handler)
 
 
-def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path):
+def test_arrays_are_no_longer_than_slurm_allows(monkeypatch, trial, tmp_path):
     monkeypatch.setattr(cluster.shutil, "which", str)
     monkeypatch.setattr(cluster, "_max_array_size", lambda: 2)
     slurm = cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig())
@@ -246,7 +246,7 @@ def test_no_more_jobs_in_an_array_than_slurm_allows(monkeypatch, trial, tmp_path
     assert list(slurm.submit([trial] * 5)) == ["1_0", "1_1", "2_0", "2_1", "3_0"]
 
 
-def test_processes_that_train_together_are_not_given_trials_to_share_out(monkeypatch):
+def test_ranks_that_train_together_need_the_basic_launcher(monkeypatch):
     monkeypatch.setattr("vitrine.sweeps.run.launched", lambda: Launch("torchrun", 0, 2, 0, 1))
     with pytest.raises(ConfigError, match="torchrun has started ranks"):
         _prepare_launcher("process", LauncherConfig(), [], Path(), Ranks())
