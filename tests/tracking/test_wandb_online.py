@@ -270,7 +270,7 @@ def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, mo
     record.update(id=record.name)
     tracker = WandbTracker(config.logger.wandb, config, record, None, "", stop_by=time.time())
     if why == "Ctrl-C":
-        monkeypatch.setattr(tracker, "_patience", Mock(side_effect=KeyboardInterrupt))
+        monkeypatch.setattr(tracker, "_seconds_to_wait", Mock(side_effect=KeyboardInterrupt))
     message = "took too long to end" if why == "the clock" else "was not waited for"
     with pytest.raises(RunError, match=message):
         tracker.finish("finished", {}, {})
@@ -283,8 +283,8 @@ def test_a_run_that_gave_up_ends_only_its_own_client(server):
     first.kill()
     first._process.wait()
     second = ClientProcess()
-    first.forget()  # its thread notices late
+    first.discard()  # its thread notices late
     assert second._process.poll() is None
     assert wandb.login(prompt=False)
-    second.forget()
+    second.discard()
     assert second._process.wait(PATIENCE) is not None
