@@ -37,6 +37,7 @@ def test_a_run_goes_where_hydra_run_dir_says(train, tmp_path):
     assert "here/sincos2d" in again.stderr
 
 
+@pytest.mark.whole
 def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
     where = ["hydra.sweep.dir=night", "hydra.sweep.subdir=${hydra.job.num}"]
     done = train("-m", *QUICK, *where, "seed=0,1")

@@ -70,7 +70,8 @@ def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name):
     assert python(str(ROOT / read[0]), *read[1:], "trust=[examples]", cwd=folder).returncode == 0
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_LEVEL)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, name):
     command = [sys.executable, str(ROOT / "train.py"), *EXAMPLES[name], *BRIEF, "trainer.max_epochs=2000"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, start_new_session=True)
