@@ -158,3 +158,32 @@ def test_a_configuration_is_composed_and_checked_without_importing_torch(tmp_pat
     command = [sys.executable, "-c", CHECK]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.returncode) == ("64\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    "varying",
+    [
+        ["model.drop_path=0,0.2", "seed=0,3", "trainer.deterministic=true,false"],
+        ["model.dim=64,128", "optimizer.lr=0.001,1e-2"],  # the learning rate is computed from the width, if not given
+        ["model.dim=64,128", "schedule.warmup=0.1,0.2"],
+        ["data.image_size=8,16", "patch=2,4", "name=a,b"],
+        ["optimizer.lr=1e-3,1e-2", "optimizer.weight_decay=${optimizer.lr},0"],
+    ],
+    ids=" ".join,
+)
+def test_each_trial_of_a_grid_is_what_its_overrides_compose_to(varying):
+    made = points("train", ["model=vit_nano", *varying], multirun=True)
+    assert len(made) == 2 ** len(varying)
+    for point in made:
+        (alone,) = points("train", point.overrides, multirun=False)
+        assert point.config == alone.config
+        assert type(point.config.optimizer.lr) is float
+
+
+def test_limits_hold_for_each_trial_of_a_grid():
+    with pytest.raises(ConfigError) as error:
+        points("train", ["model=vit_nano", "model.drop_path=0,0.5,1", "augment.crop=1,8"], multirun=True)
+    assert sorted((fault.key, fault.given) for fault in error.value.faults) == [
+        ("augment.crop", "8"),
+        ("model.drop_path", "1.0"),
+    ]

@@ -1,7 +1,7 @@
 """Composition of one configuration from overrides, and the checks that need more than the overrides themselves."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -22,12 +22,12 @@ from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, primary_config, sources
 from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, names_part, untrusted
 from vitrine.config import TrainConfig
-from vitrine.config.fields import fault_of, faults
-from vitrine.config.keys import kind, optional_section
+from vitrine.config.fields import faults
+from vitrine.config.keys import kind, optional_section, owner
 from vitrine.config.model import missing_weights
 from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
 from vitrine.config.serialize import from_plain
-from vitrine.config.sweep import TrainCommand
+from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError
@@ -39,8 +39,7 @@ class Composer:
     """Composes configurations of one command that share most of their overrides.
 
     Hydra spends its time on parsing overrides and on choosing files. So each override is parsed once, each choice of
-    files is composed once, and other values are set in copies. Configurations that differ in their seed alone are
-    composed and checked once.
+    files is composed once, and other values are set in copies.
 
     Args:
         command: a key of ``SCHEMAS``.
@@ -54,7 +53,9 @@ class Composer:
         self._bases: dict[tuple[str, ...], DictConfig] = {}
         self._records: dict[str, RunRecord] = {}
         self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
-        self._checked: dict[tuple[str, ...], Any] = {}  # by the overrides without seed
+        self._referred: dict[int, set[str]] = {}  # by the identity of a base
+        self._plain: dict[str, tuple[str, Any] | None] = {}
+        self._checked: dict[tuple[str, ...], Any] = {}  # by the overrides but for independent values
         self._count = cache(lambda root: len(ImageFolder.scan(root).classes))  # once for all trials of a multirun
         self._check_writable = cache(lambda folder: check_writable(Path(folder)))
 
@@ -83,32 +84,68 @@ class Composer:
         return config, found
 
     def checked(self, overrides: Sequence[str]) -> Any:
-        """Return the checked configuration as the command's dataclass, or a ConfigError with all of its faults."""
-        seedless = tuple(override for override in overrides if not re.fullmatch(r"seed=\d+", override))
-        if len(seedless) == len(overrides):
-            return self._check(overrides)
-        if seedless not in self._checked:
+        """Return the checked configuration as the command's dataclass, or a ConfigError with all of its faults.
+
+        Of configurations that differ only in values from which no other value is computed, such as seeds or learning
+        rates, one is composed. The others are copies of it with their values set, and checked as it is.
+        """
+        own = self._independent_values(overrides)
+        shared = (*sorted(own), *(override for override in overrides if override.partition("=")[0] not in own))
+        if (sibling := self._checked.get(shared)) is None:
             config = self._check(overrides)
-            if self._refer_to_seed(seedless):
-                return config
-            self._checked[seedless] = config
-        *_, seed = (int(override.partition("=")[2]) for override in overrides if override not in seedless)
-        if found := fault_of(TrainConfig, "seed", seed):
-            return ConfigError(found)
-        config = self._checked[seedless]
-        return config if isinstance(config, ConfigError) else replace(config, seed=seed)
+            if own and not isinstance(config, ConfigError):
+                self._checked[shared] = config
+            return config
+        config = sibling
+        for key, value in own.items():
+            config = _with_value(config, key, value)
+        found = train_faults(config)
+        return ConfigError(found) if found else config
 
     def section(self, override: str) -> str:
         """Return the section that ``override`` sets a value in and that can be off; "" if there is none."""
         return optional_section(self.schema, override.partition("=")[0])
 
-    def _refer_to_seed(self, overrides: Sequence[str]) -> bool:
-        """Return whether another value is computed from the seed, as one in a user's file may be."""
+    def _independent_values(self, overrides: Sequence[str]) -> dict[str, Any]:
+        """Return the keys that ``overrides`` set to a number, string or boolean and that nothing is computed from."""
+        if self.command != "train":
+            return {}
         try:
-            text = OmegaConf.to_yaml(self.composed(overrides)[0])
-        except ConfigError:
-            return False  # it cannot be composed with any seed
-        return any("seed}" in part for part in (*overrides, text))
+            parsed = [self._parse(override) for override in for_hydra(overrides)]
+            base = self._base(tuple(override.input_line or "" for override, chooses_file in parsed if chooses_file))
+        except (HydraException, OmegaConfBaseException):
+            return {}  # reported by composed
+        given = [override.partition("=")[0] for override in overrides]
+        if {"like", "resume"} & set(given) or base.like is not None or base.resume is not None:
+            return {}
+        referred = self._references(base) | {name for override in overrides for name in _references(override)}
+        plain = [self._plain_value(override) for override in overrides]
+        return {
+            key: value
+            for key, value in filter(None, plain)
+            if given.count(key) == 1 and not referred & set(key.split("."))
+        }
+
+    def _references(self, base: DictConfig) -> set[str]:
+        """Return the last names of the keys that other values of ``base`` are computed from."""
+        if id(base) not in self._referred:
+            lines = OmegaConf.to_yaml(base).splitlines()
+            self._referred[id(base)] = {name for line in lines for name in _references(line)}
+        return self._referred[id(base)]
+
+    def _plain_value(self, text: str) -> tuple[str, Any] | None:
+        """Return key and value of an override that only sets a number, string or boolean; else ``None``."""
+        if text not in self._plain:
+            override, chooses_file = self._parse(text)
+            key, value = override.key_or_group, override.value()
+            section, leaf = owner(self.schema, key)
+            self._plain[text] = None
+            is_special = chooses_file or names_part(key) or self.section(key) or facts_of(key).path or "${" in text
+            if section is not None and isinstance(value, (bool, int, float, str)) and not is_special:
+                node = OmegaConf.structured(section)
+                node[leaf] = value  # converts it to the key's type
+                self._plain[text] = key, node[leaf]
+        return self._plain[text]
 
     def _check(self, overrides: Sequence[str]) -> Any:
         try:
@@ -255,6 +292,18 @@ def _check_trust(composed: DictConfig, overrides: Sequence[str]) -> None:
         source = origins[0] if origins else str(sources().folder)
         key, name = next(iter(refused.items()))
         raise ConfigError([Fault(key, name, f"{source} {refusal(refused)}")])
+
+
+def _references(text: str) -> Iterator[str]:
+    """Yield the last name of each key in the interpolations of a line, and what else stands there."""
+    for dotted in re.findall(r"[\w.]+", text.partition("${")[2]):
+        yield dotted.rpartition(".")[2]
+
+
+def _with_value(config: Any, key: str, value: Any) -> Any:
+    """Return a copy of a configuration with another value; sections without the key are shared."""
+    name, _, rest = key.partition(".")
+    return replace(config, **{name: _with_value(getattr(config, name), rest, value) if rest else value})
 
 
 def composition_fault(error: Exception) -> Fault:
