@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from vitrine.config.sweep import facts_of
 from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 from vitrine.text import plural
@@ -26,6 +25,8 @@ def diff_runs(run: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any
 
 
 def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
+    from vitrine.config.sweep import facts_of  # imports OmegaConf, which a list of runs does not need
+
     facts = record.facts
     parts = facts.get("parts")  # hashes of the source of the user's parts
     return {
