@@ -53,7 +53,7 @@ def test_every_word_has_what_it_builds(words, registry):
 
 def test_every_position_has_what_it_builds():
     # conv has a place of its own in the model, between the blocks
-    built = [*position.TABLES, *relation.LEARNED, *relation.FIXED, "conv"]
+    built = [*position.TABLES, *relation.LEARNED_RELATIONS, *relation.FIXED_RELATIONS, "conv"]
     assert sorted(vit.POSITIONS) == sorted(built)
 
 

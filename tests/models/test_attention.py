@@ -6,8 +6,10 @@ import torch
 
 from vitrine.config.model import ATTENTIONS, POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.attention import Attention, HeadwiseAttention, attend
+from vitrine.models.attention import ATTENTIONS, Attention, HeadwiseAttention, attend, build_attention
 from vitrine.models.pos_embed import NoRelation
+
+NAMES = {module: name for name, module in ATTENTIONS.items()}
 
 
 def some_qkv(dtype=torch.float64, shape=(2, 3, 5, 4)):
@@ -94,7 +96,7 @@ def attention(small, randomise):
     """Attention alone, with random weights, in evaluation mode."""
 
     def make(kind=Attention, **changes):
-        return randomise(kind(small(**changes), NoRelation())).eval()
+        return randomise(build_attention(small(**changes, attention=NAMES[kind]), NoRelation())).eval()
 
     return make
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrine.models import VisionTransformer, looked_at, rollout
+from vitrine.models import VisionTransformer, attended_patches, rollout
 
 
 def test_rollout_of_two_layers_is_the_papers_product_written_out():
@@ -37,17 +37,17 @@ def test_a_model_that_looks_at_one_patch_only_is_seen_to(small, pool):
             model.attn_pool.kv.weight[0, 0] = 1.0
     image = torch.zeros(1, 3, 16, 16)
     image[..., 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 1.0
-    seen = looked_at(model, image)
+    seen = attended_patches(model, image)
     assert seen.shape == (1, 4, 4)
     assert seen.sum().item() == pytest.approx(1)
     assert seen.flatten().argmax().item() == 4 * row + column
     assert seen[0, row, column] > 0.5
 
 
-def test_what_is_looked_at_is_the_rollouts_row_of_what_the_head_reads(small, randomise):
+def test_what_is_attended_patches_is_the_rollouts_row_of_what_the_head_reads(small, randomise):
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     for pool, read in (("cls", lambda rolled: rolled[:, 0]), ("mean", lambda rolled: rolled[:, 3:].mean(dim=1))):
         model = randomise(VisionTransformer(small(pool=pool, registers=2, class_token=True)))
         expected = read(rollout(model.attention_maps(images)))[:, 3:]
         expected = expected / expected.sum(dim=1, keepdim=True)
-        torch.testing.assert_close(looked_at(model, images).flatten(1), expected)
+        torch.testing.assert_close(attended_patches(model, images).flatten(1), expected)

@@ -6,7 +6,7 @@ import torch
 
 from vitrine.config.model import ATTENTION_KERNELS, ATTENTIONS, NORM_PLACEMENTS, POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.intermediates import IGNORE, Notes
+from vitrine.models.intermediates import NO_RECORDER, Recorder
 
 NAMES = [
     "patches",
@@ -25,23 +25,23 @@ NAMES = [
 ]
 
 
-def test_notes_are_kept_under_their_full_names_and_given_back():
+def test_recorder_are_kept_under_their_full_names_and_given_back():
     kept = {}
     one, other = torch.zeros(1), torch.ones(1)
-    notes = Notes(kept)
-    assert notes("a", one) is one
-    assert notes.under("b").under("c")("d", other) is other
+    recorder = Recorder(kept)
+    assert recorder("a", one) is one
+    assert recorder.scope("b").scope("c")("d", other) is other
     assert kept == {"a": one, "b.c.d": other}
-    assert notes.taken
+    assert recorder.active
 
 
 def test_what_is_ignored_is_given_back_and_kept_nowhere():
     x = torch.zeros(1)
-    assert IGNORE("a", x) is x
-    assert IGNORE.under("b")("c", x) is x
-    assert IGNORE.kept is None
-    assert not IGNORE.taken
-    assert not IGNORE.under("b").taken
+    assert NO_RECORDER("a", x) is x
+    assert NO_RECORDER.scope("b")("c", x) is x
+    assert NO_RECORDER.stored is None
+    assert not NO_RECORDER.active
+    assert not NO_RECORDER.scope("b").active
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)

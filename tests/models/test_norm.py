@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from vitrine.models import VisionTransformer
-from vitrine.models.layers import norm
+from vitrine.models.layers import build_norm
 
 KINDS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 EVERYWHERE = {
@@ -16,7 +16,7 @@ EVERYWHERE = {
 
 
 def test_layernorm_takes_off_the_mean_and_divides_by_the_standard_deviation(small, randomise, noise):
-    one = randomise(norm(small(norm="layernorm", norm_eps=0.1), 6))
+    one = randomise(build_norm(small(norm="layernorm", norm_eps=0.1), 6))
     x = 1 + noise(2, 3, 6)
     centred = x - x.sum(dim=-1, keepdim=True) / 6
     scale = (centred.square().sum(dim=-1, keepdim=True) / 6 + 0.1).sqrt()
@@ -24,7 +24,7 @@ def test_layernorm_takes_off_the_mean_and_divides_by_the_standard_deviation(smal
 
 
 def test_rmsnorm_divides_by_the_root_of_the_mean_square_and_has_no_bias(small, randomise, noise):
-    one = randomise(norm(small(norm="rmsnorm", norm_eps=0.1), 6))
+    one = randomise(build_norm(small(norm="rmsnorm", norm_eps=0.1), 6))
     x = 1 + noise(2, 3, 6)
     scale = (x.square().sum(dim=-1, keepdim=True) / 6 + 0.1).sqrt()
     torch.testing.assert_close(one(x), x / scale * one.weight, rtol=0, atol=1e-12)

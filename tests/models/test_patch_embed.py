@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,9 +9,8 @@ from vitrine.models import VisionTransformer
 from vitrine.models.patch_embed import (
     PATCH_EMBEDS,
     ConvPatchEmbed,
-    ConvStemPatchEmbed,
     LinearPatchEmbed,
-    ShiftedPatchEmbed,
+    build_patch_embed,
 )
 
 # (image, patch, stride, patches along a side): side by side, overlapping, odd, a single one
@@ -37,8 +37,10 @@ def moved(image, down, right):
 def test_each_token_is_a_linear_map_of_its_own_patch_in_raster_order(
     small, images_for, kind, image, patch, stride, grid
 ):
-    config = small(image_size=image, patch_size=patch, patch_stride=stride, in_channels=2, dim=6)
-    embed = PATCH_EMBEDS[kind](config).double()
+    config = small(
+        image_size=image, patch_size=patch, patch_stride=stride, in_channels=2, dim=6, patch_embed=kind, heads=1
+    )
+    embed = build_patch_embed(config).double()
     images = images_for(config, 2)
     tokens = embed(images)
     assert tokens.shape == (2, grid**2, 6)
@@ -52,7 +54,8 @@ def test_each_token_is_a_linear_map_of_its_own_patch_in_raster_order(
 @pytest.mark.parametrize(("image", "patch", "stride", "grid"), SIZES)
 def test_linear_is_conv_with_its_weights_reshaped(small, images_for, image, patch, stride, grid):
     config = small(image_size=image, patch_size=patch, patch_stride=stride)
-    conv, linear = ConvPatchEmbed(config).double(), LinearPatchEmbed(config).double()
+    sizes = (config.in_channels, config.dim, patch, stride)
+    conv, linear = ConvPatchEmbed(*sizes).double(), LinearPatchEmbed(*sizes).double()
     linear.load_state_dict({"proj.weight": conv.proj.weight.flatten(1), "proj.bias": conv.proj.bias})
     images = images_for(config)
     torch.testing.assert_close(linear(images), conv(images), rtol=0, atol=1e-12)
@@ -64,7 +67,7 @@ def test_shifted_sees_each_patch_and_four_moved_by_half_of_it(
     small, randomise, images_for, norm, image, patch, stride, grid
 ):
     config = small(image_size=image, patch_size=patch, patch_stride=stride, in_channels=2, norm=norm, norm_eps=0.01)
-    embed = randomise(ShiftedPatchEmbed(config))
+    embed = randomise(build_patch_embed(replace(config, patch_embed="shifted")))
     images = images_for(config, 2)
     tokens = embed(images)
     assert tokens.shape == (2, grid**2, 24)
@@ -89,7 +92,7 @@ def test_shifted_sees_each_patch_and_four_moved_by_half_of_it(
 )
 def test_conv_stem_halves_the_image_and_doubles_the_channels_at_each_step(small, images_for, patch, channels):
     config = small(image_size=3 * patch, patch_size=patch, patch_embed="conv_stem")
-    embed = ConvStemPatchEmbed(config).double()
+    embed = build_patch_embed(config).double()
     *steps, last = embed.proj
     x = images_for(config, 2)
     for step, (inputs, outputs) in zip(steps, pairwise(channels), strict=True):
@@ -109,7 +112,7 @@ def test_conv_stem_halves_the_image_and_doubles_the_channels_at_each_step(small,
 @pytest.mark.parametrize("patch", [2, 4, 8])
 def test_a_token_of_conv_stem_sees_its_patch_and_the_pixels_before_it(small, images_for, patch):
     config = small(image_size=3 * patch, patch_size=patch, patch_embed="conv_stem")
-    embed = ConvStemPatchEmbed(config).double().eval()
+    embed = build_patch_embed(config).double().eval()
     images = images_for(config, 1).requires_grad_()
     tokens = embed(images)
     assert tokens.shape == (1, 9, 24)

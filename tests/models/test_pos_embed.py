@@ -7,7 +7,7 @@ from torch import nn
 
 from vitrine.config.model import POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import ConvPosition, learned, learned2d, none, sincos1d, sincos2d, spread
+from vitrine.models.pos_embed import ConvPosition, learned, learned2d, none, per_token, sincos1d, sincos2d
 
 PREFIXES = [
     {"class_token": False, "registers": 0, "pool": "mean"},
@@ -85,7 +85,7 @@ def test_learned_tables_start_small(small, table):
 def test_learned2d_has_a_vector_for_each_row_and_each_column_whose_sum_is_a_patches_place(small, noise):
     assert learned2d(small()).shape == (2, 4, 24)
     rows, columns = table = noise(2, 3, 5)
-    places = spread(table, 2)
+    places = per_token(table, 2)
     assert places.shape == (1, 2 + 9, 5)
     assert not places[:, :2].any()
     for row in range(3):
@@ -114,7 +114,7 @@ def test_tables_are_added_to_the_tokens_as_they_are(small, randomise, images_for
     model = randomise(VisionTransformer(config))
     images = images_for(config, 2)
     with_table = model.intermediates(images)["embedded"]
-    table = spread(model.pos_embed, config.prefix) if position == "learned2d" else model.pos_embed
+    table = per_token(model.pos_embed, config.prefix) if position == "learned2d" else model.pos_embed
     model.pos_embed = None
     without = model.intermediates(images)["embedded"]
     torch.testing.assert_close(with_table - without, table.expand(2, -1, -1))
@@ -138,7 +138,7 @@ def written_out(tokens, before, grid, weight, bias):
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_conv_adds_to_each_patch_those_around_it_channel_by_channel(small, noise, prefix):
     config = small(position="conv", **prefix)
-    position = ConvPosition(config).double()
+    position = ConvPosition(config.dim, config.grid, config.prefix).double()
     tokens = noise(2, config.tokens, 24)
     expected = written_out(tokens, config.prefix, 4, position.proj.weight, position.proj.bias)
     torch.testing.assert_close(position(tokens), expected, rtol=0, atol=1e-12)

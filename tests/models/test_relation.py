@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import Alibi2d, RelativeBias, Rope, RopeMixed, alibi_slopes, relations
+from vitrine.models.pos_embed import alibi_slopes, build_relations
 
 PREFIXES = [
     {"class_token": False, "registers": 0, "pool": "mean"},
@@ -16,7 +16,7 @@ PREFIXES = [
 ]
 GRID = 3
 PLACES = list(product(range(GRID), repeat=2))
-ROTARY = {"rope": Rope, "rope_mixed": RopeMixed}
+ROTARY = ("rope", "rope_mixed")
 # From the code of the paper (arXiv:2108.12409), get_slopes(8) and get_slopes(12)
 SLOPES_8 = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
 SLOPES_12 = [*SLOPES_8, 0.7071067811865476, 0.35355339059327384, 0.17677669529663692, 0.08838834764831849]
@@ -54,7 +54,7 @@ def rotary(request, on_the_grid, randomise):
     """A configuration and its relation, with random frequencies where they are learned."""
     position, prefix = request.param
     config = on_the_grid(position=position, **prefix)
-    return config, randomise(ROTARY[position](config))
+    return config, randomise(build_relations(config)[0])
 
 
 def test_scores_of_turned_queries_and_keys_tell_offsets_and_nothing_else(rotary, noise):
@@ -81,7 +81,7 @@ def test_tokens_without_a_place_are_not_turned_and_no_vector_changes_its_length(
 def test_rope_turns_half_of_the_pairs_with_the_column_and_half_with_the_row(on_the_grid, noise, theta, base):
     config = on_the_grid(position="rope", rope_theta=theta)
     q, k = noise(1, 3, 10, 8, seed=1), noise(1, 3, 10, 8, seed=2)
-    turned = Rope(config).double()(q, k)
+    turned = build_relations(config)[0].double()(q, k)
     for given, result in zip((q, k), turned, strict=False):
         for patch, (row, column) in enumerate(PLACES):
             angles = [column, column * base**-0.5, row, row * base**-0.5]
@@ -103,7 +103,7 @@ def assert_turned_by(frequencies, given, result, atol):
 
 
 def test_rope_mixed_turns_each_pair_with_column_and_row_as_each_head_has_learned(on_the_grid, randomise, noise):
-    relation = randomise(RopeMixed(on_the_grid(position="rope_mixed")))
+    relation = randomise(build_relations(on_the_grid(position="rope_mixed"))[0])
     q, k = noise(1, 3, 10, 8, seed=1), noise(1, 3, 10, 8, seed=2)
     for given, result in zip((q, k), relation(q, k), strict=False):
         assert_turned_by(relation.frequencies, given, result, 1e-6)
@@ -130,7 +130,7 @@ def test_rope_mixed_starts_as_two_axes_at_right_angles_turned_at_random_in_each_
 
 def test_angles_of_rope_mixed_do_not_suffer_from_the_precision_of_the_model(small, noise):
     config = small(image_size=128, dim=8, heads=1, position="rope_mixed", rope_theta=1.5)
-    relation = RopeMixed(config).bfloat16()
+    relation = build_relations(config)[0].bfloat16()
     relation.frequencies.data = relation.frequencies.data.sign() * 0.9  # far columns turn by many radians
     ones = torch.ones(1, 1, config.tokens, 8, dtype=torch.bfloat16)
     turned = relation(ones, ones)[0].float()
@@ -143,7 +143,7 @@ def test_angles_of_rope_mixed_do_not_suffer_from_the_precision_of_the_model(smal
 
 @pytest.mark.parametrize("position", ["rope", "rope_mixed"])
 def test_turned_queries_and_keys_keep_their_precision(on_the_grid, noise, position):
-    relation = ROTARY[position](on_the_grid(position=position))
+    relation = build_relations(on_the_grid(position=position))[0]
     low = noise(1, 3, 10, 8).bfloat16()
     assert [turned.dtype for turned in relation(low, low)[:2]] == [torch.bfloat16] * 2
 
@@ -151,7 +151,7 @@ def test_turned_queries_and_keys_keep_their_precision(on_the_grid, noise, positi
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_relative_takes_the_bias_of_an_offset_from_its_table(on_the_grid, randomise, noise, prefix):
     config = on_the_grid(position="relative", **prefix)
-    relation = randomise(RelativeBias(config))
+    relation = randomise(build_relations(config)[0])
     q = noise(1, 3, config.tokens, 8)
     same_q, same_k, bias = relation(q, -q)
     assert torch.equal(same_q, q)
@@ -167,7 +167,7 @@ def test_relative_takes_the_bias_of_an_offset_from_its_table(on_the_grid, random
 @pytest.mark.parametrize("prefix", PREFIXES[1:])
 def test_relative_has_a_bias_of_the_prefix_for_patches_of_patches_for_it_and_within_it(on_the_grid, prefix):
     config = on_the_grid(position="relative", **prefix)
-    relation = RelativeBias(config)
+    relation = build_relations(config)[0]
     relation.prefix.data = torch.arange(9.0).reshape(3, 3)
     *_, bias = relation(None, None)
     before = config.prefix
@@ -178,7 +178,7 @@ def test_relative_has_a_bias_of_the_prefix_for_patches_of_patches_for_it_and_wit
 
 
 def test_relative_has_no_bias_for_a_prefix_that_is_not_there(on_the_grid):
-    assert RelativeBias(on_the_grid(position="relative", **PREFIXES[0])).prefix is None
+    assert build_relations(on_the_grid(position="relative", **PREFIXES[0]))[0].prefix is None
 
 
 @pytest.mark.parametrize(("heads", "slopes"), [(8, SLOPES_8), (12, SLOPES_12), (1, [2**-8]), (2, [2**-4, 2**-8])])
@@ -197,7 +197,7 @@ def test_slopes_of_alibi_differ_from_head_to_head_and_lie_between_0_and_1(heads)
 def test_alibi_falls_with_the_distance_between_patches_and_leaves_the_prefix_alone(on_the_grid, noise, prefix):
     config = on_the_grid(position="alibi2d", dim=64, heads=8, **prefix)
     q = noise(1, 8, config.tokens, 8)
-    same_q, same_k, bias = Alibi2d(config)(q, -q)
+    same_q, same_k, bias = build_relations(config)[0](q, -q)
     assert torch.equal(same_q, q)
     assert torch.equal(same_k, -q)
     assert bias.shape == (8, config.tokens, config.tokens)
@@ -209,14 +209,14 @@ def test_alibi_falls_with_the_distance_between_patches_and_leaves_the_prefix_alo
 
 
 def test_alibi_measures_distances_on_the_diagonal_as_pythagoras_did(small):
-    *_, bias = Alibi2d(small(image_size=20, position="alibi2d", dim=64, heads=8))(None, None)
+    *_, bias = build_relations(small(image_size=20, position="alibi2d", dim=64, heads=8))[0](None, None)
     assert bias[0, 1, 1 + 5 * 3 + 4].item() == -0.5 * 5
     assert bias[2, 1 + 5 * 4 + 3, 1].item() == -0.125 * 5
 
 
 @pytest.mark.parametrize("position", ["relative", "rope_mixed"])
 def test_learned_relations_differ_from_block_to_block(on_the_grid, position):
-    first, second = relations(on_the_grid(position=position))
+    first, second = build_relations(on_the_grid(position=position))
     assert not torch.equal(next(first.parameters()), next(second.parameters()))
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from vitrine.config.model import PATCH_EMBEDS, POSITIONS
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import spread
+from vitrine.models.pos_embed import per_token
 from vitrine.models.resize import resize_grid, resize_patches, resize_positions, resize_weights
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -97,8 +97,8 @@ def test_fixed_positions_are_those_of_a_new_model(small, position, grid):
 def test_learned2d_is_resized_to_what_its_sums_are_resized_to(trained, grid):
     model = trained(position="learned2d")
     resized = model.resized(image_size=4 * grid)
-    expected = resize_positions(spread(model.pos_embed, 1), 1, grid)
-    torch.testing.assert_close(spread(resized.pos_embed, 1), expected, rtol=0, atol=1e-6)
+    expected = resize_positions(per_token(model.pos_embed, 1), 1, grid)
+    torch.testing.assert_close(per_token(resized.pos_embed, 1), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("grid", [4, 5, 8])

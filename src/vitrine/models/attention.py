@@ -1,76 +1,103 @@
-"""Self-attention: tokens look at each other. ``ATTENTIONS`` maps the word of ``attention=`` to its module.
+"""Self-attention. ``ATTENTIONS`` maps the choices of ``attention=`` to modules.
 
-What is computed stands in the modules; how, in ``attend``, whose kernels differ by rounding, and
-in which random numbers attention dropout takes.
+The modules define what is computed. :func:`attend` defines how: its kernels differ by rounding, and in the random
+numbers of attention dropout.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
-from vitrine.models.intermediates import IGNORE, Notes
-from vitrine.models.layers import Dropout, HeadwiseLinear, PackedLinear, drop, norm
-from vitrine.models.pos_embed import Related
+from vitrine.models.intermediates import NO_RECORDER, Recorder
+from vitrine.models.layers import Dropout, HeadwiseLinear, PackedLinear, apply_dropout, build_norm
+from vitrine.models.pos_embed import NoRelation, Related
 from vitrine.models.user_parts import user_module
+
+# 2**25 weights take 200 MB per block: 128 images of 256 tokens with 4 heads.
+MOST_WEIGHTS = 2**25
 
 
 class Attention(nn.Module):
     """Multi-head self-attention (arXiv:2010.11929, equations 5 to 8; arXiv:1706.03762, section 3.2.2): ``joint``.
 
-    ``qkv`` holds the three projections one above the other, each with its heads one above the other, as timm does.
+    ``qkv`` stacks the weights of queries, keys and values, each with its heads stacked, as timm does.
 
     Args:
-        config: the model's.
-        relation: where tokens stand to each other (models/pos_embed.py).
+        dim: width of a token, D.
+        heads: number of heads; divides ``dim``.
+        qkv_bias: whether queries, keys and values have biases.
+        qk_norm: constructor of the normalisation of queries and keys, by its width D/heads; ``None`` for none.
+        relation: relative positions (models/pos_embed.py): maps queries and keys to those that are compared, and a
+            bias; ``None`` for none.
+        out_projection: whether a linear map mixes the heads' outputs.
+        dropout: rate for attention weights, in [0, 1).
+        projection_dropout: rate for the output, in [0, 1).
+        kernel: as in :func:`attend`.
     """
 
-    def __init__(self, config: ViTConfig, relation: nn.Module) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        qkv_bias: bool = True,
+        qk_norm: Callable[[int], nn.Module] | None = None,
+        relation: nn.Module | None = None,
+        out_projection: bool = True,
+        dropout: float = 0.0,
+        projection_dropout: float = 0.0,
+        kernel: str = "auto",
+    ) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.kernel = config.attention_kernel
-        self.dropout = config.attention_dropout
-        self.scale = config.head_dim**-0.5
-        self.qkv = self.projection(config)
-        self.q_norm = norm(config, config.head_dim) if config.qk_norm else nn.Identity()
-        self.k_norm = norm(config, config.head_dim) if config.qk_norm else nn.Identity()
-        self.relation = relation
-        self.proj = nn.Linear(config.dim, config.dim) if config.out_projection else nn.Identity()
-        self.proj_drop = Dropout(config.projection_dropout)
+        head_dim = dim // heads
+        self.heads = heads
+        self.kernel = kernel
+        self.dropout = dropout
+        self.scale = head_dim**-0.5
+        self.qkv = self.qkv_projection(dim, qkv_bias)
+        self.q_norm = nn.Identity() if qk_norm is None else qk_norm(head_dim)
+        self.k_norm = nn.Identity() if qk_norm is None else qk_norm(head_dim)
+        self.relation = NoRelation() if relation is None else relation
+        self.proj = nn.Linear(dim, dim) if out_projection else nn.Identity()
+        self.proj_drop = Dropout(projection_dropout)
 
-    def forward(self, x: Tensor, note: Notes = IGNORE) -> Tensor:
+    def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
         q, k, v = self.project(x)
         q, k, bias = self.relate(self.q_norm(q), self.k_norm(k))
-        if note.taken:
-            note("weights", attention_weights(q, k, bias, self.scale))
-        dropout = self.dropout if self.training else 0.0
-        x = attend(q, k, v, bias=bias, scale=self.scale, dropout=dropout, kernel=self.kernel)
+        if record.active:
+            record("weights", attention_weights(q, k, bias, self.scale))
+        rate = self.dropout if self.training else 0.0
+        x = attend(q, k, v, bias=bias, scale=self.scale, dropout=rate, kernel=self.kernel)
         x = self.proj(x.transpose(1, 2).flatten(2))
         return self.proj_drop(x)
 
-    def projection(self, config: ViTConfig) -> nn.Module:
-        """The linear maps to queries, keys and values."""
-        return PackedLinear(config.dim, config.dim, maps=3, bias=config.qkv_bias)
+    def qkv_projection(self, dim: int, bias: bool) -> nn.Module:
+        """Return the linear maps from tokens to queries, keys and values."""
+        return PackedLinear(dim, dim, maps=3, bias=bias)
 
     def project(self, x: Tensor) -> Tensor:
         """(B, N, D) -> queries, keys and values, (3, B, heads, N, D/heads)."""
         return self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def relate(self, q: Tensor, k: Tensor) -> Related:
-        """Queries and keys as they are compared, and what is added to their scores."""
+        """Return queries and keys, (B, heads, N, D/heads), as they are compared, and the bias of their scores."""
         return self.relation(q, k)
 
 
 class HeadwiseAttention(Attention):
-    """Each head makes queries, keys and values from its own slice of the channels: ``headwise``.
+    """Attention whose heads compute queries, keys and values from their own slice of the channels: ``headwise``.
 
     :class:`Attention` with block-diagonal projections.
     """
 
-    def projection(self, config: ViTConfig) -> nn.Module:
-        """The linear maps to queries, keys and values, for each head by itself."""
-        return HeadwiseLinear(config.dim, config.heads, maps=3, bias=config.qkv_bias)
+    def qkv_projection(self, dim: int, bias: bool) -> nn.Module:
+        """Return the linear maps to queries, keys and values, separate for each head."""
+        return HeadwiseLinear(dim, self.heads, maps=3, bias=bias)
 
     def project(self, x: Tensor) -> Tensor:
         """(B, N, D) -> queries, keys and values, (3, B, heads, N, D/heads)."""
@@ -80,39 +107,56 @@ class HeadwiseAttention(Attention):
 class LocalAttention(Attention):
     """Locality self-attention (LSA, arXiv:2112.13492, section 3): ``local``.
 
-    No token looks at itself, and each head learns how sharply it looks.
+    No token attends to itself, and each head learns its temperature.
+
+    Args:
+        dim, heads, **settings: as of :class:`Attention`.
+        tokens: length of the sequence, N.
 
     Attributes:
-        temperature: (heads,), multiplies the scores; starts at what :class:`Attention` has fixed.
+        temperature: (heads,), multiplies the scores; starts at the fixed scale of :class:`Attention`.
     """
 
     itself: Tensor
 
-    def __init__(self, config: ViTConfig, relation: nn.Module) -> None:
-        super().__init__(config, relation)
-        self.temperature = nn.Parameter(torch.full((config.heads,), self.scale))
+    def __init__(self, dim: int, heads: int, *, tokens: int, **settings: object) -> None:
+        super().__init__(dim, heads, **settings)  # type: ignore[arg-type]
+        self.temperature = nn.Parameter(torch.full((heads,), self.scale))
         self.scale = 1.0
-        itself = torch.zeros(config.tokens, config.tokens).fill_diagonal_(-torch.inf)
+        itself = torch.zeros(tokens, tokens).fill_diagonal_(-torch.inf)
         self.register_buffer("itself", itself, persistent=False)
 
     def relate(self, q: Tensor, k: Tensor) -> Related:
-        """Queries, sharpened, and keys; minus infinity is added to the score of a token for itself."""
+        """Return queries times the temperature, keys, and a bias of minus infinity for a token and itself."""
         q, k, bias = super().relate(q, k)
-        q = q * self.temperature[:, None, None].to(q.dtype)  # in mixed precision too, queries stay what keys are
+        q = q * self.temperature[:, None, None].to(q.dtype)  # in mixed precision, too, q keeps the type of k
         return q, k, self.itself if bias is None else bias + self.itself
 
-
-# 200 MB in each block: 128 images of 256 tokens with 4 heads.
-MOST_WEIGHTS = 2**25
 
 ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}
 
 
-def attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
-    """The configured attention, (B, N, D) -> (B, N, D); a user's own takes no ``relation`` and no ``note``."""
+def build_attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
+    """Return the attention that ``config.attention`` names, (B, N, D) -> (B, N, D).
+
+    A user's own gets no ``relation``, and is not called with a recorder.
+    """
     shape = (2, config.tokens, config.dim)
     own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape)
-    return ATTENTIONS[config.attention](config, relation) if own is None else own
+    if own is not None:
+        return own
+    attention = ATTENTIONS[config.attention]
+    return (partial(attention, tokens=config.tokens) if attention is LocalAttention else attention)(
+        config.dim,
+        config.heads,
+        qkv_bias=config.qkv_bias,
+        qk_norm=partial(build_norm, config) if config.qk_norm else None,
+        relation=relation,
+        out_projection=config.out_projection,
+        dropout=config.attention_dropout,
+        projection_dropout=config.projection_dropout,
+        kernel=config.attention_kernel,
+    )
 
 
 def attend(
@@ -125,16 +169,16 @@ def attend(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Tensor:
-    """softmax(scale q k^T + bias) v, for q, k, v of (B, heads, N, width) and bias of (heads, N, N) or (N, N).
+    """Return softmax(scale q k^T + bias) v, (B, heads, N, width).
 
     Args:
-        q: queries.
-        k: keys.
-        v: values.
-        bias: added to the scores; minus infinity masks.
+        q: queries, (B, heads, N, width).
+        k: keys, likewise.
+        v: values, likewise.
+        bias: (heads, N, N) or (N, N), added to the scores; minus infinity masks.
         scale: ``None`` is 1 / sqrt(width).
-        dropout: rate at which weights are zeroed, in [0, 1).
-        kernel: ``sdpa`` is PyTorch's fused kernel; ``explicit`` two matrix products with a softmax between them.
+        dropout: rate at which attention weights are zeroed, in [0, 1).
+        kernel: ``sdpa`` is PyTorch's fused kernel; ``explicit`` is two matrix products with a softmax between them;
             ``auto`` is :func:`fastest_kernel`.
     """
     if kernel == "auto":
@@ -142,20 +186,23 @@ def attend(
     if kernel == "sdpa":
         mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-    weights = drop(attention_weights(q, k, bias, scale), dropout)
+    weights = apply_dropout(attention_weights(q, k, bias, scale), dropout)
     return weights.to(v.dtype) @ v
 
 
 def fastest_kernel(device: str, dtype: torch.dtype, weights: int) -> str:
-    """``sdpa``, but ``explicit`` for bfloat16 on a CPU, where sdpa's backward pass takes longer than all else.
+    """Return ``sdpa``, or ``explicit`` for bfloat16 on a CPU, where the backward pass of sdpa is slow.
 
-    Not if there are many ``weights`` (one for each image, head and pair of tokens): explicit attention keeps them for
-    the backward pass, in 6 bytes each, and so in every block.
+    Args:
+        device: ``cpu``, ``cuda`` or ``mps``.
+        dtype: of queries, keys and values.
+        weights: attention weights of a batch, one per image, head and pair of tokens. Explicit attention keeps them for
+            the backward pass, in 6 bytes each per block; above ``MOST_WEIGHTS`` it is not used.
     """
     return "explicit" if device == "cpu" and dtype is torch.bfloat16 and weights <= MOST_WEIGHTS else "sdpa"
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """softmax(scale q k^T + bias), (B, heads, N, N): each row is how one token looks at all. See :func:`attend`."""
+    """Return softmax(scale q k^T + bias), (B, heads, N, N); rows are queries and sum to 1. See :func:`attend`."""
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)
     return (scores if bias is None else scores + bias).softmax(dim=-1)

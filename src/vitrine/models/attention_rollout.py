@@ -1,4 +1,4 @@
-"""What a model looks at: attention, followed from the head's input back through all blocks to the patches."""
+"""Attention rollout: which patches a model attends to, followed from the head's input back through all blocks."""
 
 import torch
 from torch import Tensor
@@ -7,15 +7,15 @@ from vitrine.models.vit import VisionTransformer
 
 
 def rollout(maps: Tensor) -> Tensor:
-    """Attention rollout (arXiv:2005.00928, section 3): how much of each input token is in each output token.
+    """Attention rollout (arXiv:2005.00928, section 3): the share of each input token in each output token.
 
     Heads are averaged; the residual path counts as much as attention; layers are multiplied.
 
     Args:
-        maps: (B, depth, heads, N, N), each row adding up to 1, as ``VisionTransformer.attention_maps`` gives them.
+        maps: (B, depth, heads, N, N), whose rows sum to 1, as from ``VisionTransformer.attention_maps``.
 
     Returns:
-        (B, N, N), each row adding up to 1.
+        (B, N, N), whose rows sum to 1.
     """
     identity = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
     rolled = identity.expand(len(maps), -1, -1)
@@ -25,24 +25,24 @@ def rollout(maps: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def looked_at(model: VisionTransformer, images: Tensor) -> Tensor:
-    """How much of each patch is in what the head reads, by rollout; prefix tokens are left out.
+def attended_patches(model: VisionTransformer, images: Tensor) -> Tensor:
+    """Share of each patch in the head's input, by attention rollout; prefix tokens are left out.
 
     Args:
-        model: in evaluation mode.
+        model: in evaluation mode, with built-in attention and pool.
         images: (B, C, H, W), normalised.
 
     Returns:
-        (B, grid, grid), each image's patches adding up to 1.
+        (B, grid, grid); the patches of an image sum to 1.
     """
     config = model.config
-    kept = model.intermediates(images)
-    rolled = rollout(torch.stack([kept[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1))
+    stored = model.intermediates(images)
+    rolled = rollout(torch.stack([stored[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1))
     if config.pool == "cls":
-        read = rolled[:, 0]
+        pooled = rolled[:, 0]
     elif config.pool == "mean":
-        read = rolled[:, config.prefix :].mean(dim=1)
+        pooled = rolled[:, config.prefix :].mean(dim=1)
     else:
-        read = (kept["pool.weights"].mean(dim=1) @ rolled[:, config.prefix :])[:, 0]
-    patches = read[:, config.prefix :]
+        pooled = (stored["pool.weights"].mean(dim=1) @ rolled[:, config.prefix :])[:, 0]
+    patches = pooled[:, config.prefix :]
     return (patches / patches.sum(dim=1, keepdim=True)).unflatten(1, (config.grid, config.grid))

@@ -1,7 +1,7 @@
-"""Initial weights. ``INITS`` maps the word of ``model.init`` to a function that sets those of linear maps.
+"""Initial weights. ``INITS`` maps the choices of ``model.init`` to functions that initialise linear maps in place.
 
-Whatever the scheme, norms start at the identity, and everything that is no linear map (class token, tables, registers,
-frequencies, a pool's query) as its own module says.
+With each of them, norms start as the identity. What is not a linear map (class token, tables, registers,
+frequencies, the query of a pool) is initialised by its own module.
 """
 
 import math
@@ -16,9 +16,9 @@ from vitrine.models.layers import HeadwiseLinear, PackedLinear
 def xavier(model: nn.Module) -> None:
     """Xavier's uniform distribution for every linear map, biases zero, as MAE (arXiv:2111.06377, appendix A.1).
 
-    Maps that share one matrix product, as query, key and value, count one by one. A convolution counts as the map
-    from what it sees to a token: its fan-out is its channels, which leaves patches smaller than fixed positions of
-    size 1.
+    Maps that share one matrix product, as query, key and value, are initialised separately. A convolution counts as the
+    map from its receptive field to a token: its fan-out is its channels, which makes patches smaller than fixed
+    positions, whose size is 1.
     """
     for matrix in matrices(model):
         nn.init.xavier_uniform_(matrix)
@@ -39,7 +39,7 @@ def paper(model: nn.Module) -> None:
 def trunc_normal(model: nn.Module) -> None:
     """Every linear layer from N(0, 0.02), cut at two standard deviations, biases zero, as DeiT (arXiv:2012.12877).
 
-    Convolutions stay as PyTorch draws them, biases too, as in timm.
+    Convolutions keep PyTorch's default, biases too, as in timm.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear | HeadwiseLinear):
@@ -49,11 +49,11 @@ def trunc_normal(model: nn.Module) -> None:
 
 
 def torch(model: nn.Module) -> None:
-    """What PyTorch gives each layer by itself: uniform in +-1/sqrt(inputs), biases too."""
+    """PyTorch's default for each layer: uniform in +-1/sqrt(inputs), biases too."""
 
 
 def torch_encoder(model: nn.Module) -> None:
-    """What ``torch.nn.TransformerEncoderLayer`` gives: as ``torch``, but attention as nn.MultiheadAttention draws it.
+    """As ``torch.nn.TransformerEncoderLayer``: like ``torch``, but attention as in ``nn.MultiheadAttention``.
 
     Xavier's uniform distribution for query, key and value as one matrix, and zero biases in all of attention.
     """
@@ -64,7 +64,7 @@ def torch_encoder(model: nn.Module) -> None:
 
 
 def matrices(model: nn.Module) -> Iterator[Tensor]:
-    """Every linear map in the model, as a matrix (outputs, inputs) that shares its memory."""
+    """Yield every linear map in the model as a matrix (outputs, inputs) that shares its memory."""
     for module in model.modules():
         if isinstance(module, PackedLinear):
             yield from module.weight.chunk(module.maps)

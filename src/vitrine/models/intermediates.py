@@ -1,34 +1,34 @@
-"""Intermediate results by name, without hooks: the model gives each of them to ``note`` as it passes."""
+"""Recording of intermediate results by name, without hooks: the model passes each result to its recorder."""
 
 from torch import Tensor
 
 
-class Notes:
-    """Keeps what it is given; as ``IGNORE``, a model's default, keeps nothing and costs nothing.
+class Recorder:
+    """Stores the tensors that it is called with; :data:`NO_RECORDER`, a model's default, stores nothing.
 
     Args:
-        kept: where results go, by their full names; ``None`` keeps nothing.
+        stored: tensors by their full names; ``None`` stores nothing.
         prefix: put in front of each name.
     """
 
-    def __init__(self, kept: dict[str, Tensor] | None = None, prefix: str = "") -> None:
-        self.kept = kept
+    def __init__(self, stored: dict[str, Tensor] | None = None, prefix: str = "") -> None:
+        self.stored = stored
         self.prefix = prefix
 
     def __call__(self, name: str, x: Tensor) -> Tensor:
-        """Keep ``x`` as ``name`` and give it back."""
-        if self.kept is not None:
-            self.kept[self.prefix + name] = x
+        """Store ``x`` as ``name``, and return it."""
+        if self.stored is not None:
+            self.stored[self.prefix + name] = x
         return x
 
-    def under(self, prefix: str) -> "Notes":
-        """The same notes, for a part of the model whose names start with ``prefix.``."""
-        return self if self.kept is None else Notes(self.kept, f"{self.prefix}{prefix}.")
+    def scope(self, prefix: str) -> "Recorder":
+        """Return a recorder for a part of the model, which puts ``prefix.`` in front of each name."""
+        return self if self.stored is None else Recorder(self.stored, f"{self.prefix}{prefix}.")
 
     @property
-    def taken(self) -> bool:
-        """Whether anything is kept: what is made for the notes only can be left out if not."""
-        return self.kept is not None
+    def active(self) -> bool:
+        """Whether anything is stored; if not, results that are computed for the recorder alone can be left out."""
+        return self.stored is not None
 
 
-IGNORE = Notes()
+NO_RECORDER = Recorder()

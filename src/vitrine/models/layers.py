@@ -1,8 +1,4 @@
-"""Dropout (Srivastava et al., JMLR 15, 2014), with which a CPU keeps up.
-
-PyTorch draws a random number for each value; on a CPU that can take longer than the layers before and after. Here four
-values share one. On a GPU PyTorch's own is as fast as can be, and used.
-"""
+"""Layers that several parts of the model use: dropout, linear maps in groups, normalisation."""
 
 import math
 from collections.abc import Callable
@@ -14,40 +10,45 @@ from torch.nn import functional as F
 from vitrine.config.model import ViTConfig
 from vitrine.models.user_parts import user_module
 
-CHANCES = 2**16  # what a quarter of a random number distinguishes
+DROPOUT_LEVELS = 2**16  # values of the 16-bit random number that each value gets on a CPU
 
 
 class Dropout(nn.Dropout):
-    """Zeroes values at random in training, and scales the others to keep the mean."""
+    """Dropout (Srivastava et al., JMLR 15, 2014), faster than PyTorch's on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape, and the same again."""
-        return drop(x, self.p) if self.training else x
+        """Any shape -> the same shape."""
+        return apply_dropout(x, self.p) if self.training else x
 
 
-def drop(x: Tensor, rate: float) -> Tensor:
-    """``x``, each value zeroed with chance ``rate``, in [0, 1), the others scaled to keep the mean.
+def apply_dropout(x: Tensor, rate: float) -> Tensor:
+    """Return ``x``, each value zeroed with probability ``rate``, the others scaled to keep the mean.
 
-    On a CPU the rate is rounded to a multiple of 2**-16, and the scale follows it.
+    PyTorch draws one random number per value, which on a CPU can take longer than the layers around it. Here four
+    values share a 64-bit number, and the rate is rounded to a multiple of 2**-16. Elsewhere PyTorch's dropout is used.
+
+    Args:
+        x: any shape.
+        rate: in [0, 1).
     """
     if rate == 0:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    dropped = min(round(rate * CHANCES), CHANCES - 1)
+    dropped = min(round(rate * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
     numbers = torch.randint(-(2**63), 2**63 - 1, (-(-x.numel() // 4),))  # all 64 bits
-    kept = numbers.view(torch.int16)[: x.numel()].ge_(dropped - CHANCES // 2)  # 1 or 0; bool is slow to convert
-    return x * kept.view(x.shape).to(x.dtype).mul_(CHANCES / (CHANCES - dropped))
+    kept = numbers.view(torch.int16)[: x.numel()].ge_(dropped - DROPOUT_LEVELS // 2)  # 1 or 0: bool converts slowly
+    return x * kept.view(x.shape).to(x.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
 
 
 class PackedLinear(nn.Linear):
-    """Several linear maps of the same input, their weights one above the other: one matrix product for all.
+    """Several linear maps of the same input as one matrix product; their weights are stacked.
 
     Args:
         in_features: width of the input.
         out_features: width of the output of each map.
-        maps: how many there are.
-        bias: whether they have one.
+        maps: number of maps.
+        bias: whether they have biases.
     """
 
     def __init__(self, in_features: int, out_features: int, maps: int, bias: bool = True) -> None:
@@ -56,7 +57,7 @@ class PackedLinear(nn.Linear):
 
 
 class HeadwiseLinear(nn.Module):
-    """Several linear maps in each head, which see that head's slice of the channels only.
+    """Several linear maps per head, which see that head's slice of the channels only.
 
     Equal to a :class:`PackedLinear` whose maps are block-diagonal.
 
@@ -70,7 +71,7 @@ class HeadwiseLinear(nn.Module):
         width = dim // heads
         self.weight = nn.Parameter(torch.empty(maps, heads, width, width))
         self.bias = nn.Parameter(torch.empty(maps, heads, width)) if bias else None
-        bound = 1 / math.sqrt(width)  # what nn.Linear starts with
+        bound = 1 / math.sqrt(width)  # as nn.Linear
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
@@ -84,9 +85,8 @@ class HeadwiseLinear(nn.Module):
 NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 
 
-def norm(config: ViTConfig, width: int) -> nn.Module:
-    """The configured normalisation over the last dimension, ``width`` wide."""
+def build_norm(config: ViTConfig, width: int) -> nn.Module:
+    """Return the normalisation that ``config.norm`` names, over the last dimension: (..., width) -> (..., width)."""
     shape = (2, config.tokens, width)
-    if (own := user_module(config, "norm", width, takes=shape, gives=shape, eps=config.norm_eps)) is not None:
-        return own
-    return NORMS[config.norm](width, eps=config.norm_eps)
+    own = user_module(config, "norm", width, takes=shape, gives=shape, eps=config.norm_eps)
+    return NORMS[config.norm](width, eps=config.norm_eps) if own is None else own

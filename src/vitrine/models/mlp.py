@@ -1,7 +1,4 @@
-"""The MLP of an encoder block: each token by itself. ``MLPS`` maps the word of ``mlp=`` to what builds it.
-
-It is built from the width of a token, the hidden width, and the rates of dropout after its first and its second layer.
-"""
+"""The MLP of an encoder block, applied to each token. ``MLPS`` maps the choices of ``mlp=`` to constructors."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +12,21 @@ from vitrine.models.user_parts import user_module
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an activation between them (arXiv:2010.11929, section 3.1)."""
+    """Two linear layers with an activation between them (arXiv:2010.11929, section 3.1).
+
+    Args:
+        dim: width of a token, D.
+        hidden: width of the hidden layer.
+        dropout: rates after the first and the second layer, in [0, 1).
+        activation: constructor of the activation.
+    """
 
     def __init__(
-        self, dim: int, hidden: int, dropout: tuple[float, float], activation: Callable[[], nn.Module]
+        self,
+        dim: int,
+        hidden: int,
+        dropout: tuple[float, float] = (0.0, 0.0),
+        activation: Callable[[], nn.Module] = nn.GELU,
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
@@ -34,13 +42,18 @@ class Mlp(nn.Module):
 
 
 class SwiGlu(nn.Module):
-    """Hidden units gated by the SiLU of as many others (arXiv:2002.05202, section 2, with biases).
+    """SwiGLU (arXiv:2002.05202, section 2), with biases: hidden units gated by the SiLU of as many others.
 
-    Three maps where :class:`Mlp` has two: a hidden width of 8/3 of the token's costs what 4 costs there. ``fc1`` holds
-    the gate above the values, as timm's SwiGLUPacked.
+    It has three maps where :class:`Mlp` has two: a hidden width of 8/3 D costs what 4 D costs there. ``fc1`` stacks
+    the gate above the values, as timm's ``SwiGLUPacked``.
+
+    Args:
+        dim: width of a token, D.
+        hidden: width of the hidden layer.
+        dropout: rates after the gated units and after the last layer, in [0, 1).
     """
 
-    def __init__(self, dim: int, hidden: int, dropout: tuple[float, float]) -> None:
+    def __init__(self, dim: int, hidden: int, dropout: tuple[float, float] = (0.0, 0.0)) -> None:
         super().__init__()
         self.fc1 = PackedLinear(dim, hidden, maps=2)
         self.drop1 = Dropout(dropout[0])
@@ -62,9 +75,8 @@ MLPS: dict[str, Callable[[int, int, tuple[float, float]], nn.Module]] = {
 }
 
 
-def mlp(config: ViTConfig, dropout: tuple[float, float] = (0.0, 0.0)) -> nn.Module:
-    """The configured MLP, (B, N, D) -> (B, N, D), with rates of dropout after its first and its second layer."""
+def build_mlp(config: ViTConfig, dropout: tuple[float, float] = (0.0, 0.0)) -> nn.Module:
+    """Return the MLP that ``config.mlp`` names, (B, N, D) -> (B, N, D); a user's own gets no dropout rates."""
     shape = (2, config.tokens, config.dim)
-    if (own := user_module(config, "mlp", config.dim, config.mlp_dim, takes=shape, gives=shape)) is not None:
-        return own
-    return MLPS[config.mlp](config.dim, config.mlp_dim, dropout)
+    own = user_module(config, "mlp", config.dim, config.mlp_dim, takes=shape, gives=shape)
+    return MLPS[config.mlp](config.dim, config.mlp_dim, dropout) if own is None else own

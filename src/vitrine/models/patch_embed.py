@@ -1,9 +1,11 @@
-"""From images to tokens. ``PATCH_EMBEDS`` maps the word of ``patch_embed=`` to its module.
+"""Patch embedding: from images to tokens. ``PATCH_EMBEDS`` maps the choices of ``patch_embed=`` to constructors.
 
 Patches are in raster order: left to right, then down.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -11,19 +13,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
-from vitrine.models.layers import norm
+from vitrine.models.layers import build_norm
 from vitrine.models.user_parts import user_module
 
 
 class ConvPatchEmbed(nn.Module):
-    """Square patches, each through the same linear map, written as a strided convolution: ``conv``.
+    """A linear map of each square patch, as a strided convolution (arXiv:2010.11929, equation 1): ``conv``.
 
-    Section 3.1 of arXiv:2010.11929, equation 1.
+    Args:
+        in_channels: channels of the images, C.
+        dim: width of a token, D.
+        patch_size: height and width of a patch, in pixels.
+        stride: pixels from one patch to the next; ``None`` is ``patch_size``.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, in_channels: int, dim: int, patch_size: int, stride: int | None = None) -> None:
         super().__init__()
-        self.proj = nn.Conv2d(config.in_channels, config.dim, kernel_size=config.patch_size, stride=config.stride)
+        self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=stride or patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, P, D)."""
@@ -32,59 +38,77 @@ class ConvPatchEmbed(nn.Module):
 
 
 class LinearPatchEmbed(nn.Module):
-    """The same map as :class:`ConvPatchEmbed`, on patches flattened first: ``linear``.
+    """The map of :class:`ConvPatchEmbed` on flattened patches: ``linear``.
 
-    A patch is flattened channel by channel, so that the weights are a convolution's, reshaped.
+    Patches are flattened channel by channel, so that the weights are those of the convolution, reshaped. Arguments are
+    those of :class:`ConvPatchEmbed`.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, in_channels: int, dim: int, patch_size: int, stride: int | None = None) -> None:
         super().__init__()
-        self.patch_size, self.stride = config.patch_size, config.stride
-        self.proj = nn.Linear(config.in_channels * config.patch_size**2, config.dim)
+        self.patch_size, self.stride = patch_size, stride or patch_size
+        self.proj = nn.Linear(in_channels * patch_size**2, dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, P, D)."""
-        return self.proj(cut(images, self.patch_size, self.stride))
+        return self.proj(flat_patches(images, self.patch_size, self.stride))
 
 
 class ShiftedPatchEmbed(nn.Module):
-    """Patches of the image and of four copies shifted by half a patch along the diagonals: ``shifted``.
+    """Shifted patch tokenization (SPT, arXiv:2112.13492, section 3): ``shifted``.
 
-    SPT of arXiv:2112.13492, section 3; the shift as in its code (github.com/aanna0701/SPT_LSA_ViT, models/SPT.py).
+    Patches of the image and of four copies that are shifted by half a patch along the diagonals, as in the paper's code
+    (github.com/aanna0701/SPT_LSA_ViT, models/SPT.py).
+
+    Args:
+        in_channels, dim, patch_size, stride: as of :class:`ConvPatchEmbed`.
+        norm: constructor of the normalisation of flattened patches, by its width 5 C patch_size^2.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        dim: int,
+        patch_size: int,
+        stride: int | None = None,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+    ) -> None:
         super().__init__()
-        self.patch_size, self.stride = config.patch_size, config.stride
-        width = 5 * config.in_channels * config.patch_size**2
-        self.norm = norm(config, width)
-        self.proj = nn.Linear(width, config.dim)
+        self.patch_size, self.stride = patch_size, stride or patch_size
+        width = 5 * in_channels * patch_size**2
+        self.norm = norm(width)
+        self.proj = nn.Linear(width, dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, P, D)."""
         half, (height, width) = self.patch_size // 2, images.shape[2:]
         padded = F.pad(images, (half, half, half, half))
         shifted = [padded[:, :, y : y + height, x : x + width] for y in (0, 2 * half) for x in (0, 2 * half)]
-        patches = cut(torch.cat([images, *shifted], dim=1), self.patch_size, self.stride)
+        patches = flat_patches(torch.cat([images, *shifted], dim=1), self.patch_size, self.stride)
         return self.proj(self.norm(patches))
 
 
 class ConvStemPatchEmbed(nn.Module):
-    """A stack of small convolutions, each halving the image, in place of one large one: ``conv_stem``.
+    """Convolutional stem (arXiv:2106.14881, section 3): ``conv_stem``.
 
-    arXiv:2106.14881, section 3: 3x3 convolutions of stride 2, their channels doubling up to D, each with batch
-    normalisation and a ReLU, then a 1x1 convolution. Names as in torchvision's VisionTransformer.
+    3x3 convolutions of stride 2, whose channels double up to D, each with batch normalisation and a ReLU, then a 1x1
+    convolution. Parameter names are those of torchvision's ``VisionTransformer``.
+
+    Args:
+        in_channels: channels of the images, C.
+        dim: width of a token, D.
+        patch_size: a power of 2; the image is halved as often as this power says.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
         super().__init__()
-        halvings = round(math.log2(config.patch_size))
-        channels = [config.in_channels, *(config.dim // 2 ** (halvings - 1 - index) for index in range(halvings))]
+        halvings = round(math.log2(patch_size))
+        channels = [in_channels, *(dim // 2 ** (halvings - 1 - index) for index in range(halvings))]
         self.proj = nn.Sequential()
         for index, (inputs, outputs) in enumerate(pairwise(channels)):
             conv = nn.Conv2d(inputs, outputs, kernel_size=3, stride=2, padding=1, bias=False)
             self.proj.add_module(f"conv_bn_relu_{index}", nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU()))
-        self.proj.add_module("conv_last", nn.Conv2d(config.dim, config.dim, kernel_size=1))
+        self.proj.add_module("conv_last", nn.Conv2d(dim, dim, kernel_size=1))
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, P, D)."""
@@ -92,13 +116,13 @@ class ConvStemPatchEmbed(nn.Module):
         return tokens.flatten(2).transpose(1, 2)
 
 
-def cut(images: Tensor, size: int, stride: int) -> Tensor:
-    """Patches of ``size`` by ``size`` pixels, ``stride`` apart, flattened: (B, C, H, W) -> (B, P, C * size^2)."""
+def flat_patches(images: Tensor, size: int, stride: int) -> Tensor:
+    """Cut patches of ``size`` by ``size`` pixels, ``stride`` apart: (B, C, H, W) -> (B, P, C * size^2)."""
     patches = images.unfold(2, size, stride).unfold(3, size, stride)  # (B, C, rows, columns, size, size)
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
-PATCH_EMBEDS: dict[str, type[nn.Module]] = {
+PATCH_EMBEDS: dict[str, Callable[..., nn.Module]] = {
     "conv": ConvPatchEmbed,
     "linear": LinearPatchEmbed,
     "conv_stem": ConvStemPatchEmbed,
@@ -106,8 +130,15 @@ PATCH_EMBEDS: dict[str, type[nn.Module]] = {
 }
 
 
-def patch_embed(config: ViTConfig) -> nn.Module:
-    """The configured patch embedding, (B, C, H, W) -> (B, P, D)."""
+def build_patch_embed(config: ViTConfig) -> nn.Module:
+    """Return the patch embedding that ``config.patch_embed`` names, (B, C, H, W) -> (B, P, D)."""
     takes = (2, config.in_channels, config.image_size, config.image_size)
     own = user_module(config, "patch_embed", config, takes=takes, gives=(2, config.grid**2, config.dim))
-    return PATCH_EMBEDS[config.patch_embed](config) if own is None else own
+    if own is not None:
+        return own
+    sizes = (config.in_channels, config.dim, config.patch_size)
+    if config.patch_embed == "conv_stem":
+        return ConvStemPatchEmbed(*sizes)
+    if config.patch_embed == "shifted":
+        return ShiftedPatchEmbed(*sizes, config.stride, partial(build_norm, config))
+    return PATCH_EMBEDS[config.patch_embed](*sizes, config.stride)

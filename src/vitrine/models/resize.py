@@ -1,7 +1,7 @@
-"""The weights of a model, for images or patches of another size.
+"""Weights of a model for images or patches of another size.
 
-Fixed positions are computed anew. Learned tables are interpolated, patch embeddings resized so that a patch shown
-larger or smaller gives the same token.
+Fixed positions are recomputed. Learned tables are interpolated; patch embeddings are resized so that a resized patch
+gives the same token.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ RESIZABLE = ("conv", "linear")
 
 
 def resize_weights(weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig) -> dict[str, Tensor]:
-    """``weights`` of a model of ``old`` for one of ``new``, which differs in the sizes of images and patches only.
+    """Convert weights of a model of ``old`` for one of ``new``, which differs in sizes of images and patches only.
 
     Raises:
         ConfigError: the patches can't be resized.
@@ -46,7 +46,7 @@ def resize_weights(weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
 
 
 def resize_positions(table: Tensor, prefix: int, grid: int) -> Tensor:
-    """A learned table (1, prefix + old grid^2, D) for a grid of another size, as timm's resample_abs_pos_embed does."""
+    """Resize a learned table (1, prefix + old grid^2, D) to another grid, as timm's ``resample_abs_pos_embed``."""
     before, patches = table[:, :prefix], table[:, prefix:]
     side = round(patches.shape[1] ** 0.5)
     image = patches.transpose(1, 2).unflatten(2, (side, side))
@@ -54,7 +54,7 @@ def resize_positions(table: Tensor, prefix: int, grid: int) -> Tensor:
 
 
 def resize_grid(image: Tensor, height: int, width: int) -> Tensor:
-    """(B, C, H, W) -> (B, C, height, width), bicubic, with antialiasing where it shrinks."""
+    """(B, C, H, W) -> (B, C, height, width), bicubic, with antialiasing."""
     if image.shape[2:] == (height, width):
         return image
     dtype = image.dtype
@@ -63,7 +63,7 @@ def resize_grid(image: Tensor, height: int, width: int) -> Tensor:
 
 
 def resize_patches(weight: Tensor, size: int) -> Tensor:
-    """(D, C, P, P) -> (D, C, size, size), such that a token stays what it was when its patch is resized with it.
+    """(D, C, P, P) -> (D, C, size, size), so that a resized patch gives the token of the original patch.
 
     The pseudo-inverse rule of FlexiViT (arXiv:2212.08013, section 3.4): with B the matrix that resizes a patch, the
     new weights are the least-squares solution w' of B^T w' = w. Exact when patches grow.

@@ -2,7 +2,7 @@
 
 Parameter names are those of timm's ``VisionTransformer`` (``cls_token``, ``pos_embed``, ``patch_embed.proj``,
 ``blocks.0.attn.qkv``, ``blocks.0.mlp.fc1``, ``norm``, ``head``), so that weights published under them load as they are.
-Each part that can be chosen is built by a word of its configuration, in a file of its own.
+Each part that can be chosen is in a file of its own, built from the name in the configuration.
 """
 
 import dataclasses
@@ -15,11 +15,11 @@ from vitrine.config.parts import function, names_of, part_at
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
-from vitrine.models.intermediates import IGNORE, Notes
-from vitrine.models.layers import Dropout, norm
-from vitrine.models.patch_embed import patch_embed
-from vitrine.models.pool import POOLS, pool
-from vitrine.models.pos_embed import TABLES, ConvPosition, none, relations, spread
+from vitrine.models.intermediates import NO_RECORDER, Recorder
+from vitrine.models.layers import Dropout, build_norm
+from vitrine.models.patch_embed import build_patch_embed
+from vitrine.models.pool import POOLS, build_pool
+from vitrine.models.pos_embed import TABLES, ConvPosition, build_relations, none, per_token
 from vitrine.models.resize import resize_weights
 from vitrine.models.user_parts import user_module
 from vitrine.text import did_you_mean, nearest
@@ -38,16 +38,20 @@ CLASS_TOKENS = {"zeros": torch.zeros, "normal": torch.randn, "uniform": torch.ra
 
 
 class VisionTransformer(nn.Module):
-    """An image classifier: patches, positions, encoder blocks, one head.
+    """An image classifier: patches, positions, encoder blocks, pool, head.
 
     Args:
-        config: what to build. Raises ``ConfigError`` with every reason why it can't be built.
+        config: sizes and parts.
+
+    Raises:
+        ConfigError: it cannot be built from ``config``; with all faults.
+        PartError: a part of the user's cannot be used.
     """
 
     cls_token: nn.Parameter | None
     reg_token: nn.Parameter | None
     pos_embed: nn.Parameter | Tensor | None
-    pos_own: nn.Module | None
+    pos_module: nn.Module | None
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -55,7 +59,7 @@ class VisionTransformer(nn.Module):
             raise ConfigError(found)
         self.config = config
 
-        self.patch_embed = patch_embed(config)
+        self.patch_embed = build_patch_embed(config)
         token = CLASS_TOKENS[config.class_token_init](1, 1, config.dim)
         self.cls_token = nn.Parameter(token) if config.class_token else None
         registers = torch.randn(1, config.registers, config.dim) * 0.02
@@ -64,17 +68,18 @@ class VisionTransformer(nn.Module):
         if isinstance(table, nn.Parameter):
             self.pos_embed = table
         else:
-            self.register_buffer("pos_embed", table, persistent=False)  # fixed tables are made anew, never loaded
+            self.register_buffer("pos_embed", table, persistent=False)  # fixed tables are computed, never loaded
         shape = (2, config.tokens, config.dim)
-        self.pos_own = user_module(config, "position", config, takes=shape, gives=shape)
-        self.norm_pre = norm(config, config.dim) if config.embed_norm else nn.Identity()
+        self.pos_module = user_module(config, "position", config, takes=shape, gives=shape)
+        self.norm_pre = build_norm(config, config.dim) if config.embed_norm else nn.Identity()
         self.pos_drop = Dropout(config.embed_dropout)
 
-        parts = zip(drop_path_rates(config), relations(config), strict=True)
+        parts = zip(drop_path_rates(config), build_relations(config), strict=True)
         self.blocks = nn.ModuleList(BLOCKS[config.norm_placement](config, rate, relation) for rate, relation in parts)
-        self.pos_conv = ConvPosition(config) if config.position == "conv" else nn.Identity()
-        self.norm = norm(config, config.dim) if config.final_norm else nn.Identity()
-        self.attn_pool = pool(config)  # timm's name for the one of them that has weights
+        is_conv = config.position == "conv"
+        self.pos_conv = ConvPosition(config.dim, config.grid, config.prefix) if is_conv else nn.Identity()
+        self.norm = build_norm(config, config.dim) if config.final_norm else nn.Identity()
+        self.attn_pool = build_pool(config)  # timm's name for pool=map
         self.head = nn.Linear(config.dim, config.num_classes)
         own_init = part_at(config, "init")
         (INITS[config.init] if own_init is None else function(own_init))(self)
@@ -82,59 +87,59 @@ class VisionTransformer(nn.Module):
             for parameter in self.head.parameters():
                 nn.init.zeros_(parameter)
 
-    def forward(self, images: Tensor, note: Notes = IGNORE) -> Tensor:
+    def forward(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, num_classes) logits."""
-        x = self.forward_features(images, note)
-        x = self.attn_pool(x, note.under("pool")) if self.config.pool in POOLS else self.attn_pool(x)
-        x = note("pooled", x)
-        return note("logits", self.head(x))
+        x = self.forward_features(images, record)
+        x = self.attn_pool(x, record.scope("pool")) if self.config.pool in POOLS else self.attn_pool(x)
+        x = record("pooled", x)
+        return record("logits", self.head(x))
 
-    def forward_features(self, images: Tensor, note: Notes = IGNORE) -> Tensor:
+    def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches."""
         if images.shape[1:] != (self.config.in_channels, self.config.image_size, self.config.image_size):
-            raise ValueError(self._other_images(images))
-        x = note("patches", self.patch_embed(images))
-        x = note("embedded", self.embed(x))
+            raise ValueError(self._shape_problem(images))
+        x = record("patches", self.patch_embed(images))
+        x = record("embedded", self.embed(x))
         for index, block in enumerate(self.blocks):
-            x = block(x, note.under(f"blocks.{index}"))
+            x = block(x, record.scope(f"blocks.{index}"))
             if index == 0:
                 x = self.pos_conv(x)
-            x = note(f"blocks.{index}", x)
-        return note("features", self.norm(x))
+            x = record(f"blocks.{index}", x)
+        return record("features", self.norm(x))
 
     def embed(self, patches: Tensor) -> Tensor:
-        """Patches (B, P, D) -> tokens (B, N, D): prefix and positions added."""
+        """Add prefix and positions: patches (B, P, D) -> tokens (B, N, D)."""
         prefix = [token for token in (self.cls_token, self.reg_token) if token is not None]
         tokens = [*(token.expand(patches.shape[0], -1, -1) for token in prefix), patches]
         x = torch.cat(tokens, dim=1)  # before positions: in a learned table each token has its own place
         if self.pos_embed is not None:
             factorised = self.config.position == "learned2d"
-            x = x + (spread(self.pos_embed, self.config.prefix) if factorised else self.pos_embed)
-        if self.pos_own is not None:
-            x = self.pos_own(x)
+            x = x + (per_token(self.pos_embed, self.config.prefix) if factorised else self.pos_embed)
+        if self.pos_module is not None:
+            x = self.pos_module(x)
         return self.pos_drop(self.norm_pre(x))
 
     def intermediates(self, images: Tensor, *names: str) -> dict[str, Tensor]:
-        """Results on the way from ``images`` to their logits, by name; all of them if none is named.
+        """Return intermediate results of a forward pass, by name; all of them if no name is given.
 
-        ``patches`` (B, P, D); ``embedded``, ``blocks.0``, ``blocks.1``, .. and ``features`` (B, N, D);
-        ``blocks.0.attn`` and ``blocks.0.mlp``, what each branch gave (B, N, D); ``blocks.0.attn.weights``
-        (B, heads, N, N); ``pool.weights`` (B, heads, 1, P) of ``pool=map``; ``pooled`` (B, D); ``logits``.
+        ``patches`` (B, P, D); ``embedded``, ``blocks.0``, ``blocks.1``, ... and ``features`` (B, N, D);
+        ``blocks.0.attn`` and ``blocks.0.mlp``, the outputs of the branches (B, N, D); ``blocks.0.attn.weights``
+        (B, heads, N, N); ``pool.weights`` (B, heads, 1, P) with ``pool=map``; ``pooled`` (B, D); ``logits``.
 
         Raises:
             ValueError: there is no intermediate of that name.
         """
-        kept: dict[str, Tensor] = {}
-        self(images, Notes(kept))
+        stored: dict[str, Tensor] = {}
+        self(images, Recorder(stored))
         for name in names:
-            if name not in kept:
-                raise ValueError(f"no intermediate is called {name}{did_you_mean(nearest(name, kept))}")
-        return {name: kept[name] for name in names or kept}
+            if name not in stored:
+                raise ValueError(f"no intermediate is called {name}{did_you_mean(nearest(name, stored))}")
+        return {name: stored[name] for name in names or stored}
 
     def attention_maps(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, depth, heads, N, N): how each token looks at all, dropout aside; rows add up to 1.
+        """(B, C, H, W) -> attention weights without dropout, (B, depth, heads, N, N); rows are queries and sum to 1.
 
-        The same whichever kernel computes attention.
+        They do not depend on the kernel.
         """
         names = [f"blocks.{index}.attn.weights" for index in range(self.config.depth)]
         return torch.stack(list(self.intermediates(images, *names).values()), dim=1)
@@ -142,12 +147,12 @@ class VisionTransformer(nn.Module):
     def resized(
         self, *, image_size: int | None = None, patch_size: int | None = None, patch_stride: int | None = None
     ) -> "VisionTransformer":
-        """This model for images or patches of another size, on the same device; ``None`` leaves a size as it is.
+        """Return this model for images or patches of another size, on the same device; ``None`` keeps a size.
 
-        Fixed positions are computed anew, learned ones interpolated, patch embeddings resized (models/resize.py).
+        Fixed positions are recomputed, learned ones interpolated, patch embeddings resized (models/resize.py).
 
         Raises:
-            ConfigError: there can be no such model, or its patches can't be resized.
+            ConfigError: the sizes do not fit each other, or a part can't be resized.
         """
         config = dataclasses.replace(
             self.config,
@@ -166,10 +171,10 @@ class VisionTransformer(nn.Module):
         return other.train(self.training)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are no matrices, although they have more than one dimension."""
-        return {name for name, one in self.named_parameters() if one.ndim > 1 and name.endswith(NO_MATRICES)}
+        """Return the names of parameters that are not weight matrices, although they have more than one dimension."""
+        return {name for name, values in self.named_parameters() if values.ndim > 1 and name.endswith(NO_MATRICES)}
 
-    def _other_images(self, images: Tensor) -> str:
+    def _shape_problem(self, images: Tensor) -> str:
         channels, size = self.config.in_channels, self.config.image_size
         given, side = tuple(images.shape[1:]), images.shape[-1]
         hint = f"; model.resized(image_size={side}) takes other sizes" if given == (channels, side, side) else ""
@@ -177,7 +182,7 @@ class VisionTransformer(nn.Module):
 
 
 def drop_path_rates(config: ViTConfig) -> list[float]:
-    """The chance to skip a branch, block by block."""
+    """Return the probability of skipping a residual branch in each block."""
     if config.drop_path_shape == "constant":
         return [config.drop_path] * config.depth
     last = max(1, config.depth - 1)

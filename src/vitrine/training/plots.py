@@ -12,7 +12,7 @@ from vitrine.config import ViTConfig
 from vitrine.config.parts import is_dotted
 from vitrine.data.image_dataset import Split
 from vitrine.files import replacing
-from vitrine.models import VisionTransformer, looked_at
+from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
 from vitrine.training.lit_module import Classifier
 
@@ -94,7 +94,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
         with torch.no_grad():
             predicted = int(module(image).argmax())
         assert isinstance(module.model, VisionTransformer)  # can_be_drawn
-        patches = looked_at(module.model, module.normalised(image))[0].numpy()
+        patches = attended_patches(module.model, module.normalised(image))[0].numpy()
         pixels = image[0].permute(1, 2, 0).numpy()
         extent = (0, pixels.shape[1], pixels.shape[0], 0)
         for place, axis in enumerate(axes):

@@ -16,7 +16,7 @@ from vitrine.compare.report.image_panels import attention_maps, data_url, hard_i
 from vitrine.compare.report.page import sections, write_report
 from vitrine.compare.report.style import RowStyles
 from vitrine.errors import DataError
-from vitrine.models import looked_at
+from vitrine.models import attended_patches
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_attention_is_the_models_rollout(real):
     grey = pixels(dict(gallery.rows)["the image"][0].source)[..., 0]
     loaded = load_run(run.folder)
     mean, std = loaded.config.data.mean[0], loaded.config.data.std[0]
-    maps = looked_at(loaded.model, (torch.tensor(grey)[None, None].float() / 255 - mean) / std)[0]
+    maps = attended_patches(loaded.model, (torch.tensor(grey)[None, None].float() / 255 - mean) / std)[0]
     heat = pixels(shown.source).astype(float).sum(axis=2).reshape(4, 16, 4, 16).mean(axis=(1, 3))
     dimmed = 3 * 0.4 * np.asarray(Image.fromarray(grey).resize((64, 64), 0)).reshape(4, 16, 4, 16).mean(axis=(1, 3))
     assert np.corrcoef((heat - dimmed).ravel(), maps.numpy().ravel())[0, 1] > 0.9

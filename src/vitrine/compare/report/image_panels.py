@@ -206,7 +206,7 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     """Attention rollout of each image, (B, g, g)."""
     import torch
 
-    from vitrine.models import VisionTransformer, looked_at
+    from vitrine.models import VisionTransformer, attended_patches
     from vitrine.training.plots import can_be_drawn
 
     model = _load(run.folder, run.trust).model
@@ -214,20 +214,20 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
         raise RunError("it has no attention maps, or they would take too much memory")
     mean, std = (torch.tensor(run.config[f"data.{name}"]).view(-1, 1, 1) for name in ("mean", "std"))
     images = (torch.from_numpy(pixels).float() / 255 - mean) / std
-    return torch.cat([looked_at(model, image) for image in images.split(1)]).numpy()
+    return torch.cat([attended_patches(model, image) for image in images.split(1)]).numpy()
 
 
 def _position_similarities(run: RunResult) -> np.ndarray | None:
     """Cosine similarities of the patches' position embeddings, (g^2, g^2); ``None`` for a model without them."""
     model = _load(run.folder, run.trust).model
     from vitrine.models import VisionTransformer
-    from vitrine.models.pos_embed import spread
+    from vitrine.models.pos_embed import per_token
 
     if not isinstance(model, VisionTransformer) or model.pos_embed is None:
         return None
     table = model.pos_embed.detach()
     if model.config.position == "learned2d":
-        table = spread(table, model.config.prefix)
+        table = per_token(table, model.config.prefix)
     table = table[0, -(model.config.grid**2) :]
     table = table / table.norm(dim=1, keepdim=True).clamp(min=1e-9)
     return (table @ table.T).numpy()
