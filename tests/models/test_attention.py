@@ -6,10 +6,11 @@ import torch
 
 from vitrine.config.model import ATTENTIONS, POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.attention import ATTENTIONS, Attention, HeadwiseAttention, attend, build_attention
+from vitrine.models import attention as modules
+from vitrine.models.attention import Attention, HeadwiseAttention, attend, build_attention
 from vitrine.models.pos_embed import NoRelation
 
-NAMES = {module: name for name, module in ATTENTIONS.items()}
+NAMES = {module: name for name, module in modules.ATTENTIONS.items()}
 
 
 def some_qkv(dtype=torch.float64, shape=(2, 3, 5, 4)):
