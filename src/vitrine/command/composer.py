@@ -118,7 +118,9 @@ class Composer:
         given = [override.partition("=")[0] for override in overrides]
         if {"like", "resume"} & set(given) or base.like is not None or base.resume is not None:
             return {}
-        referred = self._references(base) | {name for override in overrides for name in _references(override)}
+        referred = self._references(base) | {
+            name for override, _ in parsed for name in _references(str(override.value()))
+        }
         plain = [self._plain_value(override) for override in overrides]
         return {
             key: value
@@ -140,7 +142,8 @@ class Composer:
             key, value = override.key_or_group, override.value()
             section, leaf = owner(self.schema, key)
             self._plain[text] = None
-            is_special = chooses_file or names_part(key) or self.section(key) or facts_of(key).path or "${" in text
+            is_special = chooses_file or names_part(key) or self.section(key) or facts_of(key).path
+            is_special = is_special or "${" in str(value)
             if section is not None and isinstance(value, (bool, int, float, str)) and not is_special:
                 node = OmegaConf.structured(section)
                 node[leaf] = value  # converts it to the key's type
