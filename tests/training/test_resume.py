@@ -4,6 +4,7 @@ import csv
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -205,6 +206,36 @@ def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
     resume(record.path)
 
     assert_same(record, whole)
+
+
+@pytest.mark.slow
+def test_a_run_killed_a_hundred_times_equals_a_run_that_was_never_killed(tmp_path):
+    overrides = [*WORDS, "trainer.max_epochs=400"]
+    expected = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
+    arguments, moments = [*overrides, f"paths.output_dir={tmp_path / 'killed'}"], random.Random(0)
+    for _ in range(100):
+        epochs = _epochs(tmp_path / "killed")
+        running = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *arguments], stdout=subprocess.DEVNULL)
+        while _epochs(tmp_path / "killed") <= epochs:
+            assert running.poll() is None
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.2))
+        assert running.poll() is None, "it has ended before it could be killed"
+        running.kill()
+        running.wait()
+        record = RunRecord(only_run(tmp_path / "killed"))
+        arguments = [f"resume={record.path}"]
+
+    resume(record.path)
+
+    assert_same(record, expected)
+    assert len(record.facts["resumed"]) == 100
+
+
+def _epochs(folder):
+    """Number of validated epochs in a run's metrics."""
+    histories = (RunRecord(path.parent).history() for path in folder.glob("**/metrics.csv"))
+    return sum("val/acc" in row for history in histories for row in history)
 
 
 @pytest.mark.whole
