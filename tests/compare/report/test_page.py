@@ -91,6 +91,7 @@ def draw_all(page) -> int:
     return plots.count()
 
 
+@pytest.mark.whole
 def test_two_hundred_runs_open_without_an_error_or_a_request_and_stay_small(large_page, opened):
     assert large_page.stat().st_size < LARGEST
     page, troubles = opened(large_page)
