@@ -1,6 +1,6 @@
-"""The shape of a configuration: every key that exists, its type and its limits. ``conf/`` gives the values.
+"""The schema of a configuration: every key with its type, limits, default and facts. ``conf/`` has the choices.
 
-A key that is not here cannot be typed on the command line, and a value of another type never reaches training.
+A key that is not here is refused on the command line, and so is a value of another type.
 """
 
 from dataclasses import dataclass
@@ -28,23 +28,24 @@ LOSSES = ("cross_entropy", "softmax_cross_entropy")
 
 @dataclass
 class DataConfig:
-    """Which images, and what is true of them whatever model sees them.
+    """A data set, and its properties that do not depend on the model.
 
     Attributes:
         name: the source (data/datasets.py).
         root: folder that holds the data set, or where it is downloaded to.
-        image_size, in_channels, num_classes: what the model is given. Images of another size are resized when decoded.
-        patch_size: patch for models that name none.
-        epochs: length of training for runs that name none.
+        image_size, in_channels, num_classes: input and output of the model. Other images are resized when decoded.
+        patch_size: patch size of models that set none.
+        epochs: epochs of runs that set no ``trainer.max_epochs``.
         mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
         flip: whether a mirrored image still shows the same class.
-        batch_size: images per optimiser step, over all processes together.
-        val_fraction: share of the training images held out for validation.
-        val_seed: which images those are.
-        hold_out: whether they are kept from training; if not, validation measures what has been learned by heart.
-        storage: where decoded images lie in training: on its device, in the machine's memory, or nowhere, pictures
-            being streamed from disk; ``auto`` is the first of these that they fit into (data/placement.py).
-        workers: processes that decode streamed pictures, for each process that trains; null goes by the cores.
+        batch_size: images per optimiser step, over all ranks together.
+        val_fraction: fraction of the training images in the validation split.
+        val_seed: seed of that split.
+        hold_out: whether the validation split is kept from training; if not, validation measures memorisation.
+        storage: where images are during training: decoded on the ``device`` or in ``memory``, or streamed from
+            ``disk``;
+            ``auto`` is the first of these with enough room (data/placement.py).
+        workers: processes that decode streamed images, per rank; null depends on the number of cores.
     """
 
     name: str = part(SOURCES, MISSING, interface=Interface(optional=("root",), function=True))
@@ -68,21 +69,23 @@ class DataConfig:
 
 @dataclass
 class AugmentConfig:
-    """What is done to training images, in this order, drawn anew for each image and epoch; 0 and false are off.
+    """Augmentation of training images, in this order, drawn for each image and epoch; 0 and false are off.
 
     Attributes:
-        crop: pixels of black that an image is padded with on each side before it is cropped to its size again.
-        flip: mirror half of the images, left to right; acts only where data.flip says that this keeps the class.
-        degrees: turn by up to this angle, either way.
-        translate: move by up to this share of the image, either way, in each direction.
-        scale: enlarge by up to this share, or reduce.
-        shear: slant by up to this angle in degrees, either way.
-        elastic: bend by moving each knot of a 5 x 5 grid by up to this share of the image (arXiv:1505.04597).
+        crop: pixels of black padding on each side before a random crop to the original size.
+        flip: mirror half of the images horizontally, if data.flip allows it.
+        degrees: rotate by up to this angle in either direction.
+        translate: shift by up to this fraction of the image, in either direction of each axis.
+        scale: enlarge or shrink by up to this fraction.
+        shear: shear by up to this angle in degrees, in either direction.
+        elastic: elastic deformation: shift each knot of a 5 x 5 grid by up to this fraction of the image
+            (arXiv:1505.04597).
         trivial: one of TrivialAugment's fourteen operations for each image (arXiv:2103.10158, "wide").
-        erasing: chance that a rectangle takes the mean colour (arXiv:1708.04896).
-        cutout: side, in pixels, of a square that takes the mean colour in each image (arXiv:1708.04552).
+        erasing: probability of filling a rectangle with the mean colour (arXiv:1708.04896).
+        cutout: side in pixels of a square filled with the mean colour in each image (arXiv:1708.04552).
         mixup: alpha of MixUp (arXiv:1710.09412), a blend with another image of the batch and its label.
-        cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, a coin decides for each image.
+        cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, each image gets one of them at
+            random.
     """
 
     crop: int = number(0, ge=0, le=4096)
@@ -102,16 +105,15 @@ class AugmentConfig:
 
     @property
     def mixes(self) -> bool:
-        """Whether images are mixed with others."""
+        """Whether images are mixed with each other."""
         return self.mixup > 0 or self.cutmix > 0
 
 
 @dataclass
 class LossConfig:
-    """What is minimised; ``label_smoothing`` as in arXiv:1512.00567, section 7.
+    """The training loss; ``label_smoothing`` as in arXiv:1512.00567, section 7.
 
-    ``softmax_cross_entropy`` takes the softmax's output for logits, so that it is applied twice: a common mistake. For
-    ten classes such a loss can't fall below 1.461.
+    ``softmax_cross_entropy`` applies softmax twice, a common mistake. For ten classes it cannot fall below 1.461.
     """
 
     name: str = part(LOSSES, "cross_entropy", interface=Interface(("logits", "targets"), function=True))
@@ -121,7 +123,7 @@ class LossConfig:
 
 @dataclass
 class OptimizerConfig:
-    """An optimiser and what it is set to.
+    """An optimiser and its settings.
 
     Weight decay acts on matrices only, not on biases, norms or tables; or, with ``decay_all``, on every parameter.
     ``betas`` belongs to adamw and adam, ``momentum`` to sgd; the other is null. muon has both: its momentum and ``lr``
@@ -140,9 +142,9 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
-    """How the learning rate moves, per step: up a linear warm-up, then down a half cosine, or constant.
+    """The learning rate schedule, per step: linear warm-up, then half a cosine to 0, or constant.
 
-    ``warmup`` is the share of all steps that warm up.
+    ``warmup`` is the fraction of all steps that warm up.
     """
 
     name: str = part(SCHEDULES, "cosine", interface=Interface(("step", "total"), function=True))
@@ -152,22 +154,22 @@ class ScheduleConfig:
 
 @dataclass
 class TrainerConfig:
-    """How long and on what. Names are Lightning's where Lightning has one.
+    """Length and hardware of training. Names are Lightning's, where it has one.
 
     Attributes:
         max_epochs: passes over the training images.
-        max_time: the run is stopped, to be gone on with, before its command has taken so long: ``10m``, ``00:10:00``.
-        accelerator: where to compute; ``auto`` takes a GPU if there is one.
-        devices: processes, one per GPU, or so many on the CPU; null takes every GPU there is.
+        max_time: the run stops, so that it can be resumed, before its command takes this long: ``10m``, ``00:10:00``.
+        accelerator: ``auto`` is a GPU if there is one, else the CPU.
+        devices: number of ranks, one per GPU, or on the CPU; null is one for every GPU.
         precision: ``auto`` is bfloat16 where that is faster (distributed/hardware.py), else float32. ``tf32`` is
             float32 whose matrix products and convolutions a GPU rounds to 10 bits of mantissa.
-        compile: what PyTorch's compiler makes faster kernels of: ``blocks``, each by itself; the ``model``; the model
-            as CUDA ``graphs``; or ``nothing``. ``auto`` tries where it pays (training/compile.py).
-        gradient_clip_val: largest norm of the gradient; null leaves it as it is.
-        accumulate_grad_batches: parts that a batch is computed in, one after the other, to save memory. The gradient
-            stays what it is, but that dropout draws anew and batch normalisation sees one part at a time.
-        deterministic: only operations that give the same bits each time.
-        log_every_n_steps: steps between two rows of the training loss in metrics.csv.
+        compile: what torch.compile compiles: each of the ``blocks``, the ``model``, the model with CUDA ``graphs``, or
+            ``nothing``. ``auto`` measures where it pays (training/compile.py).
+        gradient_clip_val: largest norm of the gradient; null does not clip.
+        accumulate_grad_batches: parts that a batch is computed in sequentially, to save memory. The gradient is the
+            same, except for dropout masks and batch normalisation, which see one part at a time.
+        deterministic: use only operations whose results are bit-equal in each run.
+        log_every_n_steps: steps between rows of the training loss in metrics.csv.
     """
 
     max_epochs: int = number(MISSING, ge=1, le=1_000_000, may_change_on_resume=True)
@@ -193,18 +195,18 @@ class EarlyStoppingConfig:
 
 @dataclass
 class EmaConfig:
-    """Validate, test and keep an exponential moving average of the weights, ``decay`` per step once warmed up."""
+    """Validate, test and save an exponential moving average of the weights, with ``decay`` per step after warm-up."""
 
     decay: float = number(0.999, gt=0, lt=1)
 
 
 @dataclass
 class CallbacksConfig:
-    """What may watch over training.
+    """Model selection and optional callbacks.
 
     Attributes:
-        monitor: chooses the checkpoint that is tested: the best by it, the later one of equals; or simply the last.
-        test_curve: measure the test images after each epoch too, for a curve that chooses nothing.
+        monitor: metric that selects the checkpoint to test, the later of equals; or ``last``.
+        test_curve: also measure the test set after each epoch, for a curve; it selects nothing.
     """
 
     monitor: str = choice(CHOSEN, "val/acc")
@@ -220,15 +222,15 @@ class WandbConfig:
     """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
 
     Attributes:
-        project, entity: where runs go; ``entity`` is a user or a team, null the account's default.
+        project, entity: where runs are logged; ``entity`` is a user or a team, null is the default of the account.
         mode: ``offline`` keeps everything in the run folder, for scripts/wandb_sync.py.
-        group: what runs belong together; null is the sweep.
-        name: null is what varies in a sweep, else the run folder's name.
-        tags: added to the run's own.
-        notes: a text about the run.
-        checkpoints: which are uploaded as artifacts, with their names as aliases.
-        private: send no code version, command, host name, requirements or paths.
-        timeout: seconds that training may wait for W&B at its end.
+        group: group of runs; null is the sweep.
+        name: of the run; null is the values that vary in a sweep, else the name of the run folder.
+        tags: added to the tags of the run.
+        notes: description of the run.
+        checkpoints: which to upload as artifacts, with their names as aliases.
+        private: do not send code version, command, host name, requirements or paths.
+        timeout: seconds to wait for W&B after training.
     """
 
     project: str = "vitrine"
@@ -252,7 +254,7 @@ class TensorBoardConfig:
 
 @dataclass
 class LoggerConfig:
-    """Who else is told, beside the run folder, which always has everything."""
+    """Loggers beside the run folder, which always has everything."""
 
     wandb: WandbConfig | None = None
     tensorboard: TensorBoardConfig | None = None
@@ -262,7 +264,7 @@ class LoggerConfig:
 
 @dataclass
 class PathsConfig:
-    """Where things lie: runs, data sets without a ``data.root`` of their own, and decoded images."""
+    """Folders of runs, of data sets without ``data.root``, and of decoded images."""
 
     output_dir: str = setting("outputs", path=True)
     data_dir: str = setting("data", path=True)
@@ -271,13 +273,13 @@ class PathsConfig:
 
 @dataclass
 class DebugConfig:
-    """For finding out what is wrong.
+    """Help with finding errors.
 
     Attributes:
-        traceback: show Python's traceback also where one clear message would do.
-        limit_batches: batches per epoch, for training, validation and test each; null is all.
-        detect_anomaly: stop at the operation whose gradient is not a number (slow).
-        profile: print how long each part of training took.
+        traceback: show Python's traceback in place of a one-line message.
+        limit_batches: batches per epoch, each in training, validation and test; null is all.
+        detect_anomaly: stop at the operation that gives a NaN gradient (slow).
+        profile: print the time of each part of training.
     """
 
     traceback: bool = setting(False, affects_result=False)
@@ -288,15 +290,14 @@ class DebugConfig:
 
 @dataclass
 class TrainConfig:
-    """Everything that ``train.py`` can be told.
+    """The configuration of a run.
 
     Attributes:
-        seed: decides initial weights, the order of images, augmentation and dropout.
-        name: word in the run folder's name; null describes the run by what it trains.
-        tags: words to find the run by.
-        resume: run folder to go on with; null starts a new run.
-        like: run folder whose configuration a new run takes, but for what is typed. In that run's run.json, not in its
-            config.yaml.
+        seed: of initial weights, order of images, augmentation and dropout.
+        name: part of the run folder's name; null is a description of the configuration.
+        tags: to find the run by.
+        resume: run folder to resume; null starts a new run.
+        like: run folder whose configuration a new run starts from. Recorded in run.json, not in config.yaml.
     """
 
     model: ViTConfig = MISSING
@@ -319,15 +320,15 @@ class TrainConfig:
 
 @dataclass
 class EvalConfig:
-    """Everything that ``eval.py`` can be told.
+    """The configuration of an evaluation.
 
     Attributes:
         run: run folder.
-        data_root: where the run's data lies now; null is where it lay when the run was made.
+        data_root: folder of the run's data; null is where it was in training.
         image_size: size to test at; null is the run's.
         patch_size: size of patches to test with; null is the run's.
         accelerator: as in training.
-        traceback: show Python's traceback also where one clear message would do.
+        traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
     """
 

@@ -1,4 +1,4 @@
-"""What ``train.py`` can be told beside a run's configuration: which runs ``-m`` makes, and where they are made."""
+"""Keys of ``train.py`` beside a run's configuration: which runs ``-m`` makes, and how they are launched."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,7 +12,7 @@ LAUNCHERS = ("basic", "process", *CLUSTERS)
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 PRUNERS = ("none", "median", "successive_halving")
 
-# What a search can go by, and whether more of it is better.
+# Metrics that a search can optimise, and whether higher is better.
 OBJECTIVES = {
     "val/acc": True,
     "val/loss": False,
@@ -28,17 +28,17 @@ HYDRA = Facts(affects_result=False, shared_by_trials=True)
 
 @dataclass
 class SweepConfig:
-    """Which runs a multirun is made of, beside those that values with commas ask for.
+    """Which runs a multirun consists of, beside those of overrides with several values.
 
     Attributes:
-        name: folder under ``sweeps/``; null makes one from what is asked for.
-        space: keys or groups with their values, as if typed with commas; what is typed comes before it. In a search
-            also an interval, ``{low: 1e-4, high: 1e-2, log: true}`` (command/space.py).
-        sampler: who chooses the next trial of a search; null is no search, but every combination.
-        n_trials: of a search, in all; null, with the grid sampler, is every combination.
-        repeats: runs of each trial of a search, with successive seeds; it is judged by their mean.
-        metrics: what a search goes by, one or several of ``OBJECTIVES``.
-        pruner: stops runs of a search that others leave behind.
+        name: folder under ``sweeps/``; null is a name made from the overrides.
+        space: keys or groups with lists of values; overrides take precedence. In a search also intervals, ``{low:
+            1e-4, high: 1e-2, log: true}`` (command/space.py).
+        sampler: how a search chooses trials; null runs every combination instead of a search.
+        n_trials: total number of trials of a search; null with the grid sampler is every combination.
+        repeats: runs of each trial of a search, with successive seeds; their mean ranks it.
+        metrics: objectives of a search, one or more of ``OBJECTIVES``.
+        pruner: rule that stops unpromising runs of a search early.
     """
 
     name: str | None = None
@@ -52,24 +52,24 @@ class SweepConfig:
 
 @dataclass
 class LauncherConfig:
-    """How the trials of a multirun are carried out, where ``hydra/launcher`` is not basic.
+    """How the trials of a multirun are launched, where ``hydra/launcher`` is not basic.
 
     Attributes:
-        workers: trials at a time; null is as many as there is room for: on GPUs ``per_gpu`` each, on CPUs one per
-            ``threads`` cores, and where that is null, too, one per two cores.
-        threads: CPU threads of each trial; null shares the cores out among the workers.
+        workers: concurrent trials; null is ``per_gpu`` for each GPU, and on CPUs one per ``threads`` cores, by
+            default one per two cores.
+        threads: CPU threads of each trial; null divides the cores among the workers.
         per_gpu: trials that share a GPU.
 
-    Of jobs (slurm, and local, which tries it without a cluster). There ``workers`` may run at a time, all of them where
-    it is null, or one if local; and null ``threads`` are four for each process.
+    For slurm, and local, which tests it without a cluster: ``workers`` is the number of concurrent jobs, by default
+    all, or 1 if local; ``threads`` is 4 per rank by default.
 
     Attributes:
-        time: minutes a job may take. A trial that needs more saves, waits in the queue again, and goes on.
-        mem_gb: memory of a job, in GiB; null is what the cluster gives.
-        gpus: of each job; null is one for each of trainer.devices if the accelerator is gpu, else none.
+        time: time limit of a job in minutes. A longer trial saves, and is resumed by another job.
+        mem_gb: memory of a job in GiB; null is the cluster's default.
+        gpus: GPUs of a job; null is trainer.devices if the accelerator is gpu, else 0.
         partition, account, qos: as in sbatch.
-        setup: shell commands before each job's, such as ``module load cuda``.
-        sbatch: other options, as sbatch takes them: ``--constraint=a100``.
+        setup: shell commands at the start of each job, such as ``module load cuda``.
+        sbatch: further options of sbatch: ``--constraint=a100``.
     """
 
     workers: int | None = number(None, ge=1, le=1024)
@@ -87,13 +87,13 @@ class LauncherConfig:
 
 @dataclass
 class TrainCommand(TrainConfig):
-    """Everything that can be typed after ``train.py``.
+    """All keys of ``train.py``.
 
     Attributes:
-        sweep, launcher: of a multirun.
-        rerun: carry out all trials of a multirun anew, in a folder beside the one that is there.
+        sweep, launcher: settings of a multirun.
+        rerun: run all trials of a multirun again, in a new folder beside the existing one.
         trust: with ``resume`` or ``like``, prefixes of the dotted names of a run that may be imported: ``[my_lab]``.
-        allow_changed_code: with ``resume``, go on although the code of the run's own parts was edited.
+        allow_changed_code: resume although the source of the run's own parts was edited.
     """
 
     sweep: SweepConfig = setting(SweepConfig, affects_result=False, shared_by_trials=True)
@@ -104,7 +104,7 @@ class TrainCommand(TrainConfig):
 
     @property
     def run(self) -> TrainConfig:
-        """What one run is made with."""
+        """The configuration of a run."""
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
 
 
