@@ -275,7 +275,7 @@ def test_overrides_that_would_make_another_run_are_refused(whole):
     with pytest.raises(ConfigError) as error:
         resume(whole.path, compose([*WORDS, "model.depth=3"]))
     assert [fault.key for fault in error.value.faults] == ["model.depth"]
-    with pytest.raises(ConfigError, match="must be >= 4, the epochs that are done"):
+    with pytest.raises(ConfigError, match="must be >= 4, the number of epochs done"):
         resume(whole.path, compose(words[2:]))
 
 
