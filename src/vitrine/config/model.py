@@ -66,8 +66,8 @@ class ViTConfig:
         heads: number of attention heads; divides ``dim``.
         patch_embed: how a patch becomes a token (models/patch_embed.py).
         class_token: put a learned token in front of the patches (section 3.1).
-        registers: learned tokens that carry no class (arXiv:2309.16588), between the class token and the patches.
-        position: how tokens know where they are (models/pos_embed.py, models/pos_embed.py).
+        registers: register tokens (arXiv:2309.16588), between the class token and the patches.
+        position: positional scheme (models/pos_embed.py).
         sincos_frequencies: frequencies of ``sincos2d``: those of MoCo v3, or those of big_vision, which end at 1/10000.
         rope_theta: base of the frequencies of ``rope`` and ``rope_mixed``; null is the paper's, 100 and 10.
         embed_norm: normalise the tokens before the first block.
@@ -76,8 +76,9 @@ class ViTConfig:
         norm_placement: before attention and MLP, after their sum with the residual, or before and after each branch
             (models/block.py).
         final_norm: normalise the tokens after the last block.
-        attention: what a head sees and how it compares (models/attention.py).
-        attention_kernel: how attention is computed, never what: ``sdpa`` is PyTorch's fused kernel, ``explicit`` is
+        attention: which channels and tokens a head attends to, and the scale of scores (models/attention.py).
+        attention_kernel: implementation of attention, with the same results: ``sdpa`` is PyTorch's fused kernel,
+            ``explicit`` is
             matmul-softmax-matmul, ``auto`` takes the faster one for the device and precision.
         qkv_bias: give queries, keys and values a bias.
         qk_norm: normalise queries and keys within each head (arXiv:2302.05442, section 2).
@@ -93,12 +94,12 @@ class ViTConfig:
         projection_dropout: dropout on the output of attention.
         mlp_dropout: dropout after each of the MLP's two layers.
         mlp_hidden_dropout: dropout after the first of them; null is ``mlp_dropout``.
-        drop_path: chance to skip a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
-        drop_path_shape: that chance grows linearly from 0 in the first block, or is the same in all.
+        drop_path: probability of skipping a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
+        drop_path_shape: that probability grows linearly from 0 in the first block, or is the same in all.
         init: how weights start (models/init.py).
         class_token_init: the class token starts at zeros, from N(0, 1), or from U(0, 1).
         position_init: learned positions start from N(0, 0.02), N(0, 1), or U(0, 1).
-        zero_head: start the head at zero, so that all classes begin with equal chances.
+        zero_head: start the head at zero, so that all classes start with equal probability.
         pretrained: weights to start from instead: a name in timm's hub, or a file (training/pretrained.py).
     """
 
@@ -194,7 +195,7 @@ class ViTConfig:
 
 
 def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
-    """What keeps ``config`` from being built: values out of range, and values that don't go together."""
+    """Return all faults of a model: values outside their limits, and values that exclude each other."""
     found = limits.faults(config, prefix) + part_faults(config, prefix)
     if is_dotted(config.name):
         return found
@@ -204,15 +205,15 @@ def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
         found.append(Fault(f"{prefix}{name}", str(getattr(config, name)), problem, nearest and f"{prefix}{nearest}"))
 
     for uses, check in _COMBINATIONS:
-        if not broken & set(uses):  # arithmetic on a value out of range would only repeat what is said already
+        if not broken & set(uses):  # a value outside its limits is reported once
             check(config, fault, prefix)
     return found
 
 
-Tell = Callable[..., None]
+AddFault = Callable[..., None]
 
 
-def _patches_cover_the_image(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _patches_cover_the_image(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     size, patch = config.image_size, config.patch_size
     if patch > size or (config.stride == patch and size % patch):
         sizes = _divisors(size)
@@ -225,7 +226,7 @@ def _patches_cover_the_image(config: ViTConfig, fault: Tell, prefix: str) -> Non
         fault("patch_stride", problem, f"patch_stride={_near(config.stride, strides)}")
 
 
-def _patch_embed_fits_the_patch(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _patch_embed_fits_the_patch(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     patch = config.patch_size
     if config.patch_embed == "shifted" and patch < 2:
         fault("patch_embed", f"shifts by half a patch, which {prefix}patch_size={patch} has not; must be >= 2")
@@ -247,20 +248,20 @@ def _patch_embed_fits_the_patch(config: ViTConfig, fault: Tell, prefix: str) -> 
         fault("patch_embed", "needs more than one patch to normalise over", "patch_embed=conv")
 
 
-def _heads_share_the_width(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _heads_share_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     rotary = config.position in ROTARY_THETA
     counts = [one for one in _divisors(config.dim) if one <= MOST_HEADS and not (rotary and config.dim // one % 4)]
     if not counts:
         fault("dim", f"must be divisible by 4 for {prefix}position={config.position}", f"dim={_up(config.dim, 4)}")
     elif config.heads not in counts:
         fours = (
-            f", into heads whose width {prefix}position={config.position} can turn, a multiple of 4" if rotary else ""
+            f", into heads whose width {prefix}position={config.position} can rotate, a multiple of 4" if rotary else ""
         )
         problem = f"must divide the width, {prefix}dim={config.dim}{fours}: {_some(counts)}"
         fault("heads", problem, f"heads={_near(config.heads, counts)}")
 
 
-def _position_fits_the_width(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _position_fits_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     if config.position == "sincos2d" and config.dim % 4:
         fault("dim", f"must be divisible by 4 for {prefix}position=sincos2d", f"dim={_up(config.dim, 4)}")
     elif config.position == "sincos2d" and config.sincos_frequencies == "big_vision" and config.dim < 8:
@@ -270,7 +271,7 @@ def _position_fits_the_width(config: ViTConfig, fault: Tell, prefix: str) -> Non
         fault("rope_theta", problem, "rope_theta=null")
 
 
-def _head_has_something_to_read(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _head_has_something_to_read(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     if config.pool == "cls" and not config.class_token:
         fault("pool", f"reads the class token, but {prefix}class_token=false; or mean, map", "pool=mean")
     if config.pool == "cls" and config.position == "conv" and config.depth == 1:
@@ -278,12 +279,12 @@ def _head_has_something_to_read(config: ViTConfig, fault: Tell, prefix: str) -> 
         fault("position", f"{problem}; needs {prefix}depth >= 2, or another pool", "pool=mean")
 
 
-def _local_attention_has_someone_to_look_at(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _local_attention_has_other_tokens(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     if config.attention == "local" and config.image_size == config.patch_size and config.tokens < 2:
         fault("attention", "keeps a token from itself, but there is only one token", "attention=joint")
 
 
-def _mlp_has_whole_units(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _mlp_has_whole_units(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     width = config.dim * config.mlp_ratio
     if config.mlp_dim < 1 or abs(width - config.mlp_dim) > 1e-6 * width:
         units = max(1, config.mlp_dim)
@@ -291,7 +292,7 @@ def _mlp_has_whole_units(config: ViTConfig, fault: Tell, prefix: str) -> None:
         fault("mlp_ratio", problem, f"mlp_ratio={units / config.dim:.16g}")
 
 
-def _own_parts_are_given_what_is_set(config: ViTConfig, fault: Tell, prefix: str) -> None:
+def _own_parts_are_given_what_is_set(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for key, names in _NOT_PASSED.items():
         for name in names if is_dotted(own := getattr(config, key)) else ():
@@ -303,13 +304,13 @@ def _own_parts_are_given_what_is_set(config: ViTConfig, fault: Tell, prefix: str
         fault("position", problem, "position=sincos2d")
 
 
-_COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, Tell, str], None]], ...] = (
+_COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str], None]], ...] = (
     (("image_size", "patch_size", "patch_stride"), _patches_cover_the_image),
     (("image_size", "patch_size", "patch_stride", "patch_embed", "dim"), _patch_embed_fits_the_patch),
     (("dim", "heads", "position"), _heads_share_the_width),
     (("dim", "position", "sincos_frequencies", "rope_theta"), _position_fits_the_width),
     (("pool", "position", "depth"), _head_has_something_to_read),
-    (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_someone_to_look_at),
+    (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_other_tokens),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
     (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
 )
@@ -322,7 +323,7 @@ _NOT_PASSED = {
 
 
 def missing_weights(source: str) -> str:
-    """What keeps ``pretrained=source`` from being read, as far as can be told at once; "" if nothing does."""
+    """Return why ``pretrained=source`` cannot be read, as far as can be checked without reading; "" if it can."""
     if Path(source).suffix in WEIGHT_FILES:
         return "" if Path(source).is_file() else "there is no such file"
     return "" if find_spec("timm") else "weights by name take timm: pip install -e '.[pretrained]'"
@@ -350,7 +351,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _near(number: int, allowed: list[int]) -> int:
-    return min(allowed, key=lambda one: abs(one - number))
+    return min(allowed, key=lambda candidate: abs(candidate - number))
 
 
 def _up(number: int, step: int) -> int:
