@@ -3,6 +3,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -103,10 +104,14 @@ def _defaults_with(key, value, known=_defaults()):  # noqa: B008 - before it is 
     return {**known, key: value}
 
 
-def test_the_source_of_outside_parts_counts(config):
-    assert fingerprint(config, {}) == fingerprint(config)
-    hashes = {fingerprint(config, {"my_lab.Fourier": source}) for source in ("1f", "2e")}
-    assert len(hashes | {fingerprint(config)}) == 3
+def test_the_source_of_a_user_s_part_counts(config, monkeypatch):
+    found = {fingerprint(config)}
+    part = SimpleNamespace(name="my_lab.Fourier", key="model.position")
+    monkeypatch.setattr("vitrine.sweeps.fingerprint.parts_of", lambda config: [part])
+    for source in ("1f", "2e"):
+        monkeypatch.setattr("vitrine.sweeps.fingerprint.code_hash", lambda name, source=source: source)
+        found.add(fingerprint(config))
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(
