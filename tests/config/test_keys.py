@@ -132,7 +132,7 @@ def test_keys_that_comparisons_leave_out_beside_those_without_effect():
 
 
 def test_keys_that_say_how_a_run_was_started():
-    assert set(keys_where(TrainCommand, describes_run=False)) == {"resume", "like"}
+    assert set(keys_where(TrainConfig, describes_run=False)) == {"resume", "like"}
 
 
 def test_keys_that_can_be_paths():

@@ -59,7 +59,7 @@ def inherited_base(
 
 
 def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
-    """Set ``values`` in ``config``, but where they follow from the others anyway."""
+    """Set ``values`` in ``config``, except where interpolations give them already."""
     leaves = list(_leaves(config, values, ""))
     following = [leaf for leaf in leaves if _follows(*leaf[:2])]
     waiting = [leaf for leaf in leaves if leaf not in following]
@@ -82,7 +82,7 @@ def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
 
 
 def _leaves(config: DictConfig, values: Mapping[str, Any], prefix: str) -> Iterator[tuple[DictConfig, str, Any]]:
-    """Every value with its dotted key and the section it belongs in; a section that is off as a whole is one value."""
+    """Yield every value with its section and dotted key; a section that is off counts as a value."""
     for name, value in values.items():
         inner = config._get_node(name, validate_access=False)
         has_keys = isinstance(value, Mapping) and f"{prefix}{name}" not in options_keys()
