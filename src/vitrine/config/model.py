@@ -197,6 +197,9 @@ def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
     """Return all faults of a model: values outside their limits, and values that exclude each other."""
     found = limits.faults(config, prefix) + part_faults(config, prefix)
     if is_dotted(config.name):
+        if config.pretrained is not None:
+            problem = f"belongs to Vision Transformers, not to model={config.name}"
+            found.append(Fault(f"{prefix}pretrained", config.pretrained, problem))
         return found
     broken = {fault.key.removeprefix(prefix) for fault in found}
 

@@ -96,6 +96,9 @@ def _max_time(config: TrainConfig) -> Iterator[Fault]:
 
 def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
     optimizer = config.optimizer
+    if optimizer.name == "muon" and is_dotted(config.model.name):
+        problem = f"trains the blocks of Vision Transformers, which model={config.model.name} lacks"
+        yield Fault("optimizer", "muon", problem, "optimizer=adamw")
     for key, used, by in (
         ("betas", ("adamw", "adam", "muon"), "adamw, adam and muon"),
         ("momentum", ("sgd", "muon"), "sgd and muon"),
