@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
 from vitrine.config.validate import unequal_parts, unequal_shares
 from vitrine.distributed.launch import launched
@@ -157,7 +158,8 @@ def choose(config: TrainConfig) -> Hardware:
         raise ConfigError([Fault("trainer.accumulate_grad_batches", str(trainer.accumulate_grad_batches), problem)])
     precision = trainer.precision
     if precision == "auto":
-        precision = "bf16-mixed" if _bf16_is_faster(accelerator, config.model.dim) else "32-true"
+        width = 0 if is_dotted(config.model.name) else config.model.dim  # unknown, of a model of the user's
+        precision = "bf16-mixed" if _bf16_is_faster(accelerator, width) else "32-true"
     usable = {"cpu": ("32-true", "bf16-mixed", "64-true"), "mps": ("32-true", "bf16-mixed", "16-mixed")}
     if precision not in usable.get(accelerator, (precision,)):  # Lightning and PyTorch would silently use another
         where = "a CUDA GPU" if precision == "tf32" else "another device"

@@ -1,0 +1,106 @@
+import sys
+
+import pytest
+import torch
+from helpers.user_parts import write_package
+
+from vitrine.config import ViTConfig
+from vitrine.config.parts import PartError
+from vitrine.models import VisionTransformer, build_model
+
+LAB = "lab_of_models"
+PARTS = """
+from torch import nn
+
+
+class Failing(nn.Identity):
+    def __init__(self, dim, hidden):
+        super().__init__()
+
+    def forward(self, x):
+        raise ValueError("no such width")
+
+
+def number(dim, hidden):
+    return 3
+
+
+def ones(model, value=1.0):
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, value)
+
+
+class Linear(nn.Module):
+    def __init__(self, num_classes, image_size, bias=True):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(image_size**2, num_classes, bias=bias))
+
+    def forward(self, images):
+        return self.layers(images)
+"""
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    if LAB not in sys.modules:
+        write_package(tmp_path, LAB, parts=PARTS)
+
+
+def config(**changes):
+    sizes = {"image_size": 8, "patch_size": 2, "in_channels": 1, "num_classes": 10, "dim": 8, "depth": 1, "heads": 2}
+    return ViTConfig(**sizes | changes)
+
+
+def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
+    torch.manual_seed(0)
+    own = build_model(config(position=f"{LAB}.fourier.Fourier", class_token=True, registers=1)).eval()
+    images = torch.randn(2, 1, 8, 8)
+    logits = own(images)
+    logits.sum().backward()
+    assert own.pos_module.proj.weight.grad is not None
+    torch.nn.init.zeros_(own.pos_module.proj.weight)
+    torch.nn.init.zeros_(own.pos_module.proj.bias)
+    assert not torch.equal(own(images), logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"position": f"{LAB}.fourier.Halved"},
+            r"must give a tensor \(2, 16, 8\) for one of \(2, 16, 8\), not \(2, 8, 8\)",
+        ),
+        (
+            {"mlp": f"{LAB}.parts.Failing"},
+            r"fails on a tensor \(2, 16, 8\): ValueError: no such width \(.*parts.py, line 10",
+        ),
+        ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
+    ],
+)
+def test_a_part_that_does_not_fit_is_one_line(changes, problem):
+    with pytest.raises(PartError, match=problem) as caught:
+        VisionTransformer(config(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_trying_a_part_draws_no_random_numbers():
+    """The weights of the other parts stay what they were."""
+    torch.manual_seed(0)
+    with_own = build_model(config(norm="torch.nn.LayerNorm", init="torch"))
+    torch.manual_seed(0)
+    built_in = build_model(config(norm="layernorm", init="torch"))
+    for name, value in built_in.state_dict().items():
+        assert torch.equal(with_own.state_dict()[name], value), name
+
+
+def test_initial_weights_are_set_by_a_function():
+    model = build_model(config(init=f"{LAB}.parts.ones", init_options={"value": 0.5}))
+    assert {value.item() for parameter in model.parameters() for value in parameter.flatten()} == {0.5}
+
+
+def test_a_whole_model_gets_the_sizes_that_it_names():
+    model = build_model(config(name=f"{LAB}.parts.Linear", options={"bias": False}))
+    assert model.layers[1].weight.shape == (10, 64)
+    assert model.layers[1].bias is None
