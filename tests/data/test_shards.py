@@ -94,7 +94,7 @@ def test_a_damaged_shard_is_named(folder, change, problem):
     with pytest.raises(DataError) as error:
         read_shards(folder, "cifar10")
     assert str(error.value).startswith(f"{folder} is damaged: {problem}")
-    assert "Copy it again, or run scripts/pack.py again" in str(error.value)
+    assert "Copy it again, or run python scripts/pack.py again" in str(error.value)
     assert "train-00" not in str(error.value)
 
 
