@@ -17,7 +17,7 @@ from seeds import NEUTRAL_IN_SWEEPS, ROOT, STUDIES, device_name, split_arguments
 
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
-from vitrine.compare.tables import markdown
+from vitrine.compare.table_formats import markdown
 
 OUT = ROOT / "outputs" / "positions"
 JSON = STUDIES / "positions.json"

@@ -1,4 +1,4 @@
-"""Recognise keys, tokens and passwords, so that they are never written to disk."""
+"""Recognise keys, tokens and passwords: masked in texts that are stored, refused in configurations."""
 
 import os
 import re

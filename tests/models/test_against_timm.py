@@ -174,7 +174,7 @@ def test_logits_with_relations_are_those_of_timm_in_float32(related, images_for)
 
 
 @pytest.mark.parametrize("width", [12, 32, 64])
-def test_tables_of_rope_are_those_of_timm_at_any_width_of_a_head(small, width):
+def test_table_formats_of_rope_are_those_of_timm_at_any_width_of_a_head(small, width):
     config = small(image_size=56, position="rope", dim=3 * width)
     relation = VisionTransformer(config).blocks[0].attn.relation
     sine, cosine = timm_eva(config).rope.pos_embed.chunk(2, dim=1)

@@ -109,7 +109,7 @@ def test_only_a_learned_table_is_a_parameter_and_saved(small, position):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("position", TABLES)
-def test_tables_are_added_to_the_tokens_as_they_are(small, randomise, images_for, position, prefix):
+def test_table_formats_are_added_to_the_tokens_as_they_are(small, randomise, images_for, position, prefix):
     config = small(position=position, **prefix)
     model = randomise(VisionTransformer(config))
     images = images_for(config, 2)

@@ -17,7 +17,7 @@ from rich.console import Console
 from vitrine.cli.arguments import make_parser
 from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResults, load_results
-from vitrine.compare.tables import latex, markdown, terminal
+from vitrine.compare.table_formats import latex, markdown, terminal
 from vitrine.errors import RunError, VitrineError
 from vitrine.text import print_table
 

@@ -1,4 +1,4 @@
-"""Means over seeds, differences between them, confidence intervals and tests, computed by scipy and statsmodels."""
+"""Confidence intervals, t-tests, Holm's correction, seeds needed, McNemar's test, and the bootstrap over images."""
 
 import math
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""The source code of a user's parts, found without importing it: stored with a run, hashed into trials' identity."""
+"""The source of a user's parts and of what they import, found without importing it, and its hash."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""Sharded data sets: a few files of limited size, for machines without access to the original data server.
+"""A data set as a few .npz files of limited size with checksums: write it, and read it back into memory.
 
 ::
 

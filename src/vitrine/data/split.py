@@ -1,4 +1,4 @@
-"""Random validation split of the training images."""
+"""Random validation split of the training images, stratified by class, and its hash."""
 
 import hashlib
 from dataclasses import dataclass

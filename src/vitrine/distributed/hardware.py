@@ -1,4 +1,4 @@
-"""Devices, precision and attention kernel of a run: what ``auto`` means on this machine.
+"""Choose a run's devices, precision and attention kernel on this machine, and set PyTorch and malloc up for them.
 
 The rule for attention is in models/attention.py, that for compilation in training/compile.py. ``python
 benchmarks/timing/rules.py`` measures what they are based on.

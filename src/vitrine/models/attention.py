@@ -1,4 +1,4 @@
-"""Self-attention. ``ATTENTIONS`` maps the choices of ``attention=`` to modules.
+"""Self-attention modules, ``ATTENTIONS`` by the choices of ``attention=``, and the kernels that compute attention.
 
 The modules define what is computed. :func:`attend` defines how: its kernels differ by rounding, and in the random
 numbers of attention dropout.

@@ -1,4 +1,4 @@
-"""An index of run folders, ``.runs.sqlite``, so that thousands of runs are listed quickly. Does not import torch.
+"""Find run folders below a folder and read them, cached in ``.runs.sqlite`` for speed. Does not import torch.
 
 The index is a cache: it can be deleted at any time. Each listing checks every folder, and reads those again whose files
 changed their time or size. Without permission to write the index, listing works, more slowly. Paths in it are relative,

@@ -1,4 +1,4 @@
-"""Find runs in folders, filter them by any column, select the best, delete them. Does not import torch."""
+"""Lists of runs in folders: filter them by any column, select the best, delete them. Does not import torch."""
 
 import json
 import math

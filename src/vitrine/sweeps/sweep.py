@@ -1,4 +1,4 @@
-"""A sweep: a folder of trials, found again by the same command.
+"""A sweep: a folder of trials, found again by the same command; its sweep.json and its best configuration.
 
 ::
 

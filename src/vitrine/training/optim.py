@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules, built from their configuration."""
+"""Optimisers (PyTorch's, Muon with AdamW, a user's own), weight-decay groups, and learning-rate schedules."""
 
 import math
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from vitrine.compare.predictions import Predictions, calibration
 from vitrine.compare.report import image_panels, plots, prediction_plots
 from vitrine.compare.report.image_panels import Gallery
 from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
-from vitrine.compare.tables import cells, headings
+from vitrine.compare.table_formats import cells, headings
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.text import plural

@@ -1,4 +1,4 @@
-"""The report's plots of stored predictions: reliability diagram, accuracy per class, confusion matrices."""
+"""The report's Plotly plots of stored predictions: reliability diagram, accuracy per class, confusion matrices."""
 
 from collections.abc import Sequence
 from typing import Any

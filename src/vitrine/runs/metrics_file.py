@@ -1,4 +1,4 @@
-"""metrics.csv, as it is written during training."""
+"""Write metrics.csv during training, row by row; a resumed run continues the file."""
 
 import csv
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A comparison as a table: for the terminal, in Markdown, in LaTeX."""
+"""Format a comparison's table: for the terminal, in Markdown, in LaTeX, and as cells for the report."""
 
 import math
 import re

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
-from vitrine.compare.tables import cells, headings, latex, markdown, terminal
+from vitrine.compare.table_formats import cells, headings, latex, markdown, terminal
 
 
 def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(sweep):
