@@ -16,10 +16,10 @@ from helpers.running import ROOT, only_run, python
 from vitrine.command.compose import points
 
 EXAMPLES = {
-    "fourier": ["model=vit_nano", "position=examples.fourier.Fourier", "model.position_options.bands=3"],
-    "gradient_norm": ["model=vit_nano", "callbacks=[default,examples.gradient_norm.GradientNorm]"],
-    "shapes": ["model=vit_nano", "data=examples.shapes.shapes", "data.options.count=240"],
-    "small_cnn": ["model=examples.small_cnn.SmallCNN", "model.options.width=4"],
+    "fourier": ["model=vit_nano", "position=my_lab.fourier.Fourier", "model.position_options.bands=3"],
+    "gradient_norm": ["model=vit_nano", "callbacks=[default,my_lab.gradient_norm.GradientNorm]"],
+    "shapes": ["model=vit_nano", "data=my_lab.shapes.shapes", "data.options.count=240"],
+    "small_cnn": ["model=my_lab.small_cnn.SmallCNN", "model.options.width=4"],
 }
 BRIEF = ["trainer.max_epochs=2", "debug.limit_batches=2", "trainer.compile=nothing", "accelerator=cpu"]
 ONE_OF_EACH_LEVEL = [pytest.param(name, marks=[] if name == "fourier" else [pytest.mark.whole]) for name in EXAMPLES]
@@ -27,7 +27,7 @@ ONE_OF_EACH_LEVEL = [pytest.param(name, marks=[] if name == "fourier" else [pyte
 
 @pytest.fixture
 def folder(tmp_path):
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "examples", tmp_path / "my_lab", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
@@ -60,14 +60,14 @@ def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name):
     records = sorted(folder.glob("outputs/sweeps/*/*/run.json"))
     assert [json.loads(path.read_text())["status"] for path in records] == ["finished"] * 3
     run = records[0].parent
-    assert (run / "parts" / "examples" / f"{name}.py").read_text() == (folder / "examples" / f"{name}.py").read_text()
+    assert (run / "parts" / "my_lab" / f"{name}.py").read_text() == (folder / "my_lab" / f"{name}.py").read_text()
     assert len({path.parent.name.rsplit("_", 1)[1] for path in records}) == 3
     read = ["eval.py", f"run={run.relative_to(folder)}", "accelerator=cpu"]
     refused = python(str(ROOT / read[0]), *read[1:], cwd=folder)
     assert refused.returncode == 1
-    assert "trust=[examples]" in refused.stderr
+    assert "trust=[my_lab]" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
-    assert python(str(ROOT / read[0]), *read[1:], "trust=[examples]", cwd=folder).returncode == 0
+    assert python(str(ROOT / read[0]), *read[1:], "trust=[my_lab]", cwd=folder).returncode == 0
 
 
 @pytest.mark.whole
@@ -89,13 +89,13 @@ def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, nam
     resume = [str(ROOT / "train.py"), f"resume={run.relative_to(folder)}", epochs]
     refused = python(*resume, cwd=folder)
     assert refused.returncode != 0
-    assert "trust=[examples]" in refused.stderr
-    source = folder / "examples" / f"{name}.py"
+    assert "trust=[my_lab]" in refused.stderr
+    source = folder / "my_lab" / f"{name}.py"
     source.write_text(source.read_text() + "# edited\n")
-    edited = python(*resume, "trust=[examples]", cwd=folder)
+    edited = python(*resume, "trust=[my_lab]", cwd=folder)
     assert edited.returncode == 1
     assert "allow_changed_code=true" in edited.stderr
     source.write_text(source.read_text().removesuffix("# edited\n"))
-    resumed = python(*resume, "trust=[examples]", cwd=folder)
+    resumed = python(*resume, "trust=[my_lab]", cwd=folder)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
