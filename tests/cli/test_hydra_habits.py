@@ -49,7 +49,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
     assert "already finished" in again.stdout, "the trials are found by what they are"
     other = train("-m", *QUICK, *where, "seed=2,1")
     assert other.returncode == 1
-    assert "night/0 holds another trial" in other.stderr
+    assert "night/0 belongs to another trial" in other.stderr
 
 
 @pytest.mark.parametrize(
