@@ -226,7 +226,7 @@ def test_pairs_that_cannot_be_shared_equally_are_refused():
 
 def test_parts_that_cannot_be_equal_are_refused():
     """Asked again here: how many devices null means is known only now."""
-    with pytest.raises(ConfigError, match="must divide the 32 images of each process") as caught:
+    with pytest.raises(ConfigError, match="must divide the 32 images of each rank") as caught:
         choose(config(accelerator="cpu", devices=2, accumulate_grad_batches=64))
     (fault,) = caught.value.faults
     assert (fault.key, fault.given) == ("trainer.accumulate_grad_batches", "64")
