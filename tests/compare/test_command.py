@@ -9,6 +9,7 @@ import sys
 import pytest
 from helpers.running import ROOT, python
 
+from vitrine.cli.compare import main
 from vitrine.compare.load import load_results
 
 SCRIPT = str(ROOT / "scripts" / "compare.py")
@@ -139,3 +140,16 @@ def test_wandb_without_a_login_is_reported(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("vitrine: W&B needs a login: run `wandb login`")
     assert "Traceback" not in done.stderr
+
+
+def test_trusted_prefixes_are_separated_by_commas_or_repeated(monkeypatch, capsys):
+    received = []
+    monkeypatch.setattr("vitrine.cli.compare.load_results", lambda paths, trust: received.append(trust) or sys.exit(9))
+    with pytest.raises(SystemExit):
+        main(["RUNS", "--trust", "my_lab,other_lab", "--trust", "third"])
+    assert received == [["my_lab", "other_lab", "third"]]
+    for empty in ("", "my_lab,"):
+        with pytest.raises(SystemExit) as stop:
+            main(["RUNS", "--trust", empty])
+        assert stop.value.code == 2
+        assert "has an empty prefix" in capsys.readouterr().err

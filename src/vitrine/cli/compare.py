@@ -39,8 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="plan the number of seeds for a difference: 0.002 is 0.2 points",
     )
     parser.add_argument("--group", help="with wandb: only the runs of this sweep")
-    trust_help = "with --html: code outside vitrine that runs may import, by the beginning of its dotted name"
-    parser.add_argument("--trust", action="append", default=[], metavar="PREFIX", help=trust_help)
+    parser.add_argument(
+        "--trust",
+        action="extend",
+        type=_prefixes,
+        default=[],
+        metavar="PREFIX,...",
+        help="with --html: code outside vitrine that runs may import, by the beginning of its dotted name",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
@@ -70,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # the reader has closed the pipe: vitrine compare ... | head
+
+
+def _prefixes(text: str) -> list[str]:
+    """Return the prefixes of ``my_lab,other_lab``; an empty one is an error, since every name begins with it."""
+    prefixes = [prefix.strip() for prefix in text.split(",")]
+    if not all(prefixes):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty prefix; give names, such as my_lab,other_lab")
+    return prefixes
 
 
 def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:
