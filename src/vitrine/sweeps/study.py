@@ -6,6 +6,7 @@ processes can share a study, and one that is killed leaves it consistent.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, RandomSamp
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Direction
-from optuna.trial import Trial
+from optuna.trial import FrozenTrial, Trial
 
 from vitrine.command.space import Interval, Values
 from vitrine.config.sweep import OBJECTIVES
@@ -66,6 +67,30 @@ def distribution(values: Values) -> BaseDistribution:
     return FloatDistribution(values.low, high, log=values.log, step=values.step)
 
 
+class SafeCmaEsSampler(CmaEsSampler):
+    """CMA-ES whose state is computed again from the finished trials.
+
+    Optuna pickles the state into the study, and unpickles it for the next trial. Unpickling can run any code, and a
+    study may have been written by someone else. The state follows from the trials of each generation, so it need not
+    be stored.
+    """
+
+    _finished: Sequence[FrozenTrial] = ()
+
+    def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> None:
+        self._finished = completed_trials  # Optuna calls _init_optimizer next, since nothing is restored
+
+    def _init_optimizer(self, trans: Any, direction: Direction) -> Any:
+        optimizer = super()._init_optimizer(trans, direction)
+        sign = 1 if direction == Direction.MINIMIZE else -1
+        while True:
+            solutions = self._get_solution_trials(list(self._finished), optimizer.generation)
+            if len(solutions) < optimizer.population_size:
+                return optimizer
+            evaluated = solutions[: optimizer.population_size]
+            optimizer.tell([(trans.transform(trial.params), sign * cast(float, trial.value)) for trial in evaluated])
+
+
 def make_sampler(name: str, *seeds: int) -> BaseSampler:
     """Make a sampler whose suggestion depends on the study and ``seeds`` alone.
 
@@ -75,7 +100,7 @@ def make_sampler(name: str, *seeds: int) -> BaseSampler:
     if name == "tpe":
         return TPESampler(seed=seed, constant_liar=True)  # avoids the neighbours of running trials
     if name == "cmaes":
-        return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        return SafeCmaEsSampler(seed=seed, warn_independent_sampling=False)
     if name == "nsga2":
         return NSGAIISampler(population_size=POPULATION, seed=seed)
     return RandomSampler(seed=seed)
