@@ -11,12 +11,14 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
+import optuna
 import pytest
 from helpers import searching
 from helpers.searching import TWO, accuracy, run, search, train
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from vitrine.errors import ConfigError, RunError
+from vitrine.sweeps.study import SafeCmaEsSampler, note
 from vitrine.sweeps.summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.trial import read_result
 
@@ -337,6 +339,57 @@ def test_an_incomplete_last_line_of_the_journal_is_dropped_and_a_damaged_journal
     journal.write_bytes(b"not a journal\n" + whole)
     with pytest.raises(RunError, match=r"cannot read .*study.journal"):
         search(tmp_path, *words)
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"varies": {"optimizer.lr": "0.001", "position": "my_lab.fourier.Fourier"}}, "not in the search's space"),
+        ({"varies": {"optimizer.lr": "0.001", "optimizer.weight_decay": "my_lab.Decay"}}, "not in the search's space"),
+        ({"varies": {"optimizer.lr": "7", "optimizer.weight_decay": "0.1"}}, "not in the search's space"),
+        ({"varies": ["optimizer.lr"]}, "not in the search's space"),
+        ({"folders": ["../elsewhere"]}, "not names of one folder per seed"),
+        ({"folders": []}, "not names of one folder per seed"),
+    ],
+)
+def test_a_stored_trial_that_is_not_of_the_search_is_refused(tmp_path, facts, problem):
+    """Its values become overrides, and a typed override may name any code."""
+    overrides = [*RANDOM, "sweep.n_trials=2"]
+    stored = search(tmp_path, *overrides)
+    valid = {"varies": {"optimizer.lr": "0.001", "optimizer.weight_decay": "0.1"}, "folders": ["trial_1"]}
+    note(stored.study, stored.study.ask().number, **valid | facts)
+    with pytest.raises(RunError, match=f"study.journal: trial 0: .*{problem}.*rerun=true"):
+        search(tmp_path, *overrides)
+
+
+def test_cmaes_unpickles_nothing(tmp_path, monkeypatch):
+    overrides = [*TWO, "sweep.sampler=cmaes", "sweep.n_trials=10"]
+    stored = run(search(tmp_path, *overrides), most=8)
+    assert not any("optimizer" in name for trial in stored.trials() for name in trial.system_attrs), "a pickled state"
+    known = stored.trials()[-1]
+    state = {"cma:optimizer:0": "80042e", "cma:generation": 7}
+    forged = {"params": known.params, "distributions": known.distributions, "value": 0.9, "system_attrs": state}
+    stored.study.add_trial(create_trial(**forged))
+    monkeypatch.setattr("pickle.loads", lambda _: pytest.fail("unpickled the study"))
+    finished = run(search(tmp_path, *overrides))
+    assert [trial.system_attrs.get("cma:generation") for trial in finished.trials()] == [None, *[0] * 6, 1, 1, 1]
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_computed_state_of_cmaes_is_the_one_that_optuna_stores(direction):
+    space = {name: optuna.distributions.FloatDistribution(0, 1) for name in "ab"}
+    sampler = optuna.samplers.CmaEsSampler(seed=0)
+    study = optuna.create_study(sampler=sampler, direction=direction)
+    for _ in range(20):
+        trial = study.ask(space)
+        study.tell(trial, trial.params["a"] + 2 * trial.params["b"] ** 2)
+    stored, computed = sampler._restore_optimizer(study.trials), SafeCmaEsSampler(seed=1)
+    computed._restore_optimizer(study.trials)
+    transform = optuna._transform._SearchSpaceTransform(space, transform_0_1=True)
+    again = computed._init_optimizer(transform, study.direction)
+    assert stored.generation == again.generation == 3
+    assert again.mean == pytest.approx(stored.mean)
+    assert pytest.approx(stored._C) == again._C
 
 
 def test_a_search_without_valid_suggestions_ends(tmp_path, monkeypatch):

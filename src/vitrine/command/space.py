@@ -72,6 +72,16 @@ Values = tuple[str, ...] | Interval
 Space = Mapping[str, Values]
 
 
+def includes(values: Values, text: object) -> bool:
+    """Whether ``text`` is one of the values as it is typed, or a number in the interval."""
+    if not isinstance(values, Interval):
+        return text in values
+    try:
+        return isinstance(text, str) and values.low <= float(text) <= values.high
+    except ValueError:
+        return False
+
+
 def space_of(
     sweep: SweepConfig, overrides: Sequence[Override], loader: ConfigLoader
 ) -> tuple[dict[str, Values], list[Fault]]:

@@ -10,6 +10,7 @@ and can neither prune, repeat nor resume them.
 """
 
 import math
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,9 +23,9 @@ from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from vitrine.command.compose import Point, Variants
-from vitrine.command.space import Interval, Space
+from vitrine.command.space import Interval, Space, includes
 from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
-from vitrine.errors import ConfigError, Fault
+from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
@@ -163,6 +164,7 @@ class Search(TrialQueue):
         for trial in self._study_trials():
             if "folders" not in trial.user_attrs or trial.number in self._runs:
                 continue
+            self._check_stored(trial)
             varies, configs = trial.user_attrs["varies"], []
             for seed in self._seeds():
                 config = self._variants.config(varies | seed)
@@ -170,6 +172,29 @@ class Search(TrialQueue):
                     raise config
                 configs.append(config)
             self._add_runs(trial.number, varies, configs, trial.user_attrs["folders"])
+
+    def _check_stored(self, trial: FrozenTrial) -> None:
+        """Raise RunError unless a stored trial is one of this search: anyone may have written the study.
+
+        Its values become overrides as if they were typed, which would allow them to name any code.
+        """
+        varies, folders = trial.user_attrs.get("varies"), trial.user_attrs["folders"]
+        if (
+            not isinstance(varies, dict)
+            or varies.keys() != self.space.keys()
+            or not all(includes(self.space[key], value) for key, value in varies.items())
+        ):
+            problem = f"its values, {_plain_text(varies)}, are not in the search's space"
+        elif (
+            not isinstance(folders, list)
+            or len(folders) != len(self._seeds())
+            or not all(isinstance(name, str) and re.fullmatch(r"[^./\0][^/\0]*", name) for name in folders)
+        ):
+            problem = f"its folders, {_plain_text(folders)}, are not names of one folder per seed"
+        else:
+            return
+        journal = self.sweep.folder / "study.journal"
+        raise RunError(f"{journal}: trial {trial.number}: {problem}; rerun=true starts over in a new folder")
 
     def _seeds(self) -> list[dict[str, str]]:
         """The overrides in which the runs of a trial differ."""
