@@ -169,3 +169,64 @@ def test_what_may_not_change_on_resume_is_refused_with_what_may(run):
     ]
     assert faults[0].problem.startswith("is rope in the run, and cannot change on resume; what can: data.root, ")
     assert ", logger, " in faults[0].problem
+
+
+@pytest.mark.parametrize("key", ["like", "resume"])
+@pytest.mark.parametrize(
+    ("planted", "name"),
+    [
+        ({"[trust]": ["os"]}, "[trust]"),
+        ({"launcher.setup": ["touch x"]}, "launcher.setup"),
+        ({"no_such_key": 1}, "no_such_key"),
+        ({5: 1}, "5"),
+    ],
+)
+def test_a_run_folder_sets_only_keys_of_runs(run, key, planted, name):
+    run.write_config(run.config | planted)
+    with pytest.raises(ConfigError) as caught:
+        compose([f"{key}={run.path}"])
+    assert [fault.key for fault in caught.value.faults] == [name]
+
+
+def test_a_nested_key_of_a_run_folder_reaches_no_other_key(run):
+    values = run.config
+    values["model"]["[depth]"] = 3
+    run.write_config(values)
+    with pytest.raises(ConfigError) as caught:
+        compose([f"like={run.path}"])
+    assert [fault.key for fault in caught.value.faults] == ["model.[depth]"]
+
+
+def test_a_run_folder_grants_no_trust_by_a_key_in_brackets(run):
+    values = run.config | {"[trust]": ["os"]}
+    values["callbacks"]["parts"] = ["os.system"]
+    run.write_config(values)
+    with pytest.raises(ConfigError):
+        compose([f"like={run.path}"])
+
+
+def test_how_a_run_was_launched_and_trusted_is_not_inherited(run):
+    launch = {"launcher": {"setup": ["touch x"], "sbatch": ["--x"]}, "sweep": {"space": {"seed": [1, 2]}}}
+    run.write_config(run.config | launch | {"rerun": True, "trust": ["os"], "allow_changed_code": True})
+    (point,) = points("train", [f"like={run.path}"], multirun=True)
+    assert (point.config.launcher.setup, point.config.launcher.sbatch, point.config.rerun) == ([], [], False)
+    assert (point.config.trust, point.config.allow_changed_code) == ([], False)
+
+
+@pytest.mark.parametrize("key", ["like", "resume"])
+def test_a_run_folder_reads_no_environment(run, key, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_A_TEST", "hunter2")
+    values = run.config | {"name": "${oc.env:SECRET_OF_A_TEST}"}
+    values["model"]["position"] = "${oc.env:SECRET_OF_A_TEST}"
+    run.write_config(values)
+    with pytest.raises(ConfigError, match="is an interpolation") as caught:
+        compose([f"{key}={run.path}"])
+    assert {fault.key for fault in caught.value.faults} == {"name", "model.position"}
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_computed_key_of_another_type_is_converted(run):
+    values = run.config
+    values["model"]["num_classes"] = str(values["model"]["num_classes"])
+    run.write_config(values)
+    assert compose([f"like={run.path}"]).model.num_classes == 10

@@ -4,6 +4,8 @@ A value that is computed from others in ``conf/`` (``model.image_size: ${data.im
 ``like=RUN data=cifar10`` adapts the model to the new images. All other values are the run's.
 """
 
+import dataclasses
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +19,13 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.user_parts import options_keys, without_replaced
-from vitrine.config.sweep import facts_of
+from vitrine.config.keys import without_none
+from vitrine.config.schema import TrainConfig
+from vitrine.config.serialize import interpolations
+from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
+
+ANOTHER_VERSION = "the run was made by another version"
 
 
 def inherited_base(
@@ -39,8 +46,7 @@ def inherited_base(
     assert isinstance(loader, ConfigLoaderImpl)
     chosen = [choice for choice in choices if not choice.startswith("hydra")]
     config = hydra.compose(name, [choice for choice in chosen if choice.startswith("~")])
-    values = without_replaced(values, parts)
-    _restore(config, {key: value for key, value in values.items() if facts_of(key).describes_run})
+    _restore(config, without_replaced(_of_a_run(values), parts))
     before, after = (loader.compute_defaults_list(name, overrides, RunMode.RUN) for overrides in ([], chosen))
     repository = CachingConfigRepository(loader.repository)
     # A file counts if its group was chosen, or if a chosen file asks for it, as recipes do; not if it is always there.
@@ -58,13 +64,44 @@ def inherited_base(
     return config
 
 
+def _of_a_run(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run folder that say what the run is; how it was launched or trusted is never taken.
+
+    Raises:
+        ConfigError: a key is no name, as ``[trust]``, which OmegaConf reads as ``trust``; a section is no mapping; or a
+            value is an interpolation.
+    """
+    command = {field.name for field in dataclasses.fields(TrainCommand)}
+    of_run = {field.name for field in dataclasses.fields(TrainConfig) if facts_of(field.name).describes_run}
+    found = [*interpolations(values), *_unreadable(values, TrainConfig, "")]
+    if found:
+        raise ConfigError(found)
+    return {key: value for key, value in values.items() if key in of_run or key not in command}
+
+
+def _unreadable(values: Mapping[Any, Any], schema: Any, prefix: str) -> Iterator[Fault]:
+    """Yield the keys that are no names, and the sections that are no mappings."""
+    hints = typing.get_type_hints(schema)
+    for name, value in values.items():
+        section = without_none(hints.get(name))
+        if not (isinstance(name, str) and name.isidentifier()):
+            yield Fault(f"{prefix}{name}", "", f"{ANOTHER_VERSION}: this is not the name of a key")
+        elif dataclasses.is_dataclass(section) and isinstance(value, Mapping):
+            yield from _unreadable(value, section, f"{prefix}{name}.")
+        elif dataclasses.is_dataclass(section) and (value is not None or section is hints[name]):
+            yield Fault(f"{prefix}{name}", str(value), f"{ANOTHER_VERSION}: this is a section of several keys")
+        elif not prefix and name not in {field.name for field in dataclasses.fields(TrainCommand)}:
+            yield Fault(name, "", f"{ANOTHER_VERSION}: there is no such key")
+
+
 def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
     """Set ``values`` in ``config``, except where interpolations give them already."""
     leaves = list(_leaves(config, values, ""))
     following = [leaf for leaf in leaves if _follows(*leaf[:2])]
     waiting = [leaf for leaf in leaves if leaf not in following]
     found: dict[str, Fault] = {}
-    while waiting:
+    while waiting:  # each leaf is set at most once
+        following = [leaf for leaf in following if leaf not in waiting]
         for parent, key, value in waiting:
             try:
                 if key in options_keys():
@@ -74,7 +111,7 @@ def _restore(config: DictConfig, values: Mapping[str, Any]) -> None:
                 else:
                     OmegaConf.update(config, key, value)
             except OmegaConfBaseException as error:
-                problem = f"the run was made by another version: {str(error.msg or error).splitlines()[0]}"
+                problem = f"{ANOTHER_VERSION}: {str(error.msg or error).splitlines()[0]}"
                 found[key] = Fault(key, "", problem)
         waiting = [leaf for leaf in following if leaf[1] not in found and not _is(*leaf)]
     if found:

@@ -1,6 +1,6 @@
 """Configurations as plain values, as they lie in checkpoints and run folders, and back."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -16,6 +16,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.errors import ConfigError, Fault
 
 Schema = TypeVar("Schema")
+MAX_DEPTH = 20  # of values in a run folder: YAML's anchors can make a value that contains itself
 
 
 def to_plain(config: Any) -> dict[str, Any]:
@@ -47,9 +48,11 @@ def from_plain(
         source: where the values were read, for messages.
 
     Raises:
-        ConfigError: a name or type that ``schema`` lacks, as in a run made by another version.
+        ConfigError: a name or type that ``schema`` lacks, as in a run made by another version; or an interpolation.
         RunError: they name a user's part outside ``trust``.
     """
+    if found := interpolations(values):
+        raise ConfigError(found)
     try:
         config = cast(Schema, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(values))))
     except OmegaConfBaseException as error:
@@ -57,6 +60,31 @@ def from_plain(
         raise ConfigError([Fault(key, "", str(error.msg or error).splitlines()[0])]) from None
     check_trust(config, trust, source)
     return config
+
+
+def interpolations(values: Mapping[str, Any]) -> list[Fault]:
+    """Return a fault for each value of a run folder that OmegaConf would resolve, as ``${oc.env:HOME}``.
+
+    Runs are stored resolved. An interpolation there would read this machine's environment when the folder is opened.
+    """
+    problem = "is an interpolation, which a run folder cannot have: write the value itself"
+    found = [Fault(key, text, problem) for key, text in _texts(values, "") if "${" in text]
+    return list(dict.fromkeys(found))
+
+
+def _texts(value: Any, key: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield every string in nested values, keys included, with its dotted key."""
+    if depth > MAX_DEPTH:
+        raise ConfigError([Fault(key.partition(".")[0], "", f"is nested deeper than {MAX_DEPTH} levels")])
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(name, key, depth + 1)
+            yield from _texts(inner, f"{key}.{name}" if key else str(name), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner, key, depth + 1)
 
 
 @cache
