@@ -1,10 +1,11 @@
 """The source of a user's parts in a run folder: ``parts/``, and its hashes in run.json."""
 
+from itertools import count
 from typing import Any
 
 from vitrine.config import TrainConfig
 from vitrine.config.keys import facts
-from vitrine.config.parts import names_of, parts_of
+from vitrine.config.parts import is_dotted, names_of, parts_of
 from vitrine.config.source_code import code_hash, sources
 from vitrine.errors import RunError
 from vitrine.redact import redact
@@ -20,7 +21,7 @@ def store_code(record: RunRecord, config: TrainConfig) -> dict[str, Any]:
     """
     names = names_of(config)
     if (record.path / FOLDER).exists():
-        number = 1 + len(list(record.path.glob(f"{FOLDER}.*")))
+        number = next(number for number in count(1) if not (record.path / f"{FOLDER}.{number}").exists())
         (record.path / FOLDER).rename(record.path / f"{FOLDER}.{number}")
     for name in names:
         for path, text in sources(name).items():
@@ -32,11 +33,13 @@ def store_code(record: RunRecord, config: TrainConfig) -> dict[str, Any]:
 def edited_parts(record: RunRecord, config: TrainConfig) -> list[str]:
     """Return the parts of a run whose source differs from what it was trained with.
 
-    Parts that cannot change the result, such as loggers, are left out.
+    A part without a hash in run.json counts as edited. Parts that cannot change the result, such as loggers, are left
+    out.
     """
-    known = record.facts.get("parts", {})
+    stored = record.facts.get("parts")
+    known = stored if isinstance(stored, dict) else {}
     names = {part.name for part in parts_of(config) if facts(TrainConfig, part.key).affects_result is not False}
-    return [name for name in sorted(names & set(known)) if code_hash(name) != known[name]]
+    return [name for name in sorted(names) if code_hash(name) != known.get(name)]
 
 
 def refuse_edited(record: RunRecord, edited: list[str]) -> None:
@@ -48,5 +51,6 @@ def refuse_edited(record: RunRecord, edited: list[str]) -> None:
 
 def trust_hint(record: RunRecord) -> str:
     """Return the override, after a space, that a run with parts of a user's needs to be resumed; else nothing."""
-    packages = dict.fromkeys(name.partition(".")[0] for name in record.facts.get("parts", {}))
-    return f" trust=[{','.join(packages)}]" if packages else ""
+    stored = record.facts.get("parts")
+    names = [name for name in stored if is_dotted(name)] if isinstance(stored, dict) else []
+    return f" trust=[{','.join(names)}]" if names else ""

@@ -1,0 +1,44 @@
+"""The source of a user's parts in a run folder."""
+
+import pytest
+from helpers.user_parts import write_package
+
+from vitrine.config.schema import TrainConfig
+from vitrine.config.source_code import code_hash
+from vitrine.runs.record import RunRecord
+from vitrine.runs.user_code import edited_parts, store_code, trust_hint
+
+LAB = "lab_of_runs"
+FOURIER = f"{LAB}.fourier.Fourier"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch) -> TrainConfig:
+    monkeypatch.chdir(tmp_path)
+    write_package(tmp_path, LAB)
+    from vitrine import compose
+
+    config = compose(["model=vit_nano"])
+    config.model.position = FOURIER
+    return config
+
+
+@pytest.fixture
+def record(tmp_path) -> RunRecord:
+    return RunRecord.at(tmp_path / "run")
+
+
+def test_a_part_whose_hash_is_unknown_counts_as_edited(record, config):
+    for parts in ({}, {"parts": {}}, {"parts": 5}, {"parts": {FOURIER: "0"}}):
+        record.update(**parts)
+        assert edited_parts(record, config) == [FOURIER]
+    record.update(parts={FOURIER: code_hash(FOURIER)})
+    assert edited_parts(record, config) == []
+    assert trust_hint(record) == f" trust=[{FOURIER}]"
+
+
+def test_earlier_source_gets_the_next_free_number(record, config):
+    (record.path / "parts.2").mkdir()
+    for _ in range(3):
+        store_code(record, config)
+    assert sorted(path.name for path in record.path.glob("parts*")) == ["parts", "parts.1", "parts.2", "parts.3"]
