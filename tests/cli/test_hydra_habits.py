@@ -175,7 +175,7 @@ def test_code_that_a_found_conf_names_is_imported_only_if_that_is_allowed(vitrin
     (tmp_path / "my_part_of_conf.py").write_text("print('imported')\n\nclass Position: ...\n")
     code, out, err = vitrine("train", "position=mine", "--cfg", "job", "-p", "seed")
     assert (code, out) == (2, "")
-    assert "trust=[my_part_of_conf]" in err
+    assert "trust=[my_part_of_conf.Position]" in err
     for allowed in (["trust=[my_part_of_conf]"], ["--config-dir", "conf"]):
         code, out, err = vitrine("train", "position=mine", "--cfg", "job", "-p", "model.position", *allowed)
         assert "trust=" not in err, "typed, or allowed by name"

@@ -111,7 +111,7 @@ def test_a_run_is_not_trusted_by_what_its_path_or_its_folder_says(lab, key):
     folder = run_folder(lab / f"{LAB}.fourier.Fourier", trust=[""], allow_changed_code=True)
     (fault,) = faults(f"{key}={folder}")
     assert fault.key == "model.position"
-    assert f"trust=[{LAB}]" in fault.problem
+    assert f"trust=[{LAB}.fourier.Fourier]" in fault.problem
     assert not imported(LAB)
 
 

@@ -6,11 +6,11 @@ from helpers.user_parts import imported, write_package
 
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.model import vit_config_from
-from vitrine.config.parts import Interface, PartError, is_dotted, is_trusted, load, parts_of
+from vitrine.config.parts import ANY, Interface, PartError, is_dotted, is_trusted, load, parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import from_plain, omitted_value, to_plain
 from vitrine.config.source_code import code_hash, sources
-from vitrine.errors import RunError
+from vitrine.errors import RunError, VitrineError
 
 COUNT = itertools.count()
 
@@ -44,11 +44,11 @@ def test_a_part_with_options_has_no_fault(lab):
         ("{lab}_.fourier.Fourier", "there is no module {lab}_", ""),
         ("{lab}.fouriers.Fourier", "{lab} has no fouriers", ""),
         ("{lab}.fourier.Fourir", "{lab}.fourier has no Fourir", "model.position={lab}.fourier.Fourier"),
-        ("{lab}.fourier.BANDS", "is not callable", ""),
+        ("{lab}.fourier.BANDS", "is not a class or function, but of type int", ""),
         ("{lab}.broken.Fourier", "No module named 'no_such_module'", ""),
         ("{lab}.faulty.Fourier", "ZeroDivisionError: division by zero", ""),
         ("{lab}.bad.Fourier", "SyntaxError", ""),
-        ("os.getcwd", "must be callable as getcwd(config, **options)", ""),
+        ("platform.node", "must be callable as node(config, **options)", ""),
     ],
 )
 def test_a_part_that_cannot_be_used_is_one_line(lab, name, problem, near):
@@ -94,6 +94,50 @@ def test_dotted_names_and_trusted_prefixes():
     assert not is_trusted("my_lab.fourier.Fourier", [])
 
 
+def test_only_the_code_of_a_package_is_reached_by_its_name(lab, tmp_path):
+    text = "import functools\nimport os\nfrom os import system\nfrom torch.nn import Identity\nfrom . import layers\n"
+    text += "run = functools.partial(system)\nmodule = Identity()\n\n\ndef mine(): ...\n"
+    (tmp_path / lab / "reaching.py").write_text(text)
+    reaching = f"{lab}.reaching"
+    assert load(f"{reaching}.mine").__name__ == "mine"
+    for name, problem in {
+        f"{reaching}.os.system": "only imports os, the module os",
+        f"{reaching}.layers.places": rf"only imports layers, the module {lab}\.layers",
+        f"{reaching}.system": "it is defined in posix",
+        f"{reaching}.run": "is not a class or function, but of type partial",
+        f"{reaching}.module.load_state_dict": "is not a module or class, but of type Identity",
+        f"{reaching}.mine.__globals__.get": "__globals__ is a private name",
+        f"{reaching}.__loader__.exec_module": "__loader__ is a private name",
+        f"{lab}.fourier.Fourier.__init__": "__init__ is a private name",
+        f"{lab}.fourier.Fourier.load_state_dict": r"it is defined in torch\.nn",
+    }.items():
+        with pytest.raises(PartError, match=problem):
+            load(name)
+    with pytest.raises(PartError) as caught:
+        load(f"{reaching}.Identity")
+    assert caught.value.near == "torch.nn.modules.linear.Identity"
+
+
+def test_modules_come_from_the_working_directory_only_while_parts_are_imported(lab, tmp_path):
+    load(f"{lab}.fourier.Fourier")
+    assert str(tmp_path) not in sys.path
+
+
+def test_trust_is_a_list_of_dotted_names():
+    assert is_trusted("my_lab.fourier.Fourier", ANY)
+    for trust in ("my_lab", [""], ["my_lab", ""], ["*"], ["my_lab."], [None]):
+        with pytest.raises(VitrineError, match="must be a list of dotted names"):
+            is_trusted("my_lab.fourier.Fourier", trust)
+
+
+def test_a_refusal_suggests_the_parts_and_not_their_packages():
+    from vitrine.config.parts import check_trust
+    from vitrine.config.schema import CallbacksConfig
+
+    with pytest.raises(RunError, match=r"trust=\[torch\.a\.B,torch\.c\.D\] on the command line"):
+        check_trust(CallbacksConfig(parts=["torch.a.B", "torch.c.D"]), [], "RUN")
+
+
 def stored(lab):
     values = to_plain(config(position=f"{lab}.fourier.Fourier"))
     return values, {"model": values}
@@ -101,7 +145,7 @@ def stored(lab):
 
 def test_reading_a_configuration_imports_nothing(lab):
     model, run = stored(lab)
-    with pytest.raises(RunError, match=r"not imported unless you allow it: trust=\[lab_\d+\]"):
+    with pytest.raises(RunError, match=r"unless you allow it: trust=\[lab_\d+\.fourier\.Fourier\]"):
         vit_config_from(model)
     with pytest.raises(RunError, match="not imported unless"):
         from_plain(ViTConfig, model)

@@ -65,7 +65,7 @@ def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name):
     read = ["eval.py", f"run={run.relative_to(folder)}", "accelerator=cpu"]
     refused = python(str(ROOT / read[0]), *read[1:], cwd=folder)
     assert refused.returncode == 1
-    assert "trust=[my_lab]" in refused.stderr
+    assert "trust=[my_lab." in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     assert python(str(ROOT / read[0]), *read[1:], "trust=[my_lab]", cwd=folder).returncode == 0
 
@@ -89,7 +89,7 @@ def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, nam
     resume = [str(ROOT / "train.py"), f"resume={run.relative_to(folder)}", epochs]
     refused = python(*resume, cwd=folder)
     assert refused.returncode != 0
-    assert "trust=[my_lab]" in refused.stderr
+    assert "trust=[my_lab." in refused.stderr
     source = folder / "my_lab" / f"{name}.py"
     source.write_text(source.read_text() + "# edited\n")
     edited = python(*resume, "trust=[my_lab]", cwd=folder)

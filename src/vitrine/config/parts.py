@@ -10,22 +10,22 @@ names are imported only if the user allows their prefix (:func:`check_trust`). T
 
 import inspect
 import re
-import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vitrine.config.source_code import code_hash, working_directory
 from vitrine.errors import Fault, RunError, VitrineError
 from vitrine.text import nearest
 
-ANY = ("",)  # trusts every name: for code that reads a configuration and builds nothing from it
+ANY: Collection[str] = frozenset({"*"})  # trusts every name: for code that reads a configuration and builds nothing
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+PREFIX = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
@@ -124,27 +124,49 @@ def part_faults(config: Any, prefix: str = "") -> list[Fault]:
 
 @cache
 def load(name: str) -> Any:
-    """Import the part ``name``, a module's class or function.
+    """Import the part ``name``: a class or function of its own top-level package, at its public name.
+
+    What the modules of a package import from elsewhere is no part of it: ``my_lab.fourier.os.system`` is refused.
 
     Raises:
-        PartError: it cannot be imported, or is not callable.
+        PartError: it cannot be imported, or is not a class or function of the package that its name begins with.
     """
-    search_working_directory()
     path, *inner = name.split(".")
-    value: Any = _module(name, path)
-    for index, attribute in enumerate(inner):
-        parent, path = path, f"{path}.{attribute}"
-        if hasattr(value, attribute):
-            value = getattr(value, attribute)
-        elif hasattr(value, "__path__") and find_spec(path) is not None:  # a module in a package
-            value = _module(name, path)
-        else:
-            near = nearest(attribute, [known for known in vars(value) if not known.startswith("_")])
-            near = near and ".".join([parent, near, *inner[index + 1 :]])
-            raise PartError(name, f"cannot be imported: {parent} has no {attribute}", near)
-    if not callable(value):
-        raise PartError(name, f"is not callable, but of type {type(value).__name__}")
+    with working_directory():
+        value: Any = _module(name, path)
+        for index, attribute in enumerate(inner):
+            if attribute.startswith("_"):
+                raise PartError(name, f"cannot be used: {attribute} is a private name")
+            value, parent, path = _member(name, value, path, attribute, inner[index + 1 :]), path, f"{path}.{attribute}"
+            if isinstance(value, ModuleType) and value.__name__ != path:
+                raise PartError(name, f"cannot be used: {parent} only imports {attribute}, the module {value.__name__}")
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        raise PartError(name, f"is not a class or function, but of type {type(value).__name__}")
+    module = getattr(value, "__module__", None)
+    if not isinstance(module, str):
+        raise PartError(name, "cannot be used: Python does not know the module that defines it")
+    if module.partition(".")[0] != name.partition(".")[0]:
+        defined = f"{module}.{value.__qualname__}"
+        raise PartError(name, f"cannot be used: it is defined in {module}; name it where it is defined", defined)
     return value
+
+
+def _member(part: str, value: Any, path: str, attribute: str, rest: list[str]) -> Any:
+    """Return an attribute of a module or class, or a module in a package."""
+    if not isinstance(value, (ModuleType, type)):
+        raise PartError(part, f"cannot be used: {path} is not a module or class, but of type {type(value).__name__}")
+    try:
+        if hasattr(value, attribute):
+            return getattr(value, attribute)
+        spec = (
+            find_spec(f"{path}.{attribute}") if isinstance(value, ModuleType) and hasattr(value, "__path__") else None
+        )
+    except (Exception, SystemExit) as error:  # a module's __getattr__ or a metaclass can fail in any way
+        raise PartError(part, f"cannot be imported: {reason(error)}") from None
+    if spec is not None:
+        return _module(part, f"{path}.{attribute}")
+    near = nearest(attribute, [known for known in vars(value) if not known.startswith("_")])
+    raise PartError(part, f"cannot be imported: {path} has no {attribute}", near and ".".join([path, near, *rest]))
 
 
 def build(part: Part, *arguments: Any, **keywords: Any) -> Any:
@@ -195,22 +217,39 @@ def check_trust(config: Any, trust: Collection[str], source: object) -> None:
     Raises:
         RunError: with how to allow the parts.
     """
-    if refused := {part.key: part.name for part in parts_of(config) if not is_trusted(part.name, trust)}:
+    refused: dict[str, str] = {}
+    for part in parts_of(config):
+        if not is_trusted(part.name, trust):
+            refused[part.key] = ",".join(filter(None, [refused.get(part.key), part.name]))
+    if refused:
         raise RunError(f"{source} {refusal(refused)}")
 
 
 def refusal(refused: Mapping[str, str]) -> str:
-    """Return why parts, by their keys, are not imported, and how to allow them."""
+    """Return why parts, by their keys, are not imported, and how to allow them.
+
+    The names of a list of parts are joined by commas. What is to be typed allows these names and no others of their
+    packages.
+    """
     named = ", ".join(f"{key}={name}" for key, name in refused.items())
-    tops = list(dict.fromkeys(name.partition(".")[0] for name in refused.values()))
-    allowed = ",".join(tops)
-    ways = f"trust=[{allowed}] on the command line, --trust {allowed} for scripts, trust={tops} in Python"
+    names = list(dict.fromkeys(name for joined in refused.values() for name in joined.split(",")))
+    allowed = ",".join(names)
+    ways = f"trust=[{allowed}] on the command line, --trust {allowed} for scripts, trust={names} in Python"
     return f"names code outside vitrine, {named}, which is not imported unless you allow it: {ways}"
 
 
 def is_trusted(name: str, trust: Collection[str]) -> bool:
-    """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``."""
-    return any(prefix in ("", name) or name.startswith(f"{prefix}.") for prefix in trust)
+    """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``.
+
+    Raises:
+        VitrineError: ``trust`` is a string, or has an entry that is no prefix.
+    """
+    if trust is ANY:
+        return True
+    if isinstance(trust, str) or not all(isinstance(prefix, str) and PREFIX.fullmatch(prefix) for prefix in trust):
+        given = repr(trust) if isinstance(trust, str) else list(trust)
+        raise VitrineError(f"trust={given} must be a list of dotted names, such as ['my_lab.fourier.Fourier']")
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in trust)
 
 
 def names_of(config: Any) -> tuple[str, ...]:
@@ -218,10 +257,9 @@ def names_of(config: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.name for part in parts_of(config)))
 
 
-def search_working_directory() -> None:
-    """Let modules be imported from the working directory."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # behind installed packages: a user's random.py replaces nothing
+def code_of(config: Any) -> dict[str, str]:
+    """Return the :func:`~vitrine.config.source_code.code_hash` of each part that a configuration names, by its name."""
+    return {name: code_hash(name) for name in names_of(config)}
 
 
 def _module(part: str, name: str) -> ModuleType:

@@ -3,19 +3,28 @@
 import ast
 import hashlib
 import json
+import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
-from typing import Any
-
-from vitrine.config.parts import names_of, search_working_directory
 
 
-def code_of(config: Any) -> dict[str, str]:
-    """Return :func:`code_hash` of each part that a configuration names, by its name."""
-    return {name: code_hash(name) for name in names_of(config)}
+@contextmanager
+def working_directory() -> Iterator[None]:
+    """Let modules be imported from the working directory: while parts are imported, and no longer."""
+    here = str(Path.cwd())
+    if here in sys.path:
+        yield
+        return
+    sys.path.append(here)  # behind installed packages: a user's random.py replaces nothing
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
 
 
 def sources(name: str) -> dict[str, str]:
@@ -55,9 +64,9 @@ def code_hash(name: str) -> str:
 
 def _root(top: str) -> Path | None:
     """The folder that the top-level module or package ``top`` is imported from."""
-    search_working_directory()
     try:
-        spec = find_spec(top)
+        with working_directory():
+            spec = find_spec(top)
     except (ImportError, ValueError):
         return None
     if spec is None:

@@ -18,9 +18,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
-from vitrine.config.parts import names_of
+from vitrine.config.parts import code_of, names_of
 from vitrine.config.serialize import from_plain, to_plain
-from vitrine.config.source_code import code_of
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.durations import duration_seconds
 from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
