@@ -1,4 +1,6 @@
 import itertools
+import py_compile
+import re
 import sys
 
 import pytest
@@ -217,6 +219,30 @@ def test_edited_source_has_another_hash_also_where_it_is_imported_from(lab, tmp_
 def test_an_installed_package_counts_by_its_version():
     assert sources("torch.nn.RMSNorm") == {}
     assert code_hash("torch.nn.RMSNorm").startswith("torch 2")
+
+
+def test_an_import_name_that_is_not_the_name_of_the_distribution_has_a_version():
+    assert re.fullmatch(r"pillow \d+\..*", code_hash("PIL.Image.open"))
+
+
+def test_a_package_in_several_folders_is_identified_by_the_source_in_any_of_them(tmp_path, monkeypatch):
+    name = f"lab_{next(COUNT)}"
+    for folder in ("first", "second"):
+        (tmp_path / folder / name).mkdir(parents=True)
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    source = tmp_path / "first" / name / "mine.py"  # second comes first
+    source.write_text("def mine(): ...\n")
+    assert load(f"{name}.mine.mine").__name__ == "mine"
+    assert sources(f"{name}.mine.mine") == {f"{name}/mine.py": "def mine(): ...\n"}
+    before = code_hash(f"{name}.mine.mine")
+    source.write_text("def mine(): return 3\n")
+    assert code_hash(f"{name}.mine.mine") != before
+
+
+def test_a_part_without_source_is_refused(lab, tmp_path):
+    py_compile.compile(str(tmp_path / lab / "layers.py"), cfile=str(tmp_path / lab / "compiled.pyc"))
+    with pytest.raises(PartError, match=rf"{lab}\.compiled has no source file, {lab}/compiled\.py"):
+        load(f"{lab}.compiled.places")
 
 
 def test_load_raises_with_the_reason(lab):

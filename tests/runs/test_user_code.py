@@ -1,10 +1,14 @@
 """The source of a user's parts in a run folder."""
 
+import sys
+
 import pytest
 from helpers.user_parts import write_package
 
+from vitrine.config.parts import load
 from vitrine.config.schema import TrainConfig
 from vitrine.config.source_code import code_hash
+from vitrine.errors import RunError
 from vitrine.runs.record import RunRecord
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
 
@@ -42,3 +46,19 @@ def test_earlier_source_gets_the_next_free_number(record, config):
     for _ in range(3):
         store_code(record, config)
     assert sorted(path.name for path in record.path.glob("parts*")) == ["parts", "parts.1", "parts.2", "parts.3"]
+
+
+def test_source_that_was_edited_after_it_was_imported_is_not_stored(record, config, tmp_path, monkeypatch):
+    for module in [module for module in sys.modules if module.startswith(LAB)]:
+        monkeypatch.delitem(sys.modules, module)
+    load.cache_clear()
+    load(FOURIER)
+    store_code(record, config)
+    layers = tmp_path / LAB / "layers.py"
+    layers.write_text(layers.read_text() + "# edited\n")
+    with pytest.raises(RunError, match=f"{LAB}/layers.py was edited after this command imported it"):
+        store_code(record, config)
+    load.cache_clear()
+    load(f"{LAB}.fourier.Halved")  # of the module as it was imported
+    with pytest.raises(RunError, match="run the command again"):
+        store_code(record, config)

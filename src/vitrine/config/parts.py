@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from vitrine.config.source_code import code_hash, working_directory
+from vitrine.config.source_code import code_hash, lacks_source, remember_sources, working_directory
 from vitrine.errors import Fault, RunError, VitrineError
 from vitrine.text import nearest
 
@@ -131,23 +131,30 @@ def load(name: str) -> Any:
     Raises:
         PartError: it cannot be imported, or is not a class or function of the package that its name begins with.
     """
+    remember_sources(name)
     path, *inner = name.split(".")
+    module = path
     with working_directory():
         value: Any = _module(name, path)
         for index, attribute in enumerate(inner):
             if attribute.startswith("_"):
                 raise PartError(name, f"cannot be used: {attribute} is a private name")
             value, parent, path = _member(name, value, path, attribute, inner[index + 1 :]), path, f"{path}.{attribute}"
-            if isinstance(value, ModuleType) and value.__name__ != path:
-                raise PartError(name, f"cannot be used: {parent} only imports {attribute}, the module {value.__name__}")
+            if isinstance(value, ModuleType):
+                if value.__name__ != path:
+                    problem = f"{parent} only imports {attribute}, the module {value.__name__}"
+                    raise PartError(name, f"cannot be used: {problem}")
+                module = path
     if not (inspect.isclass(value) or inspect.isroutine(value)):
         raise PartError(name, f"is not a class or function, but of type {type(value).__name__}")
-    module = getattr(value, "__module__", None)
-    if not isinstance(module, str):
+    home = getattr(value, "__module__", None)
+    if not isinstance(home, str):
         raise PartError(name, "cannot be used: Python does not know the module that defines it")
-    if module.partition(".")[0] != name.partition(".")[0]:
-        defined = f"{module}.{value.__qualname__}"
-        raise PartError(name, f"cannot be used: it is defined in {module}; name it where it is defined", defined)
+    if home.partition(".")[0] != name.partition(".")[0]:
+        defined = f"{home}.{value.__qualname__}"
+        raise PartError(name, f"cannot be used: it is defined in {home}; name it where it is defined", defined)
+    if lacks_source(name, module):
+        raise PartError(name, f"cannot be used: {module} has no source file, {module.replace('.', '/')}.py, to store")
     return value
 
 

@@ -5,9 +5,10 @@ import hashlib
 import json
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
@@ -31,19 +32,19 @@ def sources(name: str) -> dict[str, str]:
     """Return the source of the part ``name``: text by path relative to the folder that it is imported from.
 
     That is its module, the packages around it, and what these import from the same folder, followed without importing
-    anything. Empty for a part of an installed package, whose version stands for its source.
+    anything. A package without ``__init__.py`` can be in several folders; all of them are searched. Empty for a part of
+    an installed package, whose version stands for its source.
     """
-    top = name.partition(".")[0]
-    if (root := _root(top)) is None or _is_installed(top, root):
-        return {}
+    roots, _ = _roots(name.partition(".")[0])
     found: dict[str, str] = {}
     waiting = [name]
     while waiting:
         names = waiting.pop().split(".")
         for count in range(1, len(names) + 1):
             module = ".".join(names[:count])
-            path = next((path for path in _module_files(root, module) if path.is_file()), None)
-            if path is not None and (relative := path.relative_to(root).as_posix()) not in found:
+            files = ((root, path) for root in roots for path in _module_files(root, module))
+            root, path = next((pair for pair in files if pair[1].is_file()), (None, None))
+            if root and path and (relative := path.relative_to(root).as_posix()) not in found:
                 found[relative] = path.read_text(encoding="utf-8", errors="replace")
                 package = module if path.name == "__init__.py" else module.rpartition(".")[0]
                 waiting += _imports(found[relative], package)
@@ -58,27 +59,65 @@ def code_hash(name: str) -> str:
     top = name.partition(".")[0]
     try:
         return f"{top} {version(top)}"
-    except PackageNotFoundError:
-        return top
+    except PackageNotFoundError:  # a package can be imported under another name than it is installed by: PIL, pillow
+        return ", ".join(f"{name} {version(name)}" for name in _distributions().get(top, [])) or top
 
 
-def _root(top: str) -> Path | None:
-    """The folder that the top-level module or package ``top`` is imported from."""
+def lacks_source(name: str, module: str) -> bool:
+    """Whether ``module``, which the part ``name`` is in, is not installed and has no source that identifies it."""
+    roots, installed = _roots(name.partition(".")[0])
+    return bool(roots) and not installed and module not in map(_module_of, sources(name))
+
+
+def remember_sources(name: str) -> None:
+    """Keep the source of the part ``name`` as it is now, just before its modules are imported."""
+    for path, text in sources(name).items():
+        if _module_of(path) in sys.modules:
+            _imported.setdefault(path, text)
+        else:
+            _imported[path] = text
+
+
+def edited_since_import(name: str) -> list[str]:
+    """Return the files of the part ``name`` that were edited after this process imported them."""
+    return [path for path, text in sources(name).items() if _imported.get(path, text) != text]
+
+
+_imported: dict[str, str] = {}  # source by path, as sources() returns it
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Names of the installed distributions, by what is imported."""
+    return {top: sorted(set(names)) for top, names in packages_distributions().items()}
+
+
+def _roots(top: str) -> tuple[list[Path], bool]:
+    """The folders of the user's that the top-level module or package ``top`` is in, and whether it is installed."""
     try:
         with working_directory():
             spec = find_spec(top)
     except (ImportError, ValueError):
-        return None
+        return [], False
     if spec is None:
-        return None
+        return [], False
     if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).parent
-    return Path(spec.origin).parent if spec.origin and spec.has_location else None
+        roots = [Path(location).parent for location in spec.submodule_search_locations]
+    else:
+        roots = [Path(spec.origin).parent] if spec.origin and spec.has_location else []
+    local = [root for root in roots if not _is_installed(top, root)]
+    return local, len(local) < len(roots)
 
 
 def _is_installed(top: str, root: Path) -> bool:
     standard = Path(sysconfig.get_path("stdlib"))
-    return top == "vitrine" or root == standard or bool({"site-packages", "dist-packages"} & set(root.parts))
+    within = standard in (root, *root.parents)
+    return top == "vitrine" or within or bool({"site-packages", "dist-packages"} & set(root.parts))
+
+
+def _module_of(path: str) -> str:
+    """The module of a source file, by its path relative to the folder that it is imported from."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _module_files(root: Path, module: str) -> Iterator[Path]:

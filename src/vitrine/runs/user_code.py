@@ -6,7 +6,7 @@ from typing import Any
 from vitrine.config import TrainConfig
 from vitrine.config.keys import facts
 from vitrine.config.parts import is_dotted, names_of, parts_of
-from vitrine.config.source_code import code_hash, sources
+from vitrine.config.source_code import code_hash, edited_since_import, sources
 from vitrine.errors import RunError
 from vitrine.redact import redact
 from vitrine.runs.record import RunRecord
@@ -18,8 +18,13 @@ def store_code(record: RunRecord, config: TrainConfig) -> dict[str, Any]:
     """Write the source of a run's own parts to ``parts/``, and return what run.json is to say of it.
 
     Source that it replaces is kept as ``parts.1``, ``parts.2`` and so on.
+
+    Raises:
+        RunError: a file was edited after this process imported it: what is stored would not be what is trained.
     """
     names = names_of(config)
+    if edited := list(dict.fromkeys(path for name in names for path in edited_since_import(name))):
+        raise RunError(f"{', '.join(edited)} was edited after this command imported it; run the command again")
     if (record.path / FOLDER).exists():
         number = next(number for number in count(1) if not (record.path / f"{FOLDER}.{number}").exists())
         (record.path / FOLDER).rename(record.path / f"{FOLDER}.{number}")
