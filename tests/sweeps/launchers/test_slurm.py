@@ -1,7 +1,6 @@
 """Trials as jobs of a real Slurm, and of submitit's local processes."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -18,11 +17,13 @@ from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import Launch
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, Interrupted
+from vitrine.runs import RunRecord
 from vitrine.sweeps.launchers import slurm as cluster
 from vitrine.sweeps.launchers import slurm_job as job
 from vitrine.sweeps.launchers.slurm import Resources, resources
+from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.run import _prepare_launcher
-from vitrine.sweeps.trial import Trial, TrialResult
+from vitrine.sweeps.trial import Trial, locked, read_result
 from vitrine.training.fit import fit
 
 LONG = [*SMALL, "trainer.max_epochs=50", "trainer.precision=32-true", "trainer.compile=nothing"]
@@ -95,7 +96,7 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     code, out, err = ended(second)
     assert (code, "Slurm stopped 1 job" in out) == (130, True), out + err
     assert "trial 1 of 2 finished" in out
-    said = (sweep / f"jobs/{job}_0_log.out").read_text()
+    said = next(sweep.glob(f"jobs/*/{job}_0_log.out")).read_text()
     assert said.count("Loading pickle") == 3
     assert "DUE TO PREEMPTION" in said
     assert (sweep / "logs" / f"{run.name}.txt").read_text().count("epoch 50/50") == 1
@@ -188,7 +189,7 @@ def trial(tmp_path):
 )
 def test_the_state_of_a_job_without_a_result_explains_the_failure(trial, state, status, error):
     queue = RecordingQueue()
-    cluster._collect(queue, trial, state, trial.folder / "1_0_result.pkl")
+    cluster._collect(queue, trial, state, trial.folder / "1_0_log.out")
     (result,) = queue.results
     assert result.status == status
     assert error in result.error
@@ -196,13 +197,39 @@ def test_the_state_of_a_job_without_a_result_explains_the_failure(trial, state, 
 
 def test_the_result_of_a_job_is_passed_on(trial, tmp_path):
     queue = RecordingQueue()
-    result = tmp_path / "1_0_result.pkl"
-    result.write_bytes(pickle.dumps(("success", TrialResult("finished", {"val/acc": 0.5}))))
-    cluster._collect(queue, trial, "COMPLETED", result)
-    assert queue.results == [TrialResult("finished", {"val/acc": 0.5})]
-    result.write_bytes(pickle.dumps(("success", None)))
-    cluster._collect(queue, trial, "COMPLETED", result)
-    assert queue.returned == [trial], "another process was training it"
+    with locked(trial):
+        cluster._collect(queue, trial, "COMPLETED", tmp_path / "1_0_log.out")
+    assert queue.returned == [trial], "another process is training it"
+    trial.folder.mkdir(parents=True)
+    RunRecord(trial.folder).end("pruned", "at epoch 3")
+    cluster._collect(queue, trial, "COMPLETED", tmp_path / "1_0_log.out")
+    assert [(result.status, result.error) for result in queue.results] == [("pruned", "at epoch 3")]
+
+
+def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_path):
+    """It may be a copy from someone else, with files under the ids of the next jobs."""
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    monkeypatch.setattr("pickle.load", lambda *_: pytest.fail("unpickled"))
+    monkeypatch.setattr("pickle.loads", lambda *_: pytest.fail("unpickled"))
+    jobs = trial.folder.parent / "jobs"
+    (jobs / "earlier").mkdir(parents=True)
+    for folder in (jobs, jobs / "earlier"):
+        for name in ("7_submitted.pkl", "7_0_result.pkl"):
+            (folder / name).write_bytes(b"code")
+    (jobs / "earlier" / "7.trial").write_text(trial.folder.name)
+    submitter = cluster.Slurm(jobs, LauncherConfig())
+    monkeypatch.setattr(submitter, "_states", lambda tries: {"7": "RUNNING"})
+    assert submitter.find_submitted() == {trial.folder.name: "7"}
+    assert not submitter.own_folder.exists()
+    assert submitter.own_folder != cluster.Slurm(jobs, LauncherConfig()).own_folder
+    queue = GridQueue([trial])
+    monkeypatch.setattr(submitter, "_states", lambda tries: {"7": "RUNNING" if not started else "FAILED"})
+    started = []
+    monkeypatch.setattr(queue, "started", started.append)
+    monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
+    cluster.train_in_jobs(queue, submitter)
+    assert started == [trial]
+    assert "ended without a result" in read_result(trial.folder).error
 
 
 @pytest.mark.parametrize("saves", [True, False])

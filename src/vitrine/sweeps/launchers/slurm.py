@@ -9,13 +9,16 @@ preempted, requeued or submitted twice.
 
     outputs/sweeps/NAME/
         logs/TRIAL.txt      output of the trial, over all its jobs
-        jobs/               submitit's files: the batch script, each job's pickled trial, and Slurm's output, *_log.out
+        jobs/XXXXXXXX/      submitit's files: the batch script, each job's pickled trial, and Slurm's output, *_log.out
+
+Unpickling can run any code, and a sweep's folder may be a copy from someone else. So each command submits from a new
+folder in ``jobs/``, whose name nobody can know before, and it reads results and names of trials from other files.
 """
 
 import getpass
 import os
-import pickle
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -28,14 +31,13 @@ from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.core.utils import DelayedSubmission
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, Fault, Interrupted, RunError
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash
+from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result, record_crash
 from vitrine.text import plural
 
 THREADS = 4  # CPU threads per process of a trial without launcher.threads
@@ -70,7 +72,7 @@ class Slurm:
     """Jobs of a Slurm cluster, which outlive this process.
 
     Args:
-        folder: for submitit's files, inside the sweep's folder.
+        folder: for submitit's files of all commands, inside the sweep's folder.
         settings: what each job asks for.
 
     Raises:
@@ -85,6 +87,7 @@ class Slurm:
             problem = f"{missing[0]} is not installed here; run the command on a host that submits Slurm jobs"
             raise ConfigError([Fault("hydra/launcher", "slurm", problem, "hydra/launcher=local, or process")])
         self.folder, self.settings = folder, settings
+        self.own_folder = folder / secrets.token_hex(4)
         # By this name the sweep's jobs are found again; squeue would take a comma as the start of another name.
         self.name = "vitrine_" + re.sub(r"[^\w.=-]", "-", folder.parent.name)
 
@@ -92,10 +95,9 @@ class Slurm:
         """Ids of jobs that earlier commands submitted and that have not ended, by the names of the trials' folders."""
         found = {}
         for job_id, state in self._states(tries=1).items():
-            pickled = self.folder / f"{job_id}_submitted.pkl"
-            if state not in JOB_ENDED and pickled.exists():
-                job: Any = DelayedSubmission.load(pickled).function
-                found[job.trial.folder.name] = job_id
+            for path in self.folder.glob(f"*/{job_id}.trial"):
+                if state not in JOB_ENDED:
+                    found[path.read_text()] = job_id
         if found:
             print(f"{plural(len(found), 'job')} submitted earlier, as {self.name}", flush=True)
         return found
@@ -144,7 +146,7 @@ class Slurm:
 
     def _submit_array(self, trials: Sequence[Trial], needed: Resources) -> list[str]:
         settings = self.settings
-        executor = submitit.SlurmExecutor(self.folder)
+        executor = submitit.SlurmExecutor(self.own_folder)
         executor.update_parameters(
             job_name=self.name,
             partition=settings.partition,
@@ -170,6 +172,8 @@ class Slurm:
                 jobs = executor.submit_array([Job(trial, needed.threads, settings.time) for trial in trials])
         except RuntimeError as error:
             raise RunError(f"Slurm rejected the jobs: {str(error).strip()}") from None
+        for job, trial in zip(jobs, trials, strict=True):
+            (self.own_folder / f"{job.job_id}.trial").write_text(trial.folder.name)
         return [job.job_id for job in jobs]
 
 
@@ -177,12 +181,13 @@ class Local:
     """submitit's jobs as processes of this machine, launcher.workers at a time, which end with this command.
 
     Args:
-        folder: for submitit's files, inside the sweep's folder.
+        folder: for submitit's files of all commands, inside the sweep's folder.
         settings: what each job asks for.
     """
 
     def __init__(self, folder: Path, settings: LauncherConfig) -> None:
         self.folder, self.settings = folder, settings
+        self.own_folder = folder / secrets.token_hex(4)
         self.capacity = settings.workers or 1
         self._jobs: dict[str, submitit.Job[Any]] = {}
 
@@ -195,7 +200,7 @@ class Local:
         found = {}
         for trial in trials:
             needed = resources(trial.config, self.settings)
-            executor = submitit.LocalExecutor(self.folder)
+            executor = submitit.LocalExecutor(self.own_folder)
             executor.update_parameters(
                 timeout_min=self.settings.time,
                 signal_delay_s=WARNING_SECONDS,
@@ -270,7 +275,8 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
                 if state in JOB_ENDED:
                     del jobs[job]
                     stopped += state in STOPPED
-                    _collect(queue, trial, state, scheduler.folder / f"{job}_0_result.pkl")
+                    log = next(scheduler.folder.glob(f"*/{job}_0_log.out"), scheduler.folder)
+                    _collect(queue, trial, state, log)
     except KeyboardInterrupt:
         scheduler.detach(list(jobs))
         raise Interrupted from None
@@ -296,20 +302,16 @@ def resources(config: TrainConfig, settings: LauncherConfig) -> Resources:
     return Resources(threads * processes, gpus, threads if gpus else threads * processes)
 
 
-def _collect(queue: TrialQueue, trial: Trial, state: str, pickled: Path) -> None:
-    """Give the queue the result of a job that ended in ``state`` and left ``pickled``, if it came that far."""
-    outcome, value = pickle.loads(pickled.read_bytes()) if pickled.exists() else ("none", None)
-    if outcome == "success":
-        if value is None:  # another process was training the trial
-            queue.put_back(trial)
-        else:
-            queue.tell(trial, value)
-        return
+def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> None:
+    """Give the queue the result of a trial whose job ended in ``state``, from the trial's folder."""
+    elsewhere = is_locked(trial)  # before the result is read, which is final if no process is training the trial
     result = read_result(trial.folder)
+    if state == "COMPLETED" and elsewhere:
+        queue.put_back(trial)
+        return
     if state in STOPPED:
         result = TrialResult("interrupted") if result.status == "running" else result
-    elif result.status not in ("finished", "failed", "interrupted"):
-        log = pickled.with_name(pickled.name.replace("result.pkl", "log.out"))
+    elif result.status not in (*ENDED, "interrupted"):
         cause = JOB_ENDED.get(state, JOB_ENDED["FAILED"])
         result = record_crash(trial, f"its job {cause}; see {trial.log} and {log}")
     queue.tell(trial, result)
