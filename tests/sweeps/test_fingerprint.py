@@ -14,7 +14,16 @@ from vitrine.config.keys import keys
 from vitrine.config.schema import EmaConfig, TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import facts_of
-from vitrine.sweeps.fingerprint import VERSION, _defaults, fingerprint, sweep_name, trial_name
+from vitrine.runs import RunRecord
+from vitrine.sweeps.fingerprint import (
+    VERSION,
+    TrialFolders,
+    _defaults,
+    fingerprint,
+    record_facts,
+    sweep_name,
+    trial_name,
+)
 from vitrine.sweeps.sweep import Sweep
 
 WITHOUT_EFFECT = {
@@ -112,6 +121,27 @@ def test_the_source_of_a_user_s_part_counts(config, monkeypatch):
         monkeypatch.setattr("vitrine.sweeps.fingerprint.code_hash", lambda name, source=source: source)
         found.add(fingerprint(config))
     assert len(found) == 3
+
+
+def test_a_trial_with_the_user_s_parts_is_found_after_a_new_version(config, monkeypatch, tmp_path):
+    """Its source is known by the hash in run.json: the file on disk may have changed since."""
+    config = replace(
+        config,
+        model=replace(config.model, position="my_lab.Fourier"),
+        callbacks=replace(config.callbacks, parts=["my_lab.Norm"]),
+        logger=replace(config.logger, parts=["my_lab.Log"]),
+    )
+    hashes = {"my_lab.Fourier": "1f", "my_lab.Norm": "2e", "my_lab.Log": "3d"}
+    monkeypatch.setattr("vitrine.sweeps.fingerprint.code_hash", hashes.get)
+    trial = RunRecord(tmp_path / "sweep" / "named_otherwise")
+    trial.path.mkdir(parents=True)
+    trial.update(parts=hashes, **record_facts(config))
+    trial.write_config(to_plain(config))
+    assert TrialFolders(trial.path.parent).find(config, {}) == trial.path
+    trial.update(fingerprint="of another version", fingerprint_version=VERSION - 1)
+    assert TrialFolders(trial.path.parent).find(config, {}) == trial.path
+    trial.update(parts=hashes | {"my_lab.Fourier": "4c"})
+    assert TrialFolders(trial.path.parent).find(config, {}) != trial.path
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vitrine.command.user_parts import part_keys
 from vitrine.config.keys import defaults, keys, optional_section
 from vitrine.config.parts import parts_of
 from vitrine.config.schema import TrainConfig
@@ -119,7 +120,8 @@ class TrialFolders:
             try:
                 facts = record.facts
                 known = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
-                found.append((facts.get("status") == "finished", known or _fingerprint(record.config, {}), record.path))
+                known = known or _fingerprint(record.config, _stored_sources(record.config, facts.get("parts")))
+                found.append((facts.get("status") == "finished", known, record.path))
             except RunError:
                 continue  # a damaged folder: the trial starts over
         for _, identity, folder in sorted(found):
@@ -137,6 +139,17 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
         if found.get(key) and Path(str(found[key])).exists():  # the same folder, from whichever directory it was typed
             found[key] = str(Path(str(found[key])).absolute())
     return _hash([VERSION, found, dict(sources)] if sources else [VERSION, found])[:16]
+
+
+def _stored_sources(config: Mapping[str, Any], stored: object) -> dict[str, str]:
+    """Return the hashes in run.json of the parts that affect the result, by the names that the configuration has."""
+    values = flatten(config)
+    named: list[object] = []
+    for key in part_keys().values():
+        if _affects_result(key, values.get("data.name", "")):
+            value = values.get(key)
+            named += value if isinstance(value, list) else [value]
+    return {name: code for name, code in stored.items() if name in named} if isinstance(stored, Mapping) else {}
 
 
 def _sections_on(values: Mapping[str, Any]) -> dict[str, Any]:
