@@ -1,0 +1,23 @@
+"""The command that pushes runs to Weights & Biases later."""
+
+import pytest
+
+from vitrine import compose
+from vitrine.cli.wandb_sync import replay
+from vitrine.config.serialize import to_plain
+from vitrine.runs import RunRecord
+
+
+@pytest.mark.parametrize("key", ["entity", "project"])
+def test_an_interpolation_in_a_run_folder_is_not_resolved(tmp_path, monkeypatch, key):
+    """A run from someone else would otherwise send values of this machine's environment."""
+    monkeypatch.setenv("SECRET", "swordfish")
+    monkeypatch.setattr("vitrine.tracking.wandb.push", lambda *_: pytest.fail("pushed"))
+    values = to_plain(compose(["model=vit_nano", "logger=wandb"]))
+    values["logger"]["wandb"][key] = "${oc.env:SECRET}"
+    record = RunRecord(tmp_path)
+    record.write_config(values)
+    problem = replay(record)
+    assert f"logger.wandb.{key}" in problem
+    assert "interpolation" in problem
+    assert "swordfish" not in problem
