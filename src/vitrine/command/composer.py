@@ -1,7 +1,7 @@
 """Composition of one configuration from overrides, and the checks that need more than the overrides themselves."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -33,6 +33,8 @@ from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.runs.provenance import program
 from vitrine.runs.record import RunRecord, check_writable
+
+PERMISSIONS = {"trust": [], "allow_changed_code": False}  # keys of permissions, and their values that allow nothing
 
 
 class Composer:
@@ -72,10 +74,11 @@ class Composer:
         values = [override for override, chooses_file in parsed if not chooses_file]
         try:
             config, found = self._with_values(self._base(choices), values)
+            if self.command == "train" and (origin := self._origin(config)) is not None:
+                parts = tuple(filter(names_part, overrides))
+                config, found = self._with_values(self._inherited_base(origin, choices, parts), values)
+            _keep_typed_permissions(config, [override for override, _ in parsed])
             if self.command == "train":
-                if (origin := self._origin(config)) is not None:
-                    parts = tuple(filter(names_part, overrides))
-                    config, found = self._with_values(self._inherited_base(origin, choices, parts), values)
                 _check_trust(config, overrides)
                 if config.resume is None:
                     found += self._count_classes(config.data)
@@ -284,13 +287,25 @@ class Variants:
             return checked
 
 
+def _keep_typed_permissions(composed: DictConfig, overrides: Sequence[Override]) -> None:
+    """Reset what allows code to run, unless it is among ``overrides`` or the user named the folder of configurations.
+
+    Files of a folder that was only found, and ``conf/local``, allow nothing.
+    """
+    typed = {override.key_or_group: override.value() for override in overrides}
+    for key, nothing in PERMISSIONS.items():
+        if key in composed and (key in typed or not sources().typed):
+            composed[key] = typed.get(key) or nothing
+
+
+def allowed_by(composed: DictConfig) -> Callable[[str], bool]:
+    """Return whether code of a dotted name may be imported: ``trust`` allows it, or a folder that the user named."""
+    return lambda name: is_trusted(name, composed.trust) or sources().vouch_for(name)
+
+
 def _check_trust(composed: DictConfig, overrides: Sequence[str]) -> None:
     """Raise ConfigError where ``composed`` has dotted names that the user neither typed nor allowed."""
-
-    def allowed(name: str) -> bool:
-        return is_trusted(name, composed.trust) or sources().vouch_for(name)
-
-    if refused := untrusted(composed, overrides, allowed):
+    if refused := untrusted(composed, overrides, allowed_by(composed)):
         origins = [f"{key}={composed[key]}" for key in ("like", "resume") if composed[key] is not None]
         source = origins[0] if origins else str(sources().folder)
         key, name = next(iter(refused.items()))

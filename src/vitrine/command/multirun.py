@@ -7,15 +7,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
+import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.composer import Composer, composition_fault
+from vitrine.command.composer import Composer, allowed_by, composition_fault
 from vitrine.command.overrides import quote
-from vitrine.command.space import Space, as_overrides, feasible_start, space_of
+from vitrine.command.sources import Sources, composing, sources
+from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
+from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
+from vitrine.config.parts import refusal
 from vitrine.config.sweep import SweepConfig, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
@@ -59,13 +63,17 @@ def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fa
 def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
     """Return the runs of ``-m``, or the point at which its search starts; their faults are added to ``found``."""
     loader = composer.loader
-    sweep = _sweep_of(composer, overrides, found) if composer.command == "train" else SweepConfig()
+    composed = _composed(composer, overrides, found) if composer.command == "train" else None
+    sweep = SweepConfig() if composed is None else _sweep_of(composed, found)
     found += _unsweepable(overrides, search=sweep.sampler is not None)
     if sweep.name is not None and not re.fullmatch(r"\w[\w.,=-]{0,99}", sweep.name):
         problem = "must be a folder name of at most 100 letters, digits and - _ . , ="
         found.append(Fault("sweep.name", sweep.name, problem))
     space, faulty = space_of(sweep, overrides, loader)
     found += faulty
+    if composed is not None:
+        found += _unallowed_names(composed, space, overrides)
+        found += _unallowed_commands(composed, overrides)
     if sweep.sampler is not None:
         return [_start_of_search(composer, overrides, space, found)]
     listed = [override for override in overrides if override.is_discrete_sweep() or not override.is_sweep_override()]
@@ -98,15 +106,54 @@ def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault])
     return points
 
 
-def _sweep_of(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> SweepConfig:
-    """Return the section ``sweep``; its defaults, with a fault added to ``found``, where it cannot be composed."""
+def _composed(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> DictConfig | None:
+    """Return what all runs share; ``None``, with a fault added to ``found``, where it cannot be composed."""
     try:
-        return cast(SweepConfig, OmegaConf.to_object(composer.composed(fixed_overrides(overrides))[0].sweep))
+        return composer.composed(fixed_overrides(overrides))[0]
     except ConfigError as error:
         found += error.faults
+        return None
+
+
+def _sweep_of(composed: DictConfig, found: list[Fault]) -> SweepConfig:
+    """Return the section ``sweep``; its defaults, with a fault added to ``found``, where its values are wrong."""
+    try:
+        return cast(SweepConfig, OmegaConf.to_object(composed.sweep))
     except OmegaConfBaseException as error:
         found.append(composition_fault(error))
-    return SweepConfig()
+        return SweepConfig()
+
+
+def _unallowed_names(composed: DictConfig, space: Space, overrides: Sequence[Override]) -> list[Fault]:
+    """Return the user's parts that ``sweep.space`` of a configuration file names without permission.
+
+    The space becomes overrides, whose names count as typed; so this is checked before.
+    """
+    allowed, typed = allowed_by(composed), {override.key_or_group for override in overrides}
+    written = {key: values for key, values in space.items() if not isinstance(values, Interval) and key not in typed}
+    return [
+        Fault(f"sweep.space.{key}", name, f"{sources().folder} {refusal({key: name})}")
+        for key, values in written.items()
+        for name in names_in_values(key, values)
+        if not allowed(name)
+    ]
+
+
+def _unallowed_commands(composed: DictConfig, overrides: Sequence[Override]) -> list[Fault]:
+    """Return the shell commands and options of sbatch that a folder gives that was only found."""
+    if sources().folder is None or sources().typed:
+        return []
+    typed = {override.key_or_group for override in overrides}
+    with composing(Sources()):
+        packaged = hydra.compose("train").launcher
+    found = []
+    for name in ("setup", "sbatch", "partition", "account", "qos"):
+        key, value = f"launcher.{name}", composed.launcher[name]
+        is_word = isinstance(value, str) and re.fullmatch(r"[\w.,:-]+", value)
+        if value and not is_word and key not in typed and value != packaged[name]:
+            problem = f"{sources().folder} was not named, so it cannot run commands; type {key}=... or --config-dir"
+            found.append(Fault(key, str(value), problem))
+    return found
 
 
 def _start_of_search(composer: Composer, overrides: Sequence[Override], space: Space, found: list[Fault]) -> Point:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from vitrine.config.keys import keys, owner
 from vitrine.config.model import OF_ANY_MODEL
-from vitrine.config.parts import PartError, is_dotted, load, options_field
+from vitrine.config.parts import DOTTED, PartError, is_dotted, load, options_field
 from vitrine.config.schema import DataConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
@@ -97,6 +97,11 @@ def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[
             if is_dotted(name) and name not in typed and not allowed(name):
                 found[key] = str(name)
     return found
+
+
+def names_in_values(key: str, values: Iterable[str]) -> list[str]:
+    """Return the dotted names in ``values`` of an override, if its key or group chooses a part."""
+    return [match[0] for value in values for match in DOTTED.finditer(value) if names_part(key)]
 
 
 def complete_data(data: DictConfig) -> list[Fault]:

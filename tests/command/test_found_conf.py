@@ -1,0 +1,80 @@
+"""What a conf/ that was only found in the working directory may do: give values, but allow no code to run."""
+
+import pytest
+import yaml
+from helpers.user_parts import imported, write_package
+
+from vitrine.command.compose import points
+from vitrine.command.sources import Sources, composing
+from vitrine.errors import ConfigError
+
+LAB = "lab_of_a_found_folder"
+PART = f"{LAB}.fourier.Fourier"
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_package(tmp_path, LAB)
+    return tmp_path
+
+
+def write(path, values, package="_global_"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"# @package {package}\n{yaml.safe_dump(values)}")
+
+
+def made(*overrides, multirun=False, folder=None, command="train"):
+    with composing(Sources.choose(folder)):
+        return points(command, list(overrides), multirun=multirun)
+
+
+def test_a_file_that_is_always_read_grants_no_trust(working_directory):
+    permissions = {"trust": [LAB], "allow_changed_code": True}
+    write(working_directory / "conf/local/default.yaml", {**permissions, "model": {"position": PART}, "seed": 3})
+    with pytest.raises(ConfigError, match="not imported unless you allow it"):
+        made()
+    assert not imported(LAB)
+    (point,) = made("model.position=learned")
+    assert (point.config.seed, point.config.trust, point.config.allow_changed_code) == (3, [], False)
+    (point,) = made("model.position=learned", f"trust=[{LAB}]", "allow_changed_code=true")
+    assert (point.config.trust, point.config.allow_changed_code) == ([LAB], True)
+
+
+def test_a_folder_that_is_named_grants_trust(working_directory):
+    write(working_directory / "mine/local/default.yaml", {"trust": [LAB], "allow_changed_code": True})
+    (point,) = made(folder="mine")
+    assert (point.config.trust, point.config.allow_changed_code) == ([LAB], True)
+
+
+def test_a_group_named_trust_grants_none(working_directory):
+    write(working_directory / "conf/trust/lab.yaml", {"trust": ["os"]})
+    with pytest.raises(ConfigError):
+        made("trust=lab")
+
+
+@pytest.mark.parametrize("sampler", [{}, {"sampler": "random", "n_trials": 2}])
+@pytest.mark.parametrize("values", [["learned", PART], [f"learned,{PART}"]])
+def test_names_in_a_found_space_are_not_typed(working_directory, values, sampler):
+    write(working_directory / "conf/sweep/mine.yaml", {"space": {"position": values}, **sampler}, "sweep")
+    with pytest.raises(ConfigError, match="not imported unless you allow it"):
+        made("sweep=mine", "model=vit_nano", multirun=True)
+    assert not imported(LAB)
+
+
+def test_names_in_the_space_of_a_named_folder_are_allowed(working_directory):
+    write(working_directory / "mine/sweep/mine.yaml", {"space": {"position": ["learned", PART]}}, "sweep")
+    assert len(made("sweep=mine", "model=vit_nano", multirun=True, folder="mine")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("setup", ["touch x"]), ("sbatch", ["--wrap=x"]), ("partition", "a\ntouch x")]
+)
+def test_a_found_folder_gives_no_commands_to_a_launcher(working_directory, name, value):
+    write(working_directory / "conf/local/default.yaml", {"launcher": {name: value, "account": "mine"}})
+    with pytest.raises(ConfigError) as caught:
+        made("seed=0,1", multirun=True)
+    assert [fault.key for fault in caught.value.faults] == [f"launcher.{name}"]
+    typed = "launcher.partition=b" if name == "partition" else f"launcher.{name}=[b]"
+    (point, _) = made("seed=0,1", typed, multirun=True)
+    assert point.config.launcher.account == "mine"
