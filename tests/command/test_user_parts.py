@@ -9,7 +9,7 @@ from helpers.user_parts import imported, write_package
 from vitrine import compose
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
-from vitrine.command.user_parts import for_hydra
+from vitrine.command.user_parts import for_hydra, without_replaced
 from vitrine.config.serialize import to_plain
 from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
@@ -89,6 +89,16 @@ def test_a_data_set_says_what_its_images_are():
     assert (config.model.image_size, config.model.num_classes, config.data.options) == (16, 3, {"count": 5})
     (fault,) = faults(f"data={LAB}.data.shapes")
     assert fault.key == "data.patch_size"
+
+
+def test_a_description_of_images_that_is_no_dict_is_a_fault(lab):
+    (lab / LAB / "data.py").write_text("def shapes(): ...\nshapes.config = 5\n")
+    (fault,) = faults(f"data={LAB}.data.shapes")
+    assert (fault.key, fault.problem) == ("data.name", "its attribute config must be a dict, not int")
+
+
+def test_a_run_without_a_section_and_a_typed_part_are_no_traceback():
+    assert without_replaced({"model": 5, 3: 4}, [f"position={LAB}.fourier.Fourier"]) == {"model": 5, 3: 4}
 
 
 def test_keys_of_vits_are_refused_beside_a_model_of_the_users():

@@ -8,7 +8,19 @@ from helpers.user_parts import imported, write_package
 
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.model import vit_config_from
-from vitrine.config.parts import ANY, Interface, PartError, is_dotted, is_trusted, load, parts_of
+from vitrine.config.parts import (
+    ANY,
+    Interface,
+    Part,
+    PartError,
+    build,
+    faults_of,
+    function,
+    is_dotted,
+    is_trusted,
+    load,
+    parts_of,
+)
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import from_plain, omitted_value, to_plain
 from vitrine.config.source_code import code_hash, sources
@@ -243,6 +255,31 @@ def test_a_part_without_source_is_refused(lab, tmp_path):
     py_compile.compile(str(tmp_path / lab / "layers.py"), cfile=str(tmp_path / lab / "compiled.pyc"))
     with pytest.raises(PartError, match=rf"{lab}\.compiled has no source file, {lab}/compiled\.py"):
         load(f"{lab}.compiled.places")
+
+
+def test_a_module_or_class_that_fails_when_it_is_asked_for_a_name_is_one_line(lab, tmp_path):
+    text = "class Meta(type):\n    def __getattr__(self, name):\n        return 1 / 0\n\n\n"
+    text += "class Odd(metaclass=Meta): ...\n"
+    (tmp_path / lab / "odd.py").write_text(f"{text}\n\ndef __getattr__(name):\n    raise ImportError('not here')\n")
+    with pytest.raises(PartError, match=r"cannot be imported: ImportError: not here \(.*odd.py, line \d+\)$"):
+        load(f"{lab}.odd.Part")
+    with pytest.raises(PartError, match=r"cannot be imported: ZeroDivisionError: .*odd.py, line 3\)$"):
+        load(f"{lab}.odd.Odd.part")
+
+
+def test_a_part_that_raises_is_one_line(lab, tmp_path):
+    (tmp_path / lab / "raising.py").write_text("class Part:\n    def __init__(self):\n        raise KeyError('no')\n")
+    for interface in (Interface(), Interface(function=True)):
+        part = Part("callbacks.parts", f"{lab}.raising.Part", "callbacks.parts_options.Part", {}, interface)
+        with pytest.raises(PartError, match=r"cannot be built: KeyError: 'no' \(.*raising.py, line 3\)$"):
+            function(part) if interface.function else build(part)
+    with pytest.raises(ZeroDivisionError), faults_of("cross_entropy", "failed"):
+        1 / 0  # noqa: B018
+
+
+def test_an_option_whose_name_is_a_number_is_a_fault(lab):
+    fault = only_fault(position=f"{lab}.fourier.Fourier", position_options={1: 2})
+    assert (fault.key, fault.given) == ("model.position_options.1", "2")
 
 
 def test_load_raises_with_the_reason(lab):

@@ -30,6 +30,10 @@ def ones(model, value=1.0):
         nn.init.constant_(parameter, value)
 
 
+def failing(model):
+    raise ValueError("no such layer")
+
+
 class Linear(nn.Module):
     def __init__(self, num_classes, image_size, bias=True):
         super().__init__()
@@ -98,6 +102,11 @@ def test_trying_a_part_draws_no_random_numbers():
 def test_initial_weights_are_set_by_a_function():
     model = build_model(config(init=f"{LAB}.parts.ones", init_options={"value": 0.5}))
     assert {value.item() for parameter in model.parameters() for value in parameter.flatten()} == {0.5}
+
+
+def test_a_function_that_fails_on_the_model_is_one_line():
+    with pytest.raises(PartError, match=r"failed: ValueError: no such layer \(.*parts.py, line \d+\)$"):
+        build_model(config(init=f"{LAB}.parts.failing"))
 
 
 def test_a_whole_model_gets_the_sizes_that_it_names():

@@ -9,6 +9,7 @@ import torch
 
 from vitrine import compose
 from vitrine.config import TrainConfig
+from vitrine.config.parts import PartError
 from vitrine.config.schema import OptimizerConfig, ScheduleConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import (
@@ -17,6 +18,7 @@ from vitrine.training.optim import (
     build_schedule,
     learning_rate_factor,
     parameter_groups,
+    user_factor,
 )
 
 SMALL = ["model=vit_nano", "depth=1"]
@@ -54,6 +56,11 @@ def test_the_last_warm_up_step_and_the_one_after_it_have_the_full_rate():
     assert cosine(9) == 1.0
     assert cosine(10) == 1.0
     assert cosine(11) < 1.0
+
+
+def test_a_schedule_of_the_users_that_fails_is_one_line():
+    with pytest.raises(PartError, match=r"my_lab.rates.broken failed at step 3 of 9: ZeroDivisionError: .*line \d+\)$"):
+        user_factor(3, name="my_lab.rates.broken", schedule=lambda step, total: 1 / 0, steps=9)
 
 
 def test_half_way_down_is_half_the_rate():
@@ -97,7 +104,7 @@ def test_the_schedule_is_that_of_pytorch_step_by_step(steps, warmup):
     rising = round(steps * warmup)
     ours = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
     theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    schedule = build_schedule(ScheduleConfig("cosine", warmup), ours, steps)
+    schedule = build_schedule(ScheduleConfig("cosine", warmup=warmup), ours, steps)
     reference = torch.optim.lr_scheduler.SequentialLR(
         theirs,
         [

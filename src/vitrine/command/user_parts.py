@@ -62,17 +62,18 @@ def for_hydra(overrides: Iterable[str]) -> list[str]:
 def without_replaced(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return the configuration ``values`` of a run without the user's parts that ``overrides`` replace, and options."""
     kept = {section: dict(inner) if isinstance(inner, Mapping) else inner for section, inner in values.items()}
+    sections = {section: inner for section, inner in kept.items() if isinstance(inner, dict)}
     chosen = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
     for group, key in part_keys().items():
         section, _, name = key.partition(".")
-        stored = kept.get(section, {})
+        stored = sections.get(section, {})
         given = chosen.get(key, chosen.get(group))
         if given is not None and given != stored.get(name):
             stored.pop(options_field(name), None)
             if is_dotted(stored.get(name)):
                 stored.pop(name)
             if group in NO_CHOICE and is_dotted(given):
-                kept.pop(section)
+                kept.pop(section, None)
     return kept
 
 
@@ -110,20 +111,29 @@ def complete_data(data: DictConfig) -> list[Fault]:
     Returns:
         What keeps it from being imported, and the keys that must be given.
     """
-    try:
-        stated = getattr(load(data.name), "config", {})
-    except PartError as error:
-        return [Fault("data.name", data.name, error.problem, error.near and f"data={error.near}")]
+    found, stated = _described(data.name)
     missing = [field.name for field in dataclasses.fields(DataConfig) if OmegaConf.is_missing(data, field.name)]
-    known = DATA | dict(stated)
+    known = DATA | stated
     for name in [name for name in missing if name in known]:
         data[name] = known[name]
         missing.remove(name)
-    problem = f"is needed by data={data.name}: data.{{0}}=VALUE, or a dict {data.name}.config with '{{0}}' in it"
-    found = [Fault(f"data.{name}", "", problem.format(name)) for name in missing]
+    if not found:
+        problem = f"is needed by data={data.name}: data.{{0}}=VALUE, or a dict {data.name}.config with '{{0}}' in it"
+        found = [Fault(f"data.{name}", "", problem.format(name)) for name in missing]
     for name in missing:  # stands in, so that the rest is checked all the same
         data[name] = {"image_size": 8, "patch_size": 8}.get(name, 2)
     return found
+
+
+def _described(name: str) -> tuple[list[Fault], dict[str, Any]]:
+    """Return why the data set ``name`` has no description of its images, and that description."""
+    try:
+        stated = getattr(load(name), "config", {})
+    except PartError as error:
+        return [Fault("data.name", name, error.problem, error.near and f"data={error.near}")], {}
+    if isinstance(stated, Mapping):
+        return [], dict(stated)
+    return [Fault("data.name", name, f"its attribute config must be a dict, not {type(stated).__name__}")], {}
 
 
 def keys_of_vits(model: str, overrides: Iterable[str]) -> list[Fault]:

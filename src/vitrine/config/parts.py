@@ -12,7 +12,8 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from vitrine.config.source_code import code_hash, lacks_source, remember_sources, working_directory
-from vitrine.errors import Fault, RunError, VitrineError
+from vitrine.errors import Fault, Interrupted, Pruned, RunError, VitrineError
 from vitrine.text import nearest
 
 ANY: Collection[str] = frozenset({"*"})  # trusts every name: for code that reads a configuration and builds nothing
@@ -180,9 +181,13 @@ def build(part: Part, *arguments: Any, **keywords: Any) -> Any:
     """Call a part with ``arguments``, ``keywords`` and its options.
 
     Optional keywords are passed only if its signature has them.
+
+    Raises:
+        PartError: the call fails.
     """
     imported = load(part.name)
-    return imported(*arguments, **_taken(imported, part.interface, keywords), **part.options)
+    with faults_of(part.name, "cannot be built"):
+        return imported(*arguments, **_taken(imported, part.interface, keywords), **part.options)
 
 
 def build_list(config: Any, kind: type) -> list[Any]:
@@ -200,12 +205,30 @@ def build_list(config: Any, kind: type) -> list[Any]:
 
 
 def function(part: Part) -> Callable[..., Any]:
-    """Return the function of a part whose interface is that of a function, its options already given."""
+    """Return the function of a part whose interface is that of a function, its options already given.
+
+    Raises:
+        PartError: a class in the function's place cannot be built.
+    """
     imported = load(part.name)
-    made = imported(**part.options) if isinstance(imported, type) else partial(imported, **part.options)
+    is_class = isinstance(imported, type)
+    made = build(replace(part, interface=Interface())) if is_class else partial(imported, **part.options)
     if not part.interface.optional:
         return made
     return lambda *arguments, **keywords: made(*arguments, **_taken(made, part.interface, keywords))
+
+
+@contextmanager
+def faults_of(name: str, problem: str) -> Iterator[None]:
+    """Turn an exception of the user's part ``name`` into a PartError of one line; those of built-in parts stay."""
+    try:
+        yield
+    except (VitrineError, Interrupted, Pruned):
+        raise
+    except Exception as error:
+        if not is_dotted(name):
+            raise
+        raise PartError(name, f"{problem}: {reason(error)}") from error
 
 
 def part_at(config: Any, name: str) -> Part | None:
@@ -233,11 +256,7 @@ def check_trust(config: Any, trust: Collection[str], source: object) -> None:
 
 
 def refusal(refused: Mapping[str, str]) -> str:
-    """Return why parts, by their keys, are not imported, and how to allow them.
-
-    The names of a list of parts are joined by commas. What is to be typed allows these names and no others of their
-    packages.
-    """
+    """Return why parts, by key, are not imported, and how to allow them; names of a list are joined by commas."""
     named = ", ".join(f"{key}={name}" for key, name in refused.items())
     names = list(dict.fromkeys(name for joined in refused.values() for name in joined.split(",")))
     allowed = ",".join(names)
@@ -326,7 +345,7 @@ def _call_faults(part: Part) -> Iterator[Fault]:
         for name in part.options:
             if name not in known:
                 problem = f"is not an option of {part.name}, which has {', '.join(known) or 'none'}"
-                near = nearest(name, known)
+                near = nearest(str(name), known)  # in a file, a name can be a number
                 yield _option_fault(part, name, str(part.options[name]), problem, near and f"{part.options_key}.{near}")
     for name in needed:
         if name not in part.options:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.config.parts import Part, function, reason
+from vitrine.config.parts import Part, faults_of, function, reason
 from vitrine.config.schema import DataConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
@@ -19,12 +19,12 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
     """Call the user's part and check what it returns.
 
     Raises:
-        DataError: the call fails, or its result has the wrong form, shapes, types or labels.
+        PartError: the call fails.
+        DataError: its result has the wrong form, shapes, types or labels.
     """
-    try:
-        given = function(part)(root=Path(config.root))
-    except Exception as error:
-        raise DataError(f"data={part.name} failed: {reason(error)}") from error
+    load_data = function(part)
+    with faults_of(part.name, "failed"):
+        given = load_data(root=Path(config.root))
     known = {"classes", *SPLITS}
     if not isinstance(given, Mapping) or "train" not in given or not set(given) <= known:
         keys = sorted(given) if isinstance(given, Mapping) else type(given).__name__

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitrine.config import ViTConfig
-from vitrine.config.parts import PartError, build, part_at, reason
+from vitrine.config.parts import PartError, build, faults_of, part_at
 
 
 def user_module(
@@ -29,18 +29,13 @@ def user_module(
     part = part_at(config, key)
     if part is None:
         return None
-    try:
-        module = build(part, *arguments, **keywords)
-    except Exception as error:
-        raise PartError(part.name, f"cannot be built: {reason(error)}") from error
+    module = build(part, *arguments, **keywords)
     if not isinstance(module, nn.Module):
         raise PartError(part.name, f"must give an nn.Module, not {type(module).__name__}")
     module.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            output = module(torch.zeros(*takes))
-    except Exception as error:
-        raise PartError(part.name, f"fails on a tensor {tuple(takes)}: {reason(error)}") from error
+    failing = faults_of(part.name, f"fails on a tensor {tuple(takes)}")
+    with failing, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        output = module(torch.zeros(*takes))
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if shape != tuple(gives):
         raise PartError(part.name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}, not {shape}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig, vit_faults
-from vitrine.config.parts import function, names_of, part_at
+from vitrine.config.parts import faults_of, function, names_of, part_at
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
@@ -81,8 +81,12 @@ class VisionTransformer(nn.Module):
         self.norm = build_norm(config, config.dim) if config.final_norm else nn.Identity()
         self.attn_pool = build_pool(config)  # timm's name for pool=map
         self.head = nn.Linear(config.dim, config.num_classes)
-        own_init = part_at(config, "init")
-        (INITS[config.init] if own_init is None else function(own_init))(self)
+        if (own_init := part_at(config, "init")) is None:
+            INITS[config.init](self)
+        else:
+            initialise = function(own_init)
+            with faults_of(own_init.name, "failed"):
+                initialise(self)
         if config.zero_head:
             for parameter in self.head.parameters():
                 nn.init.zeros_(parameter)

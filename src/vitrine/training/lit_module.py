@@ -18,7 +18,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
-from vitrine.config.parts import function, part_at
+from vitrine.config.parts import faults_of, function, part_at
 from vitrine.config.schema import LossConfig
 from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
@@ -179,7 +179,8 @@ class Classifier(pl.LightningModule):
 
         With MixUp or CutMix, training accuracy uses the dominant label.
         """
-        loss = self.training_criterion(logits, targets)
+        with faults_of(self.config.loss.name, "failed"):
+            loss = self.training_criterion(logits, targets)
         labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
         right = (logits.detach().argmax(dim=1) == labels).float().mean()
         self.recent.append((loss.detach(), right))  # stays on the device until it is logged
@@ -272,7 +273,9 @@ class Classifier(pl.LightningModule):
         if not len(labels):  # this rank has fewer images than others
             return None
         logits: Tensor = self(images)
-        self._metric(self.loss, stage).update(self.criterion(logits, labels), len(labels))
+        with faults_of(self.config.loss.name, "failed"):
+            loss = self.criterion(logits, labels)
+        self._metric(self.loss, stage).update(loss, len(labels))
         self._metric(self.accuracy, stage).update(logits, labels)
         return logits
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from vitrine.config.parts import Part, PartError, build, function, part_at
+from vitrine.config.parts import Part, PartError, build, faults_of, function, part_at
 from vitrine.config.schema import OptimizerConfig, ScheduleConfig
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -107,13 +107,14 @@ class MuonAndAdamW(Optimizer):
 def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:
     """Build the schedule over ``steps`` optimiser steps; call its ``step()`` after each."""
     if (own := part_at(config, "name")) is not None:
-        return LambdaLR(optimizer, partial(user_factor, schedule=function(own), steps=steps))
+        return LambdaLR(optimizer, partial(user_factor, name=own.name, schedule=function(own), steps=steps))
     return LambdaLR(optimizer, partial(learning_rate_factor, name=config.name, warmup=config.warmup, steps=steps))
 
 
-def user_factor(step: int, *, schedule: Callable[[int, int], float], steps: int) -> float:
-    """Factor of the learning rate at ``step`` (0-based) of ``steps`` by the user's schedule."""
-    return float(schedule(min(step, steps - 1), steps))
+def user_factor(step: int, *, name: str, schedule: Callable[[int, int], float], steps: int) -> float:
+    """Factor of the learning rate at ``step`` (0-based) of ``steps`` by the user's schedule ``name``."""
+    with faults_of(name, f"failed at step {step} of {steps}"):
+        return float(schedule(min(step, steps - 1), steps))
 
 
 def learning_rate_factor(step: int, *, name: str, warmup: float, steps: int) -> float:
