@@ -78,3 +78,31 @@ def test_a_found_folder_gives_no_commands_to_a_launcher(working_directory, name,
     typed = "launcher.partition=b" if name == "partition" else f"launcher.{name}=[b]"
     (point, _) = made("seed=0,1", typed, multirun=True)
     assert point.config.launcher.account == "mine"
+
+
+def test_a_named_folder_vouches_for_its_values_only(working_directory):
+    (working_directory / "mine").mkdir()
+    (working_directory / "mine/a.yaml").write_text("# a.Comment\na.Key: 1\nb: [xa.List, '[default,a.Entry]']\nc: a.B\n")
+    chosen = Sources.choose("mine")
+    allowed = [name for name in ("a.Comment", "a.Key", "a.List", "a.Entry", "xa.List", "a.B") if chosen.vouch_for(name)]
+    assert allowed == ["a.Entry", "xa.List", "a.B"]
+
+
+@pytest.mark.parametrize("indirect", [False, True])
+def test_a_found_primary_imports_no_package(working_directory, indirect):
+    hydra = {"searchpath": [f"pkg://{LAB}"]}
+    values = {"defaults": ["train", "_self_"], "hydra": "${other}" if indirect else hydra, "other": hydra}
+    write(working_directory / "conf/mine.yaml", values)
+    with pytest.raises(ConfigError, match=f"pkg://{LAB}\n.*imports Python code"):
+        Sources.choose(primary="mine")
+    assert not imported(LAB)
+    Sources.choose("conf", primary="mine")
+
+
+def test_a_link_to_a_group_is_a_group(working_directory):
+    write(working_directory / "elsewhere/vit_nano.yaml", {})
+    (working_directory / "conf").mkdir()
+    (working_directory / "conf/model").symlink_to(working_directory / "elsewhere")
+    (working_directory / "conf/loop").symlink_to(working_directory / "conf")
+    with pytest.raises(ConfigError, match="vitrine has a file of this name"):
+        Sources.choose()

@@ -4,14 +4,15 @@ A user's folder has the same layout: ``experiment/mine.yaml`` is ``experiment=mi
 ``position=mine``. It is given by ``--config-dir``, or it is the ``conf/`` of the working directory.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import yaml
 from hydra import version
@@ -23,6 +24,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.config_source import ConfigResult
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.errors import ConfigError, Fault
 
@@ -68,11 +71,21 @@ class Sources:
         return [] if self.folder is None else sorted(_names(self.folder))
 
     def vouch_for(self, name: str) -> bool:
-        """Whether a file of a folder that the user typed contains ``name``, such as a dotted Python name."""
-        texts = (
-            ((self.folder / f"{file}.yaml").read_text(encoding="utf-8") for file in self.files) if self.folder else ()
-        )
-        return self.typed and any(name in text for text in texts)
+        """Whether a file of a folder that the user typed has ``name``, a dotted Python name, as a value."""
+        return self.typed and name in self._values
+
+    @cached_property
+    def _values(self) -> frozenset[str]:
+        """Every string that is a value in the user's files, or an entry of a list in one, as ``[default,a.B]``."""
+        found: set[str] = set()
+        for file in self.files:
+            with suppress(yaml.YAMLError, OSError, UnicodeDecodeError):  # reported when the file is composed
+                node = yaml.compose(
+                    (Path(self.folder or "") / f"{file}.yaml").read_text(encoding="utf-8"), yaml.SafeLoader
+                )
+                found.update(_scalars(node))
+        entries = (entry.strip(" '\"") for value in found if value[:1] == "[" for entry in value.strip("[]").split(","))
+        return frozenset(found.union(entries))
 
     def _faults(self, command: str) -> list[Fault]:
         shown = "--config-dir" if self.typed else "the folder"
@@ -96,6 +109,9 @@ class Sources:
             if not isinstance(values, dict) or command not in (values.get("defaults") or []):
                 problem = f"does not build on vitrine's configuration; its defaults begin with `- {command}`"
                 found.append(Fault("--config-name", self.primary, problem))
+            if not self.typed and isinstance(values, dict) and (imported := _imported(values)):
+                problem = f"imports Python code, so the folder must be named: --config-dir {self.folder}"
+                found.append(Fault("hydra.searchpath", imported, problem))
         return found
 
 
@@ -167,9 +183,35 @@ def conf() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "conf"
 
 
-def _names(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*.yaml"):
-        yield path.relative_to(folder).with_suffix("").as_posix()
+def _names(folder: Path, prefix: str = "", around: tuple[Path, ...] = ()) -> Iterator[str]:
+    """Yield the YAML files under ``folder``, links to folders included, except a link to a folder around it."""
+    if (resolved := folder.resolve()) in around or not os.access(folder, os.R_OK):
+        return
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _names(path, f"{prefix}{path.name}/", (*around, resolved))
+        elif path.suffix == ".yaml":
+            yield f"{prefix}{path.stem}"
+
+
+def _scalars(node: yaml.Node | None, around: tuple[int, ...] = ()) -> Iterator[str]:
+    """Yield the scalar values in a YAML document; not the keys of mappings."""
+    if isinstance(node, yaml.ScalarNode):
+        yield str(node.value)
+    elif node is not None and id(node) not in around:  # an anchor can lead back to it
+        inside = [value for _, value in node.value] if isinstance(node, yaml.MappingNode) else node.value
+        for value in inside:
+            yield from _scalars(value, (*around, id(node)))
+
+
+def _imported(primary: dict[str, Any]) -> str:
+    """Return the first entry of ``hydra.searchpath`` that is not a folder, as ``pkg://my_lab.conf``; "" for none."""
+    try:
+        paths = OmegaConf.select(OmegaConf.create(primary, flags={"allow_objects": True}), "hydra.searchpath")
+    except OmegaConfBaseException as error:
+        return str(error).splitlines()[0]
+    entries = [str(path) for path in (paths if OmegaConf.is_list(paths) else [paths] if paths else [])]
+    return next((path for path in entries if "://" in path and not path.startswith("file://")), "")
 
 
 def _yaml_fault(error: yaml.MarkedYAMLError) -> Fault:
