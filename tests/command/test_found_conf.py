@@ -1,11 +1,14 @@
 """What a conf/ that was only found in the working directory may do: give values, but allow no code to run."""
 
+import sys
+
 import pytest
 import yaml
 from helpers.user_parts import imported, write_package
 
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
+from vitrine.config.parts import load
 from vitrine.errors import ConfigError
 
 LAB = "lab_of_a_found_folder"
@@ -14,7 +17,11 @@ PART = f"{LAB}.fourier.Fourier"
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
+    for module in [module for module in sys.modules if module.startswith(LAB)]:
+        monkeypatch.delitem(sys.modules, module)
+    load.cache_clear()
     write_package(tmp_path, LAB)
     return tmp_path
 
