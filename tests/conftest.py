@@ -14,6 +14,7 @@ from helpers.running import ROOT, python
 
 import vitrine
 from vitrine.errors import ConfigError
+from vitrine.runs.provenance import COMMAND
 from vitrine.text import plural
 
 # One thread for each test process and those that it starts: tests run in parallel, on small models.
@@ -146,3 +147,9 @@ def refusal(compose):
         return error.value.faults
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def no_command_of_another_test(monkeypatch):
+    """A sweep hands its command to its trials in the environment; tests after it start without."""
+    monkeypatch.delenv(COMMAND, raising=False)
