@@ -73,6 +73,7 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, t
     assert "patch_size=2\n" in refused.stderr
 
 
+@pytest.mark.whole
 def test_a_multirun_trains_each_point_in_a_folder_of_its_own(train, evaluate, tmp_path):
     done = train("-m", *SMALL, "trainer.max_epochs=1", "position=learned,sincos2d", "seed=0,1")
 

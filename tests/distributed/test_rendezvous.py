@@ -182,7 +182,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("command", [[*TORCHRUN, "--nproc-per-node=2"], [sys.executable]], ids=["torchrun", "spawn"])
-@pytest.mark.quick
 def test_fit_in_a_users_own_distributed_program(tmp_path, spawned, command):
     """Its process group is used and left as it was, and every rank gets the same result."""
     (tmp_path / "own.py").write_text(OWN_PROGRAM)
