@@ -3,8 +3,9 @@
 import pytest
 
 from vitrine import compose
-from vitrine.cli.wandb_sync import replay
+from vitrine.cli.wandb_sync import replay, sessions
 from vitrine.config.serialize import to_plain
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 
 
@@ -21,3 +22,11 @@ def test_an_interpolation_in_a_run_folder_is_not_resolved(tmp_path, monkeypatch,
     assert f"logger.wandb.{key}" in problem
     assert "interpolation" in problem
     assert "swordfish" not in problem
+
+
+@pytest.mark.parametrize("name", ["..", "../../other/wandb/offline-run-1", "/elsewhere"])
+def test_a_session_outside_the_run_folder_is_refused(tmp_path, name):
+    record = RunRecord(tmp_path)
+    record.update(wandb_kept=["offline-run-1", name])
+    with pytest.raises(RunError, match="wandb_kept must name folders in wandb/"):
+        sessions(record)

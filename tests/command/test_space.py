@@ -97,13 +97,13 @@ def test_unknown_keys_and_values_of_a_space_are_told_with_what_was_meant(refusal
         "optimizer.lr=interval(2,1)",
         "optimizer.name=interval(1,2)",
     )
-    for told in (
+    for problem in (
         "did you mean position=learned?",
         "did you mean optimizer.lr?",
         "low must be <= high",
         "is not a number",
     ):
-        assert told in at_once
+        assert problem in at_once
     assert "did you mean tpe?" in refusal("sweep.sampler=tbe", "sweep.n_trials=9", "depth=1,2")
     assert "must be > 0 and <= 100" in refusal(*TPE, "optimizer.lr=interval(1e-5,200)")
     with composing() as loader:
@@ -128,8 +128,8 @@ def test_what_a_search_cannot_go_by_is_told(refusal):
 def test_what_does_not_go_together_in_a_search_is_told(refusal):
     lr = "optimizer.lr=interval(1e-4,1e-3)"
     at_once = refusal(lr, "sweep.sampler=cmaes", "sweep.n_trials=0", "seed=1,2", "sweep.metrics=[val/acc,val/loss]")
-    for told in ("must be >= 1", "at least two intervals", "takes a single metric", "sweep.repeats=3"):
-        assert told in at_once
+    for problem in ("must be >= 1", "at least two intervals", "takes a single metric", "sweep.repeats=3"):
+        assert problem in at_once
     empty = refusal("sweep.sampler=tpe")
     assert "is empty" in empty
     assert "is required for a search" in empty

@@ -132,5 +132,12 @@ def has_complete_sessions(record: RunRecord) -> bool:
 
 
 def sessions(record: RunRecord) -> list[Path]:
-    """The folders of the client's sessions, in order of time."""
-    return [record.path / "wandb" / name for name in record.facts.get("wandb_kept", [])]
+    """The folders of the client's sessions, in order of time.
+
+    Raises:
+        RunError: run.json names a folder outside the run's own.
+    """
+    names = [str(name) for name in record.facts.get("wandb_kept", [])]
+    if outside := [name for name in names if Path(name).name != name or name == ".."]:
+        raise RunError(f"{record.path / 'run.json'}: wandb_kept must name folders in wandb/, not {', '.join(outside)}")
+    return [record.path / "wandb" / name for name in names]

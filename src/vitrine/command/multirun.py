@@ -89,7 +89,7 @@ def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
 
 
 def value_text(override: Override) -> str:
-    """Return the value of an override as it was typed."""
+    """Return the value of an override without quotes."""
     return (override.input_line or "").partition("=")[2].replace("'", "")
 
 

@@ -38,7 +38,7 @@ MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives 
 
 
 class Search(TrialQueue):
-    """The trials of a search, suggested one after the other.
+    """The trials of a search, suggested sequentially.
 
     Processes that run the same command share the study: each asks for trials under a lock, and none is trained twice. A
     trial whose process died is handed out again and resumed from its checkpoint.

@@ -9,10 +9,10 @@ preempted, requeued or submitted twice.
 
     outputs/sweeps/NAME/
         logs/TRIAL.txt      output of the trial, over all its jobs
-        jobs/XXXXXXXX/      submitit's files: the batch script, each job's pickled trial, and Slurm's output, *_log.out
+        jobs/RANDOM/        submitit's files: the batch script, each job's pickled trial, and Slurm's output, *_log.out
 
 Unpickling can run any code, and a sweep's folder may be a copy from someone else. So each command submits from a new
-folder in ``jobs/``, whose name nobody can know before, and it reads results and names of trials from other files.
+folder in ``jobs/`` with a random name, and it reads results and names of trials from other files.
 """
 
 import getpass
