@@ -1,0 +1,275 @@
+"""Decide, with as few seeds as it takes, which configurations are better or worse than a baseline."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vitrine.compare.sequential_rule import METHODS, MIN_SEEDS, Rule, image_variance, welch_freedom
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """What a run came to.
+
+    Attributes:
+        value: its metric; ``None`` if it failed.
+        correct: which of N test images were classified correctly, (N,) bool; ``None`` if unknown.
+    """
+
+    value: float | None
+    correct: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """An arm against the baseline, after a number of seeds.
+
+    Attributes:
+        seeds: number of seeds of each side that have ended.
+        count: number of pairs behind the numbers, or of finished seeds on the smaller side.
+        mean: the arm's mean minus the baseline's.
+        low, high: interval of the difference; infinite while there is none.
+        failures: number of failed runs of the arm and of the baseline.
+        correlation: of the two sides over seeds; NaN where it is unknown or seeds are not paired.
+        new_images: the interval covers other test images of the same kind; otherwise, it is about these images.
+        verdict: ``better``, ``worse``, ``equal``, ``undecided``, or ``None`` while more seeds are wanted.
+    """
+
+    seeds: int
+    count: int
+    mean: float
+    low: float
+    high: float
+    failures: tuple[int, int]
+    correlation: float
+    new_images: bool
+    verdict: str | None
+
+
+class Decision:
+    """Compares arms with a baseline, seed by seed, and drops an arm as soon as it is decided.
+
+    With probability ``1 - alpha``, no verdict about any arm is false, however many looks were taken at it: the error is
+    divided equally between the arms, and each arm's intervals hold after every seed at once.
+
+    An arm is looked at whenever a seed has ended in it and in the baseline, and so have all smaller ones: verdicts
+    depend neither on the order in which results arrive nor on interruptions. ``better`` is the larger value, unless
+    ``lower_is_better``. A failed run takes no part in means; an arm that failed more often than the baseline is never
+    called better or equal, nor is one called worse or equal that failed less often.
+
+    Args:
+        arms: names, the baseline among them.
+        baseline: what the others are compared with; chosen before any result.
+        alpha: probability of any false verdict, in (0, 1).
+        difference: differences up to this size do not matter: an arm whose interval lies within is ``equal``.
+        min_seeds: number of seeds before the first look, at least 3.
+        max_seeds: number of seeds after which an arm stays ``undecided``.
+        method: ``group_sequential`` (Lan and DeMets, 1983; exact on the scale of t, and gives an arm up early when a
+            verdict has become improbable) or ``anytime`` (confidence sequences; Wang and Ramdas, 2024).
+        paired: runs with the same seed are paired.
+        lower_is_better: whether the smaller value is the better one.
+        resolution: smallest possible difference between two values, such as 1 / N for accuracy on N images. Values
+            cannot vary less than by rounding to it. Taken from ``correct`` where that is known.
+
+    Example:
+        >>> decision = Decision(arms=["learned", "rope"], baseline="learned", max_seeds=10)
+        >>> while wanted := decision.wanted():
+        ...     for arm, seed in wanted:
+        ...         decision.add(arm, seed, 0.9 + 0.05 * (arm == "rope") + 0.001 * (3 * seed % 7))
+        >>> decision.verdicts
+        {'rope': 'undecided'}
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        arms: Sequence[str],
+        baseline: str,
+        alpha: float = 0.05,
+        difference: float | None = None,
+        min_seeds: int = MIN_SEEDS,
+        max_seeds: int = 20,
+        method: str = "group_sequential",
+        *,
+        paired: bool = True,
+        lower_is_better: bool = False,
+        resolution: float = 0.0,
+    ) -> None:
+        _check(arms, baseline, alpha, difference, min_seeds, max_seeds, method)
+        self.arms, self.baseline = list(arms), baseline
+        self.lower_is_better, self.resolution = lower_is_better, resolution
+        self.rule = Rule(alpha / (len(arms) - 1), difference, min_seeds, max_seeds, method, paired)
+        self._results: dict[tuple[str, int], SeedResult] = {}
+        self._looks: dict[str, list[Look]] = {arm: [] for arm in arms if arm != baseline}
+
+    def wanted(self) -> list[tuple[str, int]]:
+        """Return the runs to do next, smallest seeds first; empty when every arm is decided."""
+        upto = {arm: self._next_seeds(arm) for arm in self._looks if self.verdicts[arm] is None}
+        if not upto:
+            return []
+        upto[self.baseline] = max(upto.values())
+        return [
+            (arm, seed)
+            for seed in range(upto[self.baseline])
+            for arm in self.arms
+            if seed < upto.get(arm, 0) and (arm, seed) not in self._results
+        ]
+
+    def add(self, arm: str, seed: int, value: float | None, correct: np.ndarray | None = None) -> None:
+        """Add a run's result; one that was added before is ignored if it is the same.
+
+        Args:
+            arm: one of the arms.
+            seed: from 0.
+            value: its metric; ``None``, NaN or infinite if the run failed or diverged.
+            correct: (N,) bool, which test images it classified correctly. Where all runs have it, the verdict holds for
+                other images of the same kind; otherwise only on these images.
+
+        Raises:
+            ValueError: there is no such arm or seed, or another result was added for it.
+        """
+        if arm not in self.arms:
+            raise ValueError(f"there is no arm {arm!r}; choose from {', '.join(self.arms)}")
+        if not 0 <= seed < self.rule.max_seeds:
+            raise ValueError(f"seed {seed} is not among 0 to {self.rule.max_seeds - 1}")
+        ended = None if value is None or not math.isfinite(value) else float(value)
+        known = self._results.setdefault((arm, seed), SeedResult(ended, correct))
+        if known.value != ended:
+            raise ValueError(f"{arm}, seed {seed} was {known.value} when it was added first, and is {ended} now")
+        for other in self._looks if arm == self.baseline else [arm]:
+            self._look(other)
+
+    @property
+    def verdicts(self) -> dict[str, str | None]:
+        """``better``, ``worse``, ``equal`` or ``undecided`` by arm; ``None`` while more seeds are wanted."""
+        return {arm: looks[-1].verdict if looks else None for arm, looks in self._looks.items()}
+
+    @property
+    def done(self) -> bool:
+        """Whether every arm is decided, or was given up."""
+        return None not in self.verdicts.values()
+
+    @property
+    def runs(self) -> int:
+        """Number of results."""
+        return len(self._results)
+
+    @property
+    def max_runs(self) -> int:
+        """Number of runs of all arms with all seeds."""
+        return len(self.arms) * self.rule.max_seeds
+
+    def looks(self, arm: str) -> list[Look]:
+        """Return the looks at an arm so far."""
+        return list(self._looks[arm])
+
+    def interval(self, arm: str) -> tuple[float, float]:
+        """Return the interval of an arm's mean minus the baseline's, at the last look; infinite before the first."""
+        looks = self._looks[arm]
+        return (looks[-1].low, looks[-1].high) if looks else (-math.inf, math.inf)
+
+    def _next_seeds(self, arm: str) -> int:
+        """Number of seeds at the next look."""
+        looks = self._looks[arm]
+        return looks[-1].seeds + 1 if looks else self.rule.min_seeds
+
+    def _look(self, arm: str) -> None:
+        """Take every look at an arm that has become possible."""
+        while self.verdicts[arm] is None:
+            seeds = range(self._next_seeds(arm))
+            if not all((side, seed) in self._results for seed in seeds for side in (arm, self.baseline)):
+                return
+            sides = [[self._results[side, seed] for seed in seeds] for side in (arm, self.baseline)]
+            self._looks[arm].append(self._compare(*sides))
+
+    def _compare(self, ours: list[SeedResult], theirs: list[SeedResult]) -> Look:
+        seeds, ended = len(ours), [ours, theirs]
+        failures = (sum(x.value is None for x in ours), sum(y.value is None for y in theirs))
+        if self._paired:
+            both = [(x, y) for x, y in zip(ours, theirs, strict=True) if not (x.value is None or y.value is None)]
+            sides = [[x for x, _ in both], [y for _, y in both]]
+        else:
+            sides = [[result for result in side if result.value is not None] for side in ended]
+        look = self._estimate(seeds, failures, sides)
+        hopeless = look.count == 0 or look.count + self.rule.max_seeds - seeds < self.rule.min_seeds
+        if look.verdict is None and (hopeless or seeds >= self.rule.max_seeds):
+            return replace(look, verdict="undecided")
+        return look
+
+    def _estimate(self, seeds: int, failures: tuple[int, int], sides: list[list[SeedResult]]) -> Look:
+        """Compare the finished runs of both sides."""
+        rule, paired = self.rule, self._paired
+        x, y = (np.array([result.value for result in side], float) for side in sides)
+        count = min(len(x), len(y))
+        mean = float(x.mean() - y.mean()) if count else math.nan
+        none = Look(seeds, count, mean, -math.inf, math.inf, failures, math.nan, new_images=False, verdict=None)
+        if count < rule.min_seeds:
+            return none
+        samples = [x - y] if paired else [x, y]
+        smallest = self._rounding(sides) * (2 if paired else 1)
+        variances = [max(float(np.var(sample, ddof=1)), smallest) for sample in samples]
+        error = math.sqrt(sum(v / len(sample) for v, sample in zip(variances, samples, strict=True)))
+        if error == 0:
+            return none  # without variance, nothing can be tested
+        freedom = 0.0 if paired else float(welch_freedom((variances[0], variances[1]), (len(x), len(y))))
+        new_images, image_error = self._over_images(sides)
+        half = float(rule.half_width(error, count, freedom, image_error))
+        sign = -1 if self.lower_is_better else 1
+        verdict = _allowed(str(rule.verdict(sign * mean, half)), failures[0] - failures[1])
+        if verdict is None and bool(rule.futile(mean, error, count, image_error)):
+            verdict = "undecided"
+        varies = paired and x.std() > 0 and y.std() > 0
+        correlation = float(np.corrcoef(x, y)[0, 1]) if varies else math.nan
+        return Look(seeds, count, mean, mean - half, mean + half, failures, correlation, new_images, verdict)
+
+    @property
+    def _paired(self) -> bool:
+        return self.rule.paired or self.rule.method == "anytime"
+
+    def _rounding(self, sides: list[list[SeedResult]]) -> float:
+        """Variance of a value that is rounded to the resolution (Sheppard, 1898)."""
+        correct = sides[0][0].correct
+        return (self.resolution or (0.0 if correct is None else 1 / len(correct))) ** 2 / 12
+
+    def _over_images(self, sides: list[list[SeedResult]]) -> tuple[bool, float]:
+        """Whether test images are known in every run, and the standard error that is due to them."""
+        known = [[result.correct for result in side if result.correct is not None] for side in sides]
+        if any(len(found) < len(side) for found, side in zip(known, sides, strict=True)):
+            return False, 0.0
+        return True, math.sqrt(image_variance(np.array(known[0]), np.array(known[1]), paired=self._paired))
+
+
+def _allowed(verdict: str, more_failures: int) -> str | None:
+    """The verdict, unless only the runs that survived were averaged and the number of failures speaks against it."""
+    if not verdict or (more_failures > 0 and verdict != "worse") or (more_failures < 0 and verdict != "better"):
+        return None
+    return verdict
+
+
+def _check(
+    arms: Sequence[str],
+    baseline: str,
+    alpha: float,
+    difference: float | None,
+    min_seeds: int,
+    max_seeds: int,
+    method: str,
+) -> None:
+    if len(arms) < 2 or len(set(arms)) < len(arms):
+        raise ValueError(f"arms are {list(arms)}; give at least two, each once")
+    if baseline not in arms:
+        raise ValueError(f"the baseline {baseline!r} is not among the arms {', '.join(arms)}")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha={alpha} is not between 0 and 1")
+    if difference is not None and not 0 < difference < math.inf:
+        raise ValueError(f"difference={difference} is not a positive number")
+    if min_seeds < MIN_SEEDS:
+        raise ValueError(f"min_seeds={min_seeds} is below {MIN_SEEDS}: fewer seeds support no conclusion")
+    if max_seeds < min_seeds:
+        raise ValueError(f"max_seeds={max_seeds} is below min_seeds={min_seeds}")
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is unknown; choose from {', '.join(METHODS)}")

@@ -1,0 +1,136 @@
+"""When a sequential comparison of two configurations stops, and what it then says: one interval decides both."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from vitrine.compare.sequential_boundaries import anytime_t, group_sequential_levels, group_sequential_t
+
+METHODS = ("group_sequential", "anytime")
+MIN_SEEDS = 3  # fewer support no conclusion
+FUTILE = 0.02  # chance of a verdict, under favourable conditions, below which more seeds are not worth it
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A sequential test of one comparison; all methods work on arrays of any shape.
+
+    Its intervals cover the true difference after every number of seeds at once with probability ``1 - alpha``
+    (repeated confidence intervals; Jennison and Turnbull, 1989). Verdicts are read off the interval, so a verdict is
+    false only if the interval misses the true difference.
+
+    Attributes:
+        alpha: probability of missing the true difference, after any number of seeds.
+        difference: differences up to this size do not matter, in the metric's unit; ``None`` if every one does.
+        min_seeds, max_seeds: numbers of seeds before and after which there is no look.
+        method: one of ``METHODS``.
+        paired: seeds are paired; otherwise Welch's test of two groups. ``anytime`` always pairs.
+    """
+
+    alpha: float
+    difference: float | None = None
+    min_seeds: int = MIN_SEEDS
+    max_seeds: int = 20
+    method: str = "group_sequential"
+    paired: bool = True
+
+    def critical_t(self, count: ArrayLike, freedom: ArrayLike = 0.0) -> np.ndarray:
+        """Return the critical value of |t|.
+
+        Args:
+            count: number of pairs, or of seeds in the smaller group: ``min_seeds`` to ``max_seeds``.
+            freedom: degrees of freedom, where seeds are not paired.
+        """
+        plan = (self.alpha, self.min_seeds, self.max_seeds)
+        index = np.asarray(count) - self.min_seeds
+        if self.method == "anytime":
+            return anytime_t(*plan)[index]
+        if self.paired:
+            return group_sequential_t(*plan)[index]
+        return np.asarray(-special.stdtrit(freedom, group_sequential_levels(*plan)[index] / 2))
+
+    def half_width(
+        self, error: ArrayLike, count: ArrayLike, freedom: ArrayLike = 0.0, image_error: ArrayLike = 0.0
+    ) -> np.ndarray:
+        """Return half the width of the interval of a difference.
+
+        Args:
+            error: its standard error over seeds.
+            count: see :meth:`critical_t`.
+            freedom: see :meth:`critical_t`.
+            image_error: its standard error over test images, which more seeds do not reduce; 0 for these images. Both
+                parts are added as squares (modified large-sample limits; Graybill and Wang, 1980).
+        """
+        over_images = -special.ndtri(self.alpha / 2) * np.asarray(image_error)
+        return np.asarray(np.hypot(self.critical_t(count, freedom) * error, over_images))
+
+    def verdict(self, mean: ArrayLike, half_width: ArrayLike) -> np.ndarray:
+        """Return ``better`` (the difference is positive), ``worse``, ``equal``, or an empty string for none yet."""
+        low = np.asarray(np.asarray(mean) - np.asarray(half_width), float)
+        high = np.asarray(np.asarray(mean) + np.asarray(half_width), float)
+        size = -math.inf if self.difference is None else self.difference
+        equal = (low >= -size) & (high <= size)
+        return np.where(low > 0, "better", np.where(high < 0, "worse", np.where(equal, "equal", "")))
+
+    def futile(self, mean: ArrayLike, error: ArrayLike, count: ArrayLike, image_error: ArrayLike = 0.0) -> np.ndarray:
+        """Return whether a verdict by ``max_seeds`` has become improbable; never with ``anytime``, which may go on.
+
+        Seeds to come are assumed to have the observed standard deviation, and a mean one standard error further in the
+        direction of the verdict. Boundaries do not rely on stopping (non-binding): it costs power, and no error.
+        """
+        if self.method == "anytime":
+            return np.zeros(np.shape(mean), bool)
+        mean, error, count = np.abs(mean), np.asarray(error, float), np.asarray(count, float)
+        last = self.max_seeds
+        final_error = error * np.sqrt(count / last)
+        spread = final_error * np.sqrt(np.maximum(last - count, 1e-9) / last)
+        bound = self.half_width(final_error, last, 2 * last - 2, image_error)
+        share = (last - count) / last
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reached = special.ndtr((mean + share * error - bound) / spread)
+            if self.difference:
+                ends = np.maximum(0.0, mean - share * error)
+                room = self.difference - bound
+                within = special.ndtr((room - ends) / spread) - special.ndtr((-room - ends) / spread)
+                reached = np.maximum(reached, within)
+        return np.asarray((error > 0) & (reached < FUTILE))
+
+
+def welch_freedom(variances: tuple[ArrayLike, ArrayLike], counts: tuple[ArrayLike, ArrayLike]) -> np.ndarray:
+    """Degrees of freedom of the difference between two means (Satterthwaite, 1946).
+
+    Args:
+        variances: of each group's values.
+        counts: number of values in each group.
+    """
+    parts = [np.asarray(variance) / count for variance, count in zip(variances, counts, strict=True)]
+    squares = sum(part**2 / (np.asarray(count) - 1) for part, count in zip(parts, counts, strict=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((parts[0] + parts[1]) ** 2 / squares)
+
+
+def image_variance(correct: np.ndarray, other: np.ndarray, *, paired: bool) -> float:
+    """Variance of a difference in accuracy that is due to the choice of test images, for crossed seeds and images.
+
+    The variance over images of the mean over seeds contains what varies over seeds *and* images; that part is already
+    in the variance over seeds and is subtracted (Clark, 1973; a negative rest counts as 0).
+
+    Args:
+        correct: (S, N) bool or float, which of N images each of S seeds classified correctly.
+        other: (T, N), of the other configuration; with ``paired``, row by row of the same seed.
+        paired: seeds are paired.
+    """
+    images = correct.shape[1]
+    means = correct.mean(0) - other.mean(0)
+    total = float(means.var(ddof=1)) / images
+    sides = [np.asarray(correct, float) - other] if paired else [np.asarray(correct, float), np.asarray(other, float)]
+    for side in sides:
+        seeds = len(side)
+        if seeds < 2:
+            continue
+        residual = side - side.mean(0) - side.mean(1, keepdims=True) + side.mean()
+        total -= float((residual**2).sum()) / ((seeds - 1) * (images - 1)) / (seeds * images)
+    return max(0.0, total) if not math.isnan(total) else 0.0

@@ -1,0 +1,261 @@
+"""Sequential decisions: boundaries against published ones, errors by simulation, and the rules around them."""
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from vitrine.compare import sequential
+from vitrine.compare.sequential import Decision
+from vitrine.compare.sequential_boundaries import (
+    boundaries,
+    group_sequential_levels,
+    group_sequential_t,
+    mixture_t,
+)
+from vitrine.compare.sequential_rule import Rule, image_variance, welch_freedom
+
+TIMES = np.arange(1, 6) / 5
+# Lan and DeMets' spending functions at five equal looks, two-sided 5 %: R's ldbounds, and Reboussin et al. (2000).
+PUBLISHED = {
+    "O'Brien-Fleming": (
+        4 * stats.norm.sf(stats.norm.isf(0.05 / 4) / np.sqrt(TIMES)),
+        [4.8769, 3.3569, 2.6803, 2.2898, 2.0310],
+    ),
+    "Pocock": (0.05 * np.log(1 + (math.e - 1) * TIMES), [2.4380, 2.4268, 2.4101, 2.3966, 2.3859]),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_boundaries_approach_the_published_normal_ones(name):
+    spent, published = PUBLISHED[name]
+    counts = 20 * np.arange(1, 6)
+    levels = stats.t.sf(boundaries(counts, spent), counts - 1)
+    assert stats.norm.isf(levels) == pytest.approx(published, abs=0.02)
+
+
+def test_the_first_and_a_single_look_are_plain_t_tests():
+    assert boundaries([3], [0.05]) == pytest.approx([stats.t.isf(0.025, 2)], rel=1e-6)
+    assert boundaries([7], [0.05], pooled=True) == pytest.approx([stats.t.isf(0.025, 12)], rel=1e-6)
+    assert boundaries([3, 4], [0.0, 0.05])[0] == math.inf
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_repeated_t_tests_of_normal_values_spend_what_is_planned(pooled):
+    counts = np.arange(3, 13)
+    spent = 0.1 * np.sqrt(counts / 12)
+    critical = boundaries(counts, spent, pooled=pooled)
+    x, y = np.random.default_rng(0).standard_normal((2, 40_000, 12))
+    test = (
+        (lambda n: stats.ttest_ind(x[:, :n], y[:, :n], axis=1))
+        if pooled
+        else (lambda n: stats.ttest_1samp(x[:, :n], 0, axis=1))
+    )
+    t = np.stack([test(n).statistic for n in counts])
+    crossed = np.maximum.accumulate(np.abs(t) > critical[:, None]).mean(1)
+    assert crossed == pytest.approx(spent, abs=0.0045)  # three standard errors
+
+
+@pytest.mark.parametrize("ratio", [1, 8])
+def test_welch_tests_keep_the_error_at_any_ratio_of_variances(ratio):
+    rule = Rule(0.05, max_seeds=8, paired=False)
+    levels = group_sequential_levels(0.05, 3, 8)
+    x, y = np.random.default_rng(1).standard_normal((2, 40_000, 8))
+    tests = [stats.ttest_ind(x[:, :n], ratio * y[:, :n], axis=1, equal_var=False) for n in range(3, 9)]
+    p = np.stack([test.pvalue for test in tests])
+    assert (p < levels[:, None]).any(0).mean() < 0.05 + 0.0022
+    t, freedom = tests[0].statistic, tests[0].df
+    assert np.array_equal(np.abs(t) > rule.critical_t(3, freedom), p[0] < levels[0])
+
+
+def test_the_mixture_critical_value_has_an_e_value_of_one_over_alpha():
+    (critical,) = mixture_t(0.05, np.array([6]), 0.2)
+
+    def mixed(effect):
+        return stats.nct.pdf(critical, 5, effect * math.sqrt(6)) * stats.norm.pdf(effect, scale=0.2**-0.5)
+
+    e_value = integrate.quad(mixed, -12, 12, limit=200)[0] / stats.t.pdf(critical, 5)
+    assert e_value == pytest.approx(20, rel=1e-3)
+
+
+def test_freedom_is_scipys():
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=5), rng.normal(size=9) * 3
+    found = welch_freedom((x.var(ddof=1), y.var(ddof=1)), (5, 9))
+    assert float(found) == pytest.approx(stats.ttest_ind(x, y, equal_var=False).df)
+
+
+def run(decision, means, *, sd=1.0, seed=0, failed=()):
+    """Run what is wanted until all is decided."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=(len(decision.arms), decision.rule.max_seeds)) * sd
+    while wanted := decision.wanted():
+        for arm, number in wanted:
+            value = means[arm] + noise[decision.arms.index(arm), number]
+            decision.add(arm, number, None if (arm, number) in failed else value)
+
+
+def test_large_effects_are_decided_and_dropped_at_once():
+    decision = Decision(["a", "b", "c"], "a")
+    assert decision.wanted() == [(arm, seed) for seed in range(3) for arm in "abc"]
+    run(decision, {"a": 0, "b": 50, "c": -1.0})
+    assert decision.verdicts["b"] == "better"
+    assert len(decision.looks("b")) < len(decision.looks("c")), "b is not trained on with c"
+    assert decision.runs < decision.max_runs
+    low, high = decision.interval("b")
+    assert 0 < low < 50 < high
+
+
+def test_no_seeds_beyond_the_first_are_wanted_before_all_have_ended():
+    decision = Decision(["a", "b"], "a", max_seeds=4)
+    for seed in (2, 0):
+        decision.add("a", seed, seed)
+        decision.add("b", seed, seed)
+    assert decision.wanted() == [("a", 1), ("b", 1)]
+    assert decision.interval("b") == (-math.inf, math.inf)
+    assert decision.verdicts == {"b": None}
+
+
+def test_the_order_of_results_changes_nothing():
+    drawn = np.random.default_rng(3).normal(size=(2, 6))
+    values = {(arm, seed): drawn["ab".index(arm), seed] for arm in "ab" for seed in range(6)}
+    found = []
+    for order in (list(values), list(reversed(values))):
+        decision = Decision(["a", "b"], "a", max_seeds=6, method="anytime")
+        for arm, seed in order:
+            decision.add(arm, seed, values[arm, seed])
+        found.append((decision.looks("b"), decision.verdicts))
+    assert found[0] == found[1]
+    assert len(found[0][0]) >= 2
+
+
+def test_lower_is_better_turns_the_verdict_around():
+    decision = Decision(["a", "b"], "a", lower_is_better=True)
+    run(decision, {"a": 0, "b": 50})
+    assert decision.verdicts == {"b": "worse"}
+    assert decision.interval("b")[0] > 0
+
+
+def test_equal_needs_a_difference_and_an_interval_within():
+    decision = Decision(["a", "b"], "a", difference=2.0)
+    run(decision, {"a": 0, "b": 0}, sd=0.3)
+    assert decision.verdicts == {"b": "equal"}
+    low, high = decision.interval("b")
+    assert -2 <= low < high <= 2
+    assert decision.runs < decision.max_runs
+    without = Decision(["a", "b"], "a")
+    run(without, {"a": 0, "b": 0}, sd=0.3)
+    assert without.verdicts == {"b": "undecided"}
+
+
+def test_an_arm_that_fails_more_often_is_not_called_better():
+    failed = [("b", 1)]
+    decision = Decision(["a", "b"], "a", max_seeds=6)
+    run(decision, {"a": 0, "b": 50}, failed=failed)
+    assert decision.verdicts == {"b": "undecided"}
+    assert decision.looks("b")[-1].failures == (1, 0)
+    worse = Decision(["a", "b"], "a", max_seeds=6)
+    run(worse, {"a": 0, "b": -50}, failed=failed)
+    assert worse.verdicts == {"b": "worse"}
+
+
+def test_an_arm_that_always_fails_is_given_up_at_the_first_look():
+    decision = Decision(["a", "b"], "a")
+    run(decision, {"a": 0, "b": 0}, failed=[("b", seed) for seed in range(20)])
+    assert decision.verdicts == {"b": "undecided"}
+    assert decision.runs == 6
+
+
+def test_equal_differences_of_few_images_are_no_finding():
+    decision = Decision(["a", "b"], "a", resolution=1 / 360)
+    for seed in range(3):
+        decision.add("a", seed, 300 / 360)
+        decision.add("b", seed, 301 / 360)
+    assert decision.verdicts == {"b": None}
+    without = Decision(["a", "b"], "a")
+    for seed in range(3):
+        without.add("a", seed, 0.5)
+        without.add("b", seed, 0.75)
+    assert (without.verdicts, without.interval("b")) == ({"b": None}, (-math.inf, math.inf))
+
+
+def crossed(rng, seeds, *, images=360, own=0.08):
+    """Which images two configurations of equal accuracy classify correctly, on a test set of its own: (2, seeds, N)."""
+    chance = np.clip(rng.beta(8, 1, images) + own * rng.choice([-1, 1], (2, images)), 0.02, 0.98)
+    return rng.random((2, seeds, images)) < chance[:, None]
+
+
+def test_with_predictions_verdicts_hold_for_new_images():
+    """Equal configurations, whose accuracy on 360 images differs by chance."""
+    rng, wrong = np.random.default_rng(4), {True: 0, False: 0}
+    for _ in range(300):
+        correct = crossed(rng, 8)
+        for known in wrong:
+            decision = Decision(["a", "b"], "a", max_seeds=8)
+            while wanted := decision.wanted():
+                for arm, seed in wanted:
+                    right = correct["ab".index(arm), seed]
+                    decision.add(arm, seed, right.mean(), right if known else None)
+            wrong[known] += decision.verdicts["b"] != "undecided"
+            assert decision.looks("b")[-1].new_images is known
+    assert wrong[True] <= 0.05 * 300 + 2 * math.sqrt(300 * 0.05 * 0.95)
+    assert wrong[False] > 0.08 * 300, "on these images, the difference is real"
+
+
+def test_the_variance_over_images_is_that_of_new_test_sets():
+    rng = np.random.default_rng(5)
+    large = [crossed(rng, 6, own=0.2) for _ in range(400)]
+    means = np.array([x.mean((1, 2)) for x in large])
+    over_seeds = np.mean([np.var(x.mean(2)[1] - x.mean(2)[0], ddof=1) / 6 for x in large])
+    over_images = np.mean([image_variance(x[1], x[0], paired=True) for x in large])
+    assert over_seeds + over_images == pytest.approx(np.var(means[:, 1] - means[:, 0]), rel=0.2)
+    assert over_images > over_seeds, "which over seeds alone would be missed"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arms": ["a"]}, "at least two"),
+        ({"arms": ["a", "a"]}, "each once"),
+        ({"baseline": "z"}, "'z' is not among the arms a, b"),
+        ({"alpha": 1.0}, "alpha=1.0 is not between 0 and 1"),
+        ({"difference": 0.0}, "difference=0.0 is not a positive number"),
+        ({"min_seeds": 2}, "min_seeds=2 is below 3"),
+        ({"max_seeds": 2}, "max_seeds=2 is below min_seeds=3"),
+        ({"method": "peek"}, "choose from group_sequential, anytime"),
+    ],
+)
+def test_arguments_out_of_range_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        Decision(**({"arms": ["a", "b"], "baseline": "a"} | change))
+
+
+def test_contradicting_results_are_refused():
+    decision = Decision(["a", "b"], "a")
+    decision.add("a", 0, 0.5)
+    decision.add("a", 0, 0.5)
+    with pytest.raises(ValueError, match=r"was 0\.5 when it was added first, and is 0\.6 now"):
+        decision.add("a", 0, 0.6)
+    with pytest.raises(ValueError, match="there is no arm 'c'; choose from a, b"):
+        decision.add("c", 0, 0.5)
+    with pytest.raises(ValueError, match="not among 0 to 19"):
+        decision.add("a", 20, 0.5)
+
+
+def test_intervals_shrink_and_hold_the_boundary():
+    decision = Decision(["a", "b"], "a", alpha=0.2, max_seeds=5)
+    x = np.random.default_rng(6).normal(size=(2, 5))
+    for seed in range(5):
+        decision.add("a", seed, x[0, seed])
+        decision.add("b", seed, x[1, seed])
+    for look in decision.looks("b"):
+        d = x[1, : look.seeds] - x[0, : look.seeds]
+        critical = group_sequential_t(0.2, 3, 5)[look.seeds - 3]
+        assert look.high - look.low == pytest.approx(2 * critical * stats.sem(d))
+        assert look.correlation == pytest.approx(np.corrcoef(x[:, : look.seeds])[0, 1])
+
+
+def test_the_example_in_the_docstring():
+    assert doctest.testmod(sequential).failed == 0
