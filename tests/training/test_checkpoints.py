@@ -14,14 +14,8 @@ from vitrine.config import ViTConfig
 from vitrine.errors import RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
-from vitrine.training.checkpoints import (
-    AtomicCheckpointIO,
-    Checkpoints,
-    differences,
-    load_weights,
-    model_weights,
-    read_checkpoint,
-)
+from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, in_channels=1, num_classes=3, dim=8, depth=1, heads=2, **PUBLISHED)
 

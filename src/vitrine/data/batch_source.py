@@ -102,14 +102,14 @@ class StreamingSource:
             num_workers=min(self.workers, len(indices)),
             pin_memory=self.device.type == "cuda",
             multiprocessing_context=START_METHOD,
-            worker_init_fn=partial(_start_worker, os.getpid()),
+            worker_init_fn=partial(start_worker, os.getpid()),
             generator=torch.Generator(),  # otherwise the DataLoader would draw from training's global generator
         )
         iterator: Any = iter(loader)
         self._iterator = iterator
         try:
             for number, chosen in enumerate(indices, start=1):
-                decoded = _next(iterator)
+                decoded = next_batch(iterator)
                 if number == len(indices):
                     iterator._shutdown_workers()
                 if isinstance(decoded, str):
@@ -127,15 +127,21 @@ class StreamingSource:
             self._iterator = None
 
 
-def _next(iterator: Any) -> Tensor | str:
+def next_batch(iterator: Any, key: str = "data.workers") -> Any:
+    """Return the next batch of a DataLoader's iterator; ``key`` sets its number of workers.
+
+    Raises:
+        DataError: a worker was killed.
+        StopIteration: there is none.
+    """
     try:
         return next(iterator)
     except RuntimeError as error:  # raised by PyTorch when a worker has died
-        hint = "out of memory, or of shared memory in a container? Try fewer workers: data.workers=N"
+        hint = f"out of memory, or of shared memory in a container? Try fewer workers: {key}=N"
         raise DataError(f"decoding images failed: {first_line(error)}; {hint}") from None
 
 
-def _start_worker(parent: int, worker: int) -> None:
+def start_worker(parent: int, worker: int) -> None:
     """Tie a worker's life to its parent process alone.
 
     Ctrl-C must not reach the worker, as training may need its next batch to finish the current step. PyTorch's workers

@@ -24,7 +24,8 @@ from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.decode import MODES, Decoder, ImageFiles
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.image_folder import ImageFolder
+from vitrine.data.image_folder import ImageFolder, cifar10_folder
+from vitrine.data.preparation import resized
 from vitrine.data.shards import read_shards, shards_folder
 from vitrine.data.user_data import user_dataset
 from vitrine.errors import DataError, first_line
@@ -109,12 +110,8 @@ def _decoded(split: Split, cache_dir: Path) -> Split:
 
 
 def _resized(split: Split, size: int) -> Split:
-    if isinstance(split.images, ImageFiles) or split.images.shape[2:] == (size, size):
-        return split
-    from torchvision.transforms.v2.functional import resize
-
-    chunks = split.images.split(1024)  # bounds the memory of the temporary float tensors
-    return Split(torch.cat([resize(images, [size, size], antialias=True) for images in chunks]), split.labels)
+    images = split.images
+    return split if isinstance(images, ImageFiles) else Split(resized(images, size), split.labels)
 
 
 def digits(config: DataConfig) -> ImageDataset:
@@ -153,11 +150,9 @@ def cifar10(config: DataConfig) -> ImageDataset:
     """CIFAR-10 in torchvision's layout, or as image files in ``ROOT/cifar10/{train,test}/<class>/``."""
     from torchvision import datasets
 
-    batches = Path(config.root) / "cifar-10-batches-py"
-    files = Path(config.root) / "cifar10"
-    if files.is_dir() and not batches.is_dir():
-        return imagefolder(replace(config, root=str(files)))
-    return _torchvision(datasets.CIFAR10, config, batches)
+    if (folder := cifar10_folder(config.root)) is not None:
+        return imagefolder(replace(config, root=str(folder)))
+    return _torchvision(datasets.CIFAR10, config, Path(config.root) / datasets.CIFAR10.base_folder)
 
 
 def cifar100(config: DataConfig) -> ImageDataset:

@@ -35,7 +35,7 @@ class Decoder(Dataset[Tensor | str]):
         """
         images = np.empty((len(paths), self.channels, self.size, self.size), dtype=np.uint8)
         for index, path in enumerate(paths):
-            images[index] = self._decode(path)
+            images[index] = self.pixels(self.open(path))
         return images
 
     def __getitem__(self, paths: Sequence[Path]) -> Tensor | str:
@@ -48,24 +48,39 @@ class Decoder(Dataset[Tensor | str]):
         except DataError as error:
             return str(error)
 
-    def _decode(self, path: Path) -> np.ndarray:
-        """Decode a file into an array (C, H, W) uint8."""
-        size = self.size
+    def open(self, path: Path) -> Image.Image:
+        """Read an image file of any size in the mode of :attr:`channels`.
+
+        Raises:
+            DataError: the file is missing, damaged, not an image, or larger than Pillow's limit of 179 megapixels.
+        """
         try:
             with Image.open(path) as file:
-                image: Image.Image = file
-                if file.mode.startswith("I;16"):  # Pillow would clip 16-bit values at 255
-                    image = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
-                image = image.convert(MODES[self.channels])
+                return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
             raise DataError(f"{path} cannot be decoded as an image: {first_line(error)}") from None
+
+    def converted(self, image: Image.Image) -> Image.Image:
+        """Convert an image to the mode of :attr:`channels`."""
+        if image.mode.startswith("I;16"):  # Pillow would clip 16-bit values at 255
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        return image.convert(MODES[self.channels])
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """Scale an image and crop its centre: (C, size, size) uint8."""
+        size = self.size
         if image.size != (size, size):
             scale = size / min(image.size)
             width, height = (max(size, round(side * scale)) for side in image.size)
             left, top = (width - size) // 2, (height - size) // 2
             image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
-        pixels = np.asarray(image, dtype=np.uint8)
-        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        return channels_first(image)
+
+
+def channels_first(image: Image.Image) -> np.ndarray:
+    """Return the pixels of an image in mode L, RGB or RGBA as (C, H, W) uint8."""
+    pixels = np.array(image, dtype=np.uint8)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 @dataclass(frozen=True)

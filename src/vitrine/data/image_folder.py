@@ -57,6 +57,12 @@ class ImageFolder:
         return cls(root, classes, splits)
 
 
+def cifar10_folder(root: str | Path) -> Path | None:
+    """Return the image folder of CIFAR-10 under ``root``; ``None`` if there is none, or torchvision's batches are."""
+    folder = Path(root) / "cifar10"
+    return folder if folder.is_dir() and not (Path(root) / "cifar-10-batches-py").is_dir() else None
+
+
 def _class_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 

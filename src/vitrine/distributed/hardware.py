@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -173,6 +173,19 @@ def choose(config: TrainConfig) -> Hardware:
         images = config.data.batch_size // devices // trainer.accumulate_grad_batches
         kernel = fastest_kernel(accelerator, DTYPES[precision], images * config.model.heads * config.model.tokens**2)
     return Hardware(accelerator, devices, precision, kernel, _device_name(accelerator), nodes)
+
+
+def on_one_device(config: TrainConfig, accelerator: str) -> TrainConfig:
+    """Return a run's configuration to use its model with, on one device of another machine, too.
+
+    Args:
+        config: the run's.
+        accelerator: ``auto``, ``cpu`` or ``gpu``.
+    """
+    trainer = replace(config.trainer, accelerator=accelerator, devices=1, compile="nothing")
+    if (accelerator == "cpu" or not gpus()) and trainer.precision in ("16-mixed", "tf32"):
+        trainer.precision = "auto"  # the run was trained on a GPU
+    return replace(config, trainer=trainer)
 
 
 def gpus() -> int:

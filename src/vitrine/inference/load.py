@@ -12,7 +12,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
-from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
+from vitrine.training.weights import load_weights, model_weights, read_checkpoint
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ def _refuse_edited_code(trial: Trial) -> None:
 
 def _prepare_folder(trial: Trial, known: TrialResult) -> bool:
     """Remove the trial's folder unless it can be resumed; return whether it can."""
-    from vitrine.training.checkpoints import read_checkpoint
+    from vitrine.training.weights import read_checkpoint
 
     record = RunRecord(trial.folder)
     if known.status in ("running", "interrupted", "failed") and record.last.exists():

@@ -12,14 +12,14 @@ from rich.console import Console
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.serialize import from_plain
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.distributed.hardware import Hardware, choose, gpus
+from vitrine.distributed.hardware import Hardware, choose, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.files import replacing
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
-from vitrine.training.checkpoints import differences, load_weights, model_weights, read_checkpoint
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
+from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     config.model.patch_size = options.patch_size or config.model.patch_size
     if found := vit_faults(config.model):
         raise ConfigError(found)
-    config.trainer = replace(config.trainer, accelerator=options.accelerator, devices=1, compile="nothing")
-    if (options.accelerator == "cpu" or not gpus()) and config.trainer.precision in ("16-mixed", "tf32"):
-        config.trainer.precision = "auto"  # the run was trained on a GPU
+    config = on_one_device(config, options.accelerator)
     with quiet_libraries():
         hardware = choose(config)
         with hardware.set_up():

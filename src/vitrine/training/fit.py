@@ -22,7 +22,6 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger, start_trackers
 from vitrine.training.callbacks import ProgressBar, PruningRule
-from vitrine.training.checkpoints import load_weights, model_weights, read_checkpoint
 from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
@@ -33,6 +32,7 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
 from vitrine.training.throughput import PeakFlops, Throughput, flops_per_image, peak_memory, reset_peak_memory
 from vitrine.training.trainer import train
+from vitrine.training.weights import load_weights, model_weights, read_checkpoint
 
 
 def fit(

@@ -16,8 +16,9 @@ from vitrine.files import link
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
-from vitrine.training.checkpoints import Checkpoints, read_checkpoint
+from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.run import TrainingRun
+from vitrine.training.weights import read_checkpoint
 
 
 @contextmanager

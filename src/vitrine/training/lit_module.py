@@ -23,6 +23,7 @@ from vitrine.config.schema import LossConfig
 from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
+from vitrine.data.preparation import normalised
 from vitrine.models import build_model
 from vitrine.training.optim import build_optimizer, build_schedule
 
@@ -136,7 +137,7 @@ class Classifier(pl.LightningModule):
 
     def normalised(self, images: Tensor) -> Tensor:
         """Normalise images, (B, C, H, W) in [0, 255], as the model expects them; float."""
-        return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
+        return normalised(images, self.mean, self.std)
 
     def on_train_start(self) -> None:
         """Keep the optimiser and its schedule at hand."""

@@ -25,7 +25,7 @@ from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
 from vitrine.text import did_you_mean, nearest
-from vitrine.training.checkpoints import check_weights, load_weights, model_weights, read_checkpoint
+from vitrine.training.weights import check_weights, load_weights, model_weights, read_checkpoint
 
 # Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
 SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}

@@ -16,12 +16,12 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.user_code import edited_parts, refuse_edited
 from vitrine.training.callbacks import PruningRule
-from vitrine.training.checkpoints import differences, read_checkpoint
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import record_resumption, recorded
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.run import Result, TrainingRun, deadline, load_data
+from vitrine.training.weights import differences, read_checkpoint
 
 
 def resume(

@@ -1,0 +1,133 @@
+"""Preparation of single pictures exactly as a run's data set prepared its images for training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrine.config.schema import DataConfig
+from vitrine.data.decode import MODES, Decoder, channels_first
+from vitrine.data.image_folder import cifar10_folder
+from vitrine.errors import DataError
+from vitrine.text import plural
+
+Picture = str | Path | Image.Image | np.ndarray | Tensor
+
+
+def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Normalise images as a model expects them.
+
+    Args:
+        images: (B, C, H, W) or (C, H, W), in [0, 255], uint8 or float.
+        mean: of each channel in [0, 1], (1, C, 1, 1) or (C, 1, 1), of the type of the result.
+        std: standard deviations, of the same shape.
+    """
+    return (images.to(mean.dtype) / 255 - mean) / std
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Resize images (N, C, H, W) uint8 to (N, C, size, size), bilinear with antialiasing."""
+    if images.shape[2:] == (size, size):
+        return images
+    from torchvision.transforms.v2.functional import resize
+
+    chunks = images.split(1024)  # bounds the memory of the temporary float tensors
+    return torch.cat([resize(part, [size, size], antialias=True) for part in chunks])
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Prepares a picture as a run's data set prepared its images: ``transform(picture)`` is what the model takes.
+
+    Data sets of image files scale the shorter side to ``size`` (bicubic) and crop the centre. Data sets of arrays, such
+    as MNIST, resize square images (bilinear with antialiasing); of other pictures, the central square.
+
+    Files and Pillow images of any mode are converted to the run's channels. Arrays and tensors must have them.
+
+    Attributes:
+        size: height and width of the model's input, in pixels.
+        channels: its number of channels.
+        from_files: whether the data set was made of image files.
+        mean, std: of each channel in [0, 1], or one value for all.
+    """
+
+    size: int
+    channels: int
+    from_files: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, config: DataConfig) -> "Preparation":
+        """Return the preparation of a data set."""
+        files = config.name == "imagefolder" or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
+        return cls(config.image_size, config.in_channels, files, tuple(config.mean), tuple(config.std))
+
+    def __call__(self, picture: Picture) -> Tensor:
+        """Prepare and normalise a picture, as for :meth:`pixels`: (C, size, size) float32."""
+        return self.normalised(self.pixels(picture))
+
+    def normalised(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Normalise prepared images, (B, C, H, W) or (C, H, W) uint8, on their device."""
+        mean, std = (
+            torch.tensor(values, dtype=dtype, device=images.device).reshape(-1, 1, 1)
+            for values in (self.mean, self.std)
+        )
+        return normalised(images, mean, std)
+
+    def pixels(self, picture: Picture) -> Tensor:
+        """Prepare a picture without normalising it.
+
+        Args:
+            picture: path of an image file; Pillow image of any mode; array (H, W) or (H, W, C) uint8 in [0, 255]; or
+                tensor (C, H, W) uint8 in [0, 255].
+
+        Returns:
+            (C, size, size) uint8.
+
+        Raises:
+            DataError: the picture cannot be read, or has another type, shape or number of channels.
+        """
+        decoder = Decoder(self.size, self.channels)
+        if isinstance(picture, (str, Path, Image.Image)):
+            if self.channels not in MODES:
+                raise DataError(f"this model takes {self.channels} channels, which image files lack; give it tensors")
+            image = decoder.converted(picture) if isinstance(picture, Image.Image) else decoder.open(Path(picture))
+            if self.from_files:
+                return torch.from_numpy(decoder.pixels(image))
+            return self._resized(torch.from_numpy(channels_first(image)))
+        values = self._checked(picture)
+        if not self.from_files or self.channels not in MODES:
+            return self._resized(values)
+        values = values[0] if self.channels == 1 else values.permute(1, 2, 0)
+        return torch.from_numpy(decoder.pixels(Image.fromarray(values.numpy())))
+
+    def _resized(self, image: Tensor) -> Tensor:
+        """Crop the central square of (C, H, W) and resize it."""
+        height, width = image.shape[1:]
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        return resized(image[None, :, top : top + side, left : left + side], self.size)[0]
+
+    def _checked(self, picture: object) -> Tensor:
+        """Return an array or tensor as (C, H, W) uint8 on the CPU."""
+        if isinstance(picture, Tensor):
+            kind, layout, image = "tensor", "(C, H, W)", picture.cpu()
+        elif isinstance(picture, np.ndarray) and picture.dtype == np.uint8:
+            kind, layout, image = "array", "(H, W) or (H, W, C)", torch.from_numpy(np.atleast_3d(picture).copy())
+            image = image.permute(2, 0, 1) if image.dim() == 3 else image
+        else:
+            given = f"an array of {picture.dtype}" if isinstance(picture, np.ndarray) else type(picture).__name__
+            raise DataError(f"a picture is a path, a Pillow image, or an array or tensor of uint8, not {given}")
+        if image.dtype is not torch.uint8:
+            raise DataError(f"a picture is of uint8, from 0 to 255, not {str(image.dtype).removeprefix('torch.')}")
+        if image.dim() != 3 or 0 in image.shape:
+            raise DataError(f"a picture is {layout} as {kind}, not {tuple(image.shape)}")
+        if len(image) != self.channels:
+            raise DataError(
+                f"the {kind} has {plural(len(image), 'channel')}, the model's pictures have {self.channels}"
+            )
+        return image.contiguous()

@@ -1,0 +1,86 @@
+"""Reading checkpoints safely, and the weights in them. Imports no Lightning, which takes seconds."""
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrine.config import ViTConfig, vit_config_from
+from vitrine.config.parts import ANY
+from vitrine.errors import RunError, first_line
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of tensors and plain values. Pickled objects are refused, and never executed.
+
+    Raises:
+        RunError: there is no checkpoint at ``path``, it is damaged, or it contains pickled objects.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch.load does not compare checksums
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise RunError(f"there is no checkpoint {path}: the run stopped before its first epoch was saved") from None
+    except pickle.UnpicklingError:
+        raise RunError(f"{path} contains pickled objects, which could run any code; refused") from None
+    except Exception as error:  # reading a damaged file can fail in any way
+        raise RunError(f"{path} is damaged, or not a checkpoint: {first_line(error)}") from None
+    if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
+        raise RunError(f"{path} is not a checkpoint of vitrine: it has no state_dict and config")
+    return checkpoint
+
+
+def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the model's weights in a checkpoint, under the model's parameter names."""
+    prefix = "model."
+    weights = checkpoint["state_dict"]
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], source: str) -> None:
+    """Copy ``weights`` into ``model``; raises as :func:`check_weights` does."""
+    check_weights(model, weights, source)
+    model.load_state_dict(weights)
+
+
+def check_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], source: str) -> None:
+    """Compare names and shapes of ``weights`` with the model's.
+
+    Raises:
+        RunError: names or shapes differ; the message names the first three.
+    """
+    own = model.state_dict()
+    problems = [f"{name} is missing" for name in own if name not in weights]
+    problems += [f"{name} is not in the model" for name in weights if name not in own]
+    problems += [
+        f"{name} is {_shape(weights[name])}, the model's is {_shape(own[name])}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise RunError(f"{source} does not fit the model: {'; '.join(problems[:3])}{more}")
+
+
+def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
+    """Return the fields of a stored ViTConfig that differ from ``config``, as ``dim=64, not 192``.
+
+    A field that did not exist when it was stored has its default value.
+    """
+    was = vit_config_from(dict(stored), trust=ANY)  # compared, not built
+    return [
+        f"{field.name}={getattr(was, field.name)}, not {getattr(config, field.name)}"
+        for field in fields(config)
+        if getattr(was, field.name) != getattr(config, field.name)
+    ]
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a scalar"
