@@ -10,6 +10,7 @@ from vitrine import compose
 from vitrine.command.compose import composing, conf
 from vitrine.config import EvalConfig, ViTConfig
 from vitrine.config.keys import defaults
+from vitrine.config.predict import PredictConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.models import VisionTransformer
 
@@ -23,6 +24,7 @@ CHOICES = ["augment=none", "callbacks=[default,early_stopping,ema]", "logger=all
     [
         ("train", TrainCommand, [*CHOICES, "model=vit_tiny"], {"optimizer.betas"}),
         ("eval", EvalConfig, [], set()),
+        ("predict", PredictConfig, [], set()),
     ],
 )
 def test_every_default_of_the_schema_is_that_of_conf(name, schema, overrides, given):

@@ -1,9 +1,10 @@
-"""The commands: ``vitrine NAME``, and the same code as ``train.py``, ``eval.py`` and ``scripts/``."""
+"""The commands: ``vitrine NAME``, and the same code as ``train.py``, ``eval.py``, ``predict.py`` and ``scripts/``."""
 
 # Each name with its module in this package and what it does.
 COMMANDS = {
     "train": ("train", "train a model, or sweep over choices with -m"),
     "eval": ("evaluate", "test a run's checkpoint again"),
+    "predict": ("predict", "classify pictures with a trained model"),
     "compare": ("compare", "which runs are better, and how sure that is"),
     "runs": ("runs", "list, show, compare, export and delete runs"),
     "sweeps": ("sweeps", "the progress of sweeps, and their best trials"),

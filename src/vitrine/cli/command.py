@@ -26,7 +26,7 @@ class Command:
     """A command whose configuration Hydra composes.
 
     Attributes:
-        name: ``train`` or ``eval``.
+        name: ``train``, ``eval`` or ``predict``.
         run_one: carries out a single run.
         run_all: carries out the runs of ``-m`` with a launcher; returns how many failed.
     """

@@ -18,6 +18,7 @@ from hydra.plugins.completion_plugin import CompletionPlugin
 from vitrine.cli import COMMANDS
 from vitrine.cli.flags import flag_names
 from vitrine.command.overrides import PATH_KEYS, all_groups, group_options, quote
+from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import Sources, composing, primary_config
 from vitrine.errors import ConfigError, Fault
 
@@ -56,7 +57,7 @@ def suggestions(line: str) -> list[str]:
         return [name for name in COMMANDS if name.startswith(last)]
     else:
         name = typed.pop(0)
-    if name not in ("train", "eval"):
+    if name not in SCHEMAS:
         return []
     if last.startswith("-"):
         return [flag for flag in flag_names() if flag.startswith(last)]

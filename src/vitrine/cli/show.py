@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from vitrine.command.compose import as_composed, checked_overrides, hydra_settings, points
 from vitrine.command.overrides import all_groups, group_options, sorted_choices
+from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, primary_config
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
@@ -36,7 +37,7 @@ def show_help(name: str, flags: Namespace) -> None:
     text = Template(composed.hydra.help.template).safe_substitute(
         APP_CONFIG_GROUPS="\n".join(choices), CONFIG=OmegaConf.to_yaml(keys, resolve=flags.resolve)
     )
-    for command in ("train", "eval"):
+    for command in SCHEMAS:
         text = text.replace(f"python {command}.py", program(command))
     print(text)
 

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import Composer, Variants, composition_fault
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, single_run
-from vitrine.command.overrides import check_overrides, quote
+from vitrine.command.overrides import all_groups, check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import Sources, composing, conf, primary_config
 from vitrine.command.user_parts import for_hydra
@@ -49,7 +49,7 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
     """Return the runs that ``arguments`` ask for, all checked.
 
     Args:
-        command: ``train`` or ``eval``.
+        command: a key of ``SCHEMAS``.
         arguments: overrides as typed.
         multirun: whether ``-m`` is given; otherwise they ask for a single run.
         check_devices: whether the GPUs that they ask for must be there.
@@ -95,7 +95,9 @@ def hydra_settings(command: str, overrides: Sequence[str]) -> DictConfig:
         ConfigError: Hydra cannot compose it.
     """
     outside = [override for override in overrides if not optional_section(SCHEMAS[command], override.partition("=")[0])]
-    with composing():
+    with composing() as loader:
+        if command != "train":  # a key may have the name of a group, which Hydra would look for
+            outside = [override for override in outside if override.partition("=")[0] not in all_groups(loader)]
         try:
             return hydra.compose(primary_config(command), for_hydra(outside), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:

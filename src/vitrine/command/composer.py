@@ -26,6 +26,7 @@ from vitrine.config.fields import faults
 from vitrine.config.keys import kind, optional_section, owner
 from vitrine.config.model import missing_weights
 from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
+from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.serialize import from_plain
 from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.config.validate import resume_faults, train_faults
@@ -34,6 +35,11 @@ from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.runs.provenance import program
 from vitrine.runs.record import RunRecord, check_writable
 
+# Keys without a default, and what is reported where they are not given.
+NEEDED = {
+    "run": "needs a run folder: {} run=outputs/runs/RUN",
+    "input": "needs a picture, folder, glob pattern or CSV file: {} input=DIR",
+}
 PERMISSIONS = {"trust": [], "allow_changed_code": False}  # keys of permissions, and their values that allow nothing
 
 
@@ -156,10 +162,10 @@ class Composer:
     def _check(self, overrides: Sequence[str]) -> Any:
         try:
             composed, found = self.composed(overrides)
-            if self.command == "eval":
-                if OmegaConf.is_missing(composed, "run"):
-                    raise ConfigError([Fault("run", "", f"needs a run folder: {program('eval')} run=outputs/runs/RUN")])
-            elif composed.resume is None:
+            if missing := [key for key in NEEDED if key in composed and OmegaConf.is_missing(composed, key)]:
+                start = program(self.command)
+                raise ConfigError([Fault(key, "", NEEDED[key].format(start)) for key in missing])
+            if self.command == "train" and composed.resume is None:
                 found += self._surroundings_faults(composed)
                 if is_dotted(composed.model.name):
                     found += keys_of_vits(composed.model.name, overrides)
@@ -175,6 +181,8 @@ class Composer:
                 found += resume_faults(recorded, config.run)
         else:
             found += faults(config)
+        if isinstance(config, PredictConfig):
+            found += predict_faults(config)
         return ConfigError(found) if found else config
 
     def _with_values(self, base: DictConfig, values: Sequence[Override]) -> tuple[DictConfig, list[Fault]]:
@@ -230,7 +238,7 @@ class Composer:
             override = OverridesParser.create(config_loader=self.loader).parse_override(text)
             name, repository = override.key_or_group, self.loader.repository  # type: ignore[attr-defined]
             # eval's accelerator is a key, although train has a group of that name.
-            is_key = self.command == "eval" and kind(self.schema, name) is not None
+            is_key = self.command != "train" and kind(self.schema, name) is not None
             is_group = not is_key and not isinstance(override.value(), dict) and repository.group_exists(name)
             self._parsed[text] = override, name.startswith("hydra") or is_group
         return self._parsed[text]

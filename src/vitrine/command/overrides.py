@@ -24,13 +24,14 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.command.hydra_settings import hydra_faults
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.keys import keys, keys_where, kind, owner, without_none
-from vitrine.config.schema import EvalConfig
+from vitrine.config.predict import PredictConfig
+from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, contains_secret, is_secret_name, redact
 
 _HYDRA = ("hydra", "hydra/")
-PATH_KEYS = {*keys_where(TrainCommand, path=True), *keys_where(EvalConfig, path=True)}
+PATH_KEYS = {key for schema in (TrainCommand, EvalConfig, PredictConfig) for key in keys_where(schema, path=True)}
 CLOSE = 5  # similar keys or choices that a message lists
 
 # Names that users of other libraries type, and keys whose last part several sections have.
@@ -64,7 +65,7 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
         loader: Hydra's, which knows the groups and their options.
     """
     parser = OverridesParser.create(config_loader=loader)
-    groups = all_groups(loader)
+    groups = all_groups(loader) if issubclass(schema, TrainConfig) else frozenset()
     known = groups | set(keys(schema))
     sound, faults = [], []
     for argument in arguments:
@@ -98,6 +99,8 @@ def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
         key = name.lstrip("+")
         if key in groups and re.fullmatch(r"[\w,/-]+", value):
             return f"{name}=" + ",".join(f"'{choice}'" if choice.isdigit() else choice for choice in value.split(","))
+        if key == "run" and value[:1] == "[" and value[-1:] == "]":
+            return f"{name}={_quoted_paths(value)}"
         if key in PATH_KEYS:
             return f"{name}={_quoted_path(value)}"
         if key in _list_keys() and value not in ("", "null") and not re.search(r"[\[\](){},'\"$\\]", value):
@@ -119,6 +122,19 @@ def _quoted_path(value: str) -> str:
     return f"'{value}'"
 
 
+def _quoted_paths(value: str) -> str:
+    """Return a list of paths, ``[a,b]``, in the quotes that they need; a path that exists may contain commas."""
+    if re.search(r"['\"]|\$\{", value):
+        return value
+    pieces, paths = value[1:-1].split(","), []
+    while pieces:
+        lengths = range(1, len(pieces) + 1)
+        length = next((length for length in lengths if Path(",".join(pieces[:length]).strip()).exists()), 1)
+        paths.append(",".join(pieces[:length]).strip())
+        del pieces[:length]
+    return f"[{','.join(repr(path) for path in paths if path)}]"
+
+
 @cache
 def _list_keys() -> frozenset[str]:
     """The keys that take a list of strings."""
@@ -133,7 +149,7 @@ def _is_secret_key(name: str) -> bool:
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
     name = override.key_or_group
     if name.startswith(_HYDRA):
-        if schema is EvalConfig:
+        if not issubclass(schema, TrainConfig):
             yield Fault(name, "", "settings of Hydra have no effect on this command")
         else:
             yield from hydra_faults(override)

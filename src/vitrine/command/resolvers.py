@@ -4,9 +4,11 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from vitrine.config import EvalConfig
+from vitrine.config.predict import PredictConfig
 from vitrine.config.sweep import TrainCommand
 
-SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig}  # by command
+# By command.
+SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig, "predict": PredictConfig}
 
 
 def divide(dividend: float, divisor: float) -> float:

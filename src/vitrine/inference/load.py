@@ -1,18 +1,26 @@
 """Load a run with its model, to use it from Python."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import overload
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from vitrine.config import TrainConfig, vit_config_from
 from vitrine.config.serialize import from_plain
+from vitrine.data.preparation import Picture, Preparation
 from vitrine.errors import ConfigError, RunError
+from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
+from vitrine.text import plural
 from vitrine.training.weights import load_weights, model_weights, read_checkpoint
+
+BATCH = 256  # pictures that LoadedRun.predict computes together
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,7 @@ class LoadedRun:
 
     record: RunRecord
     trust: tuple[str, ...] = ()
+    _predictors: dict[str, Predictor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def config(self) -> TrainConfig:
@@ -57,6 +66,72 @@ class LoadedRun:
             raise RunError(f"{problem}: {error}") from None
         load_weights(model, model_weights(checkpoint), str(self.record.best))
         return model.eval()
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """Names of the model's classes, indexed by its output.
+
+        Outputs beyond the classes of the data are called ``no. 10``, ``no. 11``, ...
+
+        Raises:
+            RunError: run.json does not name each class of the data once.
+        """
+        count, outputs = self.config.data.num_classes, self.config.model.num_classes
+        names = self.record.facts.get("classes")
+        if not isinstance(names, list) or len(set(map(str, names))) != count or len(names) != count:
+            given = plural(len(names), "class", "classes") if isinstance(names, list) else "no classes"
+            problem = f"names {given}, the model was trained on {count}"
+            raise RunError(f"{self.record.path / 'run.json'} {problem}")
+        return [str(name) for name in names] + [f"no. {index}" for index in range(count, outputs)]
+
+    @cached_property
+    def transform(self) -> Preparation:
+        """Prepares a picture as in training: ``run.transform(picture)`` is (C, H, W) float32, normalised.
+
+        ``run.model(run.transform(picture)[None])`` gives logits; ``run.transform.pixels`` stops before normalising.
+        """
+        return Preparation.of(self.config.data)
+
+    @overload
+    def predict(self, pictures: Picture, *, accelerator: str = "auto") -> Prediction: ...
+
+    @overload
+    def predict(self, pictures: list[Picture], *, accelerator: str = "auto") -> list[Prediction]: ...
+
+    def predict(self, pictures: Picture | list[Picture], *, accelerator: str = "auto") -> Prediction | list[Prediction]:
+        """Classify one picture, or several, as ``predict.py`` does.
+
+        Args:
+            pictures: paths of image files; Pillow images of any mode; arrays (H, W) or (H, W, C) uint8; tensors
+                (C, H, W) uint8; values are from 0 to 255. A list, or a tensor or array with one more dimension in
+                front, is a batch.
+            accelerator: ``auto`` uses a GPU if there is one; else ``cpu`` or ``gpu``.
+
+        Returns:
+            A prediction, or for a batch a list of them.
+
+        Raises:
+            DataError: a picture cannot be read, or has another type, shape or number of channels.
+            RunError: see :attr:`model` and :attr:`classes`.
+            ConfigError: there is no such device.
+        """
+        stacked = isinstance(pictures, (np.ndarray, Tensor)) and pictures.ndim == 4
+        single = not stacked and not isinstance(pictures, list)
+        batch: list[Picture] = [pictures] if single else list(pictures)  # type: ignore[list-item, arg-type]
+        if not batch:
+            return []
+        if accelerator not in self._predictors:
+            self._predictors[accelerator] = Predictor(self.model, self.config, accelerator)
+        predictor, classes = self._predictors[accelerator], self.classes
+        with predictor.hardware.set_up():
+            found = [
+                Prediction(classes, row)
+                for part in range(0, len(batch), BATCH)
+                for row in predictor.probabilities(
+                    torch.stack([self.transform.pixels(picture) for picture in batch[part : part + BATCH]])
+                ).clone()
+            ]
+        return found[0] if single else found
 
 
 def load_run(folder: str | Path, *, trust: Collection[str] = ()) -> LoadedRun:

@@ -30,7 +30,7 @@ def program(name: str) -> str:
     for start in (["vitrine"], ["python", "-m", "vitrine"]):
         if started[: len(start)] == start:
             return shlex.join([*start, name])
-    script = f"{name}.py" if name in ("train", "eval") else f"scripts/{name.replace('-', '_')}.py"
+    script = f"{name}.py" if name in ("train", "eval", "predict") else f"scripts/{name.replace('-', '_')}.py"
     return f"python {script}" if (CHECKOUT / script).is_file() else f"vitrine {name}"
 
 
@@ -83,7 +83,7 @@ def code_state() -> tuple[dict[str, Any], str]:
     if not (CHECKOUT / ".git").exists():
         return {}, ""
     commit = _git(CHECKOUT, "rev-parse", "HEAD")
-    places = ("--", "src", "conf", "train.py", "eval.py")
+    places = ("--", "src", "conf", "train.py", "eval.py", "predict.py")
     difference = _git(CHECKOUT, "diff", "--no-color", "--no-ext-diff", "HEAD", *places)
     new = _git(CHECKOUT, "ls-files", "--others", "--exclude-standard", *places)
     if commit is None or difference is None or new is None:

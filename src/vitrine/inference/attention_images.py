@@ -1,0 +1,91 @@
+"""An image file for each picture that shows which patches the model attends to, by attention rollout."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrine.errors import RunError
+from vitrine.inference.predictor import Predictor
+from vitrine.models import VisionTransformer, attended_patches
+from vitrine.training.plots import can_be_drawn
+
+HEIGHT = 224  # least height of an image, in pixels
+WEIGHTS = 2**26  # attention weights that are held together: 256 MB
+
+
+class AttentionImages:
+    """Writes ``FOLDER/PATH.png`` for each picture: as the model takes it, and beside it with what it attends to.
+
+    Brightness is relative to the patch with the most attention.
+
+    Args:
+        folder: where to write; made if missing.
+        root: folder that paths are relative to; "" where there is none.
+        predictor: the model.
+
+    Raises:
+        RunError: the model has no attention weights to show.
+    """
+
+    def __init__(self, folder: Path, root: str, predictor: Predictor) -> None:
+        model = predictor.model
+        if not isinstance(model, VisionTransformer) or not can_be_drawn(model.config):
+            raise RunError("attention= needs a ViT with built-in attention and pool, and its weights in 256 MB")
+        self.folder = folder
+        self.root = root
+        self.predictor = predictor
+        self.model = model
+        config = model.config
+        self.together = max(1, WEIGHTS // (config.depth * config.heads * config.tokens**2))
+        self.colours = np.rint(matplotlib.colormaps["inferno"](np.arange(256))[:, :3] * 255).astype(np.uint8)
+
+    def write(self, paths: list[str], images: Tensor) -> None:
+        """Write the images of B pictures.
+
+        Args:
+            paths: of the pictures.
+            images: (B, C, H, W) uint8, prepared.
+
+        Raises:
+            RunError: an image cannot be written.
+        """
+        predictor = self.predictor
+        for part in torch.arange(len(images)).split(self.together):
+            normalised = predictor.preparation.normalised(images[part].to(predictor.device), predictor.dtype)
+            patches = attended_patches(self.model, normalised).float().cpu()
+            for index, attended in zip(part.tolist(), patches.numpy(), strict=True):
+                path = self.path_of(paths[index])
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self.drawn(images[index], attended).save(path)
+                except OSError as error:
+                    raise RunError(f"cannot write {path}: {error.strerror or error}") from None
+
+    def path_of(self, path: str) -> Path:
+        """Return where the image of a picture is written."""
+        given = Path(path)
+        relative = given.relative_to(self.root) if self.root else given.relative_to(given.anchor)
+        inside = self.folder.joinpath(*(part for part in relative.parts if part != ".."))
+        return inside if inside.suffix == ".png" else inside.with_name(f"{inside.name}.png")
+
+    def drawn(self, image: Tensor, attended: np.ndarray) -> Image.Image:
+        """Return both halves side by side.
+
+        Args:
+            image: (C, H, W) uint8.
+            attended: (grid, grid), the share of each patch.
+        """
+        grey = len(image) not in (3, 4)
+        picture = Image.fromarray(image[0].numpy() if grey else image[:3].permute(1, 2, 0).numpy()).convert("RGB")
+        side = picture.width * -(-HEIGHT // picture.width)
+        picture = picture.resize((side, side), Image.Resampling.NEAREST)
+        levels = np.rint(255 * attended / max(attended.max(), 1e-12)).astype(np.uint8)
+        heat = Image.fromarray(self.colours[levels]).resize((side, side), Image.Resampling.NEAREST)
+        both = Image.new("RGB", (2 * side, side))
+        both.paste(picture, (0, 0))
+        both.paste(Image.blend(picture, heat, 0.65), (side, 0))
+        return both

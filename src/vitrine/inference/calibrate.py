@@ -1,0 +1,88 @@
+"""Calibration by temperature scaling (arXiv:1706.04599, section 4.2): probabilities that fit accuracies."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.image_dataset import Split
+from vitrine.inference.load import LoadedRun
+from vitrine.inference.predictor import Predictor
+from vitrine.text import plural
+
+BINS = 15  # of the expected calibration error, as in the paper
+BATCH = 256  # images
+
+
+@dataclass(frozen=True)
+class TemperatureScaling:
+    """A temperature and its effect.
+
+    Attributes:
+        temperature: what logits are divided by.
+        lines: negative log-likelihood (NLL, nats) and expected calibration error (ECE, in [0, 1]) before and after, on
+            the validation images, and on the test images of the run's predictions.npz if it is there; for people.
+    """
+
+    temperature: float
+    lines: list[str]
+
+
+def calibrate(run: LoadedRun, predictor: Predictor, data_root: str | None = None) -> TemperatureScaling:
+    """Fit the temperature that minimises the NLL of the run's validation images.
+
+    Args:
+        run: the run.
+        predictor: its model.
+        data_root: folder of its data; ``None`` is where it was in training.
+
+    Raises:
+        DataError: the data is missing or damaged.
+    """
+    config = run.config
+    # On disk, image files of other splits are not decoded.
+    data = replace(config.data, root=data_root or config.data.root, storage="disk")
+    validation = ImageDataModule(replace(config, data=data)).val
+    logits, labels = _logits(predictor, validation), validation.labels
+    temperature = fitted_temperature(logits, labels)
+    held_out = "" if config.data.hold_out else ", on which the model was trained"
+    count = plural(len(labels), "validation image")
+    lines = [f"{temperature:.3f}, fitted on {count}{held_out}: {_effect(logits, labels, temperature)}"]
+    predictions = run.record.path / "predictions.npz"
+    if predictions.exists():
+        with np.load(predictions) as stored:
+            logits, labels = torch.from_numpy(stored["logits"]), torch.from_numpy(stored["labels"])
+        lines.append(f"on {plural(len(labels), 'test image')}: {_effect(logits, labels, temperature)}")
+    return TemperatureScaling(temperature, lines)
+
+
+def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return the temperature in [0.01, 100] at which logits (N, num_classes) give labels (N,) the lowest NLL."""
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits.double() / math.exp(log_temperature), labels))
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(0.01), math.log(100)), method="bounded").x)
+
+
+def expected_calibration_error(logits: Tensor, labels: Tensor) -> float:
+    """Return the mean distance of the likeliest class's probability from its accuracy, in ``BINS`` equal bins."""
+    probabilities = logits.softmax(dim=1)
+    return float(multiclass_calibration_error(probabilities, labels, logits.shape[1], n_bins=BINS, norm="l1"))
+
+
+def _logits(predictor: Predictor, split: Split) -> Tensor:
+    parts = torch.arange(len(split)).split(BATCH)
+    return torch.cat([predictor.logits(images) for images, _ in split.batches(parts)])
+
+
+def _effect(logits: Tensor, labels: Tensor, temperature: float) -> str:
+    before, after = ((scaled := logits / value, F.cross_entropy(scaled, labels)) for value in (1.0, temperature))
+    errors = [expected_calibration_error(scaled, labels) for scaled, _ in (before, after)]
+    return f"NLL {before[1]:.4f} to {after[1]:.4f}, ECE {errors[0]:.4f} to {errors[1]:.4f}"

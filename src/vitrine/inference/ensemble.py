@@ -1,0 +1,119 @@
+"""Several models as one: their probabilities are averaged."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrine.errors import RunError
+from vitrine.inference.inputs import Listed
+from vitrine.inference.load import LoadedRun
+from vitrine.inference.predictor import Predictor
+from vitrine.inference.results import Row
+
+DIGITS = 7  # of probabilities: more than float32 has
+
+
+class Ensemble:
+    """Averages the probabilities of models; of a single one, gives its own.
+
+    Args:
+        predictors: the models, on one device.
+        classes: names of their classes.
+        top_k: number of classes to give for each picture.
+
+    Attributes:
+        preparations: the different ones among those of the models.
+    """
+
+    def __init__(self, predictors: Sequence[Predictor], classes: list[str], top_k: int) -> None:
+        self.predictors = predictors
+        self.classes = classes
+        self.top_k = top_k
+        self.preparations = list(dict.fromkeys(predictor.preparation for predictor in predictors))
+        self._numbers = {name: number for number, name in enumerate(classes)}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return self.predictors[0].device
+
+    @property
+    def bytes_per_picture(self) -> int:
+        """Size of a picture as all models take it, in bytes."""
+        return sum(preparation.channels * preparation.size**2 for preparation in self.preparations)
+
+    def identity(self, runs: Sequence[LoadedRun]) -> dict[str, Any]:
+        """Return what results depend on, beside the pictures, as plain values."""
+        temperatures = [round(predictor.temperature, 4) for predictor in self.predictors]
+        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, "top_k": self.top_k}
+
+    def probabilities(self, images: Sequence[Tensor]) -> Tensor:
+        """Return the mean of the models' probabilities; (B, num_classes) float32, on the CPU.
+
+        Args:
+            images: for each of :attr:`preparations` the pictures, (B, C, H, W) uint8.
+
+        Raises:
+            RunError: a model gives a value that is not finite.
+        """
+        given = [
+            predictor.probabilities(images[self.preparations.index(predictor.preparation)])
+            for predictor in self.predictors
+        ]
+        mean = given[0] if len(given) == 1 else torch.stack(given).mean(dim=0)
+        if not mean.isfinite().all():
+            raise RunError("the model gives NaN probabilities: its training has diverged")
+        return mean
+
+    def rows(self, batch: Sequence[Listed], images: Sequence[Tensor], errors: Mapping[int, str]) -> list[Row]:
+        """Return a row for each picture of a batch.
+
+        Args:
+            batch: paths and true classes.
+            images: for each of :attr:`preparations` the readable pictures, (B, C, H, W) uint8.
+            errors: by index in ``batch``, why each of the others cannot be read.
+        """
+        if not images:
+            return [Row(path, [], [], label, error=errors[index]) for index, (path, label) in enumerate(batch)]
+        probabilities = self.probabilities(images)
+        values, indices = (found.tolist() for found in probabilities.topk(self.top_k, dim=1))
+        rows, number = [], 0
+        for index, (path, label) in enumerate(batch):
+            if index in errors:
+                rows.append(Row(path, [], [], label, error=errors[index]))
+                continue
+            names = [self.classes[position] for position in indices[number]]
+            of_label = _rounded(float(probabilities[number, self._numbers[label]])) if label else None
+            rows.append(Row(path, names, [_rounded(value) for value in values[number]], label, of_label))
+            number += 1
+        return rows
+
+
+def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return the classes of all ``runs``.
+
+    Raises:
+        RunError: theirs differ.
+    """
+    first = runs[0]
+    for run in runs[1:]:
+        if run.classes != first.classes:
+            theirs, ours = (", ".join(one.classes[:3]) for one in (run, first))
+            problem = f"has other classes ({theirs}, ...) than {first.record.path} ({ours}, ...)"
+            raise RunError(f"{run.record.path} {problem}; an ensemble needs the same classes in the same order")
+    return first.classes
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _checksum(run: LoadedRun) -> str:
+    """A checksum of a run's best checkpoint, from those that its zip format stores."""
+    with zipfile.ZipFile(run.record.best) as archive:
+        parts = [(entry.filename, entry.CRC) for entry in archive.infolist()]
+    return f"{zlib.crc32(repr(parts).encode()):08x}"

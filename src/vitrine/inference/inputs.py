@@ -1,0 +1,138 @@
+"""The pictures that ``input=`` names, listed one at a time. Imports no torch."""
+
+import csv
+import glob
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from vitrine.data.image_folder import SUFFIXES
+from vitrine.errors import DataError, first_line
+from vitrine.text import did_you_mean, nearest
+
+Listed = tuple[str, str]  # path, and the name of the true class or ""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Paths of pictures, with the names of their true classes where these are given.
+
+    Iterating lists them anew, in the same order, except for standard input, which is read once. The names of one folder
+    at a time are in memory, and all matches of a glob pattern.
+
+    Attributes:
+        source: what was given.
+        listing: lists them.
+        folders: names of the folders directly in ``source``, which may be classes.
+        has_labels: whether a CSV file has a column ``label``.
+        is_stream: whether ``source`` is standard input.
+    """
+
+    source: str
+    listing: Callable[[], Iterator[Listed]]
+    folders: tuple[str, ...] = ()
+    has_labels: bool = False
+    is_stream: bool = False
+
+    @classmethod
+    def of(cls, source: str) -> "Pictures":
+        """Find out what ``source`` is: ``-``, a folder, a CSV file, another file, or a glob pattern.
+
+        Raises:
+            DataError: there is no such file or folder, it has no pictures, or a CSV file has no column ``path``.
+        """
+        if source == "-":
+            return cls(source, _lines, is_stream=True)
+        path = Path(source)
+        if path.is_dir():
+            folders = tuple(sorted(entry.name for entry in os.scandir(path) if _is_folder(entry)))
+            found = cls(source, partial(_walk, str(path)), folders)
+            problem = f"{source} has no pictures ({', '.join(sorted(SUFFIXES))})"
+        elif path.is_file() and path.suffix.lower() == ".csv":
+            found = cls(source, partial(_rows, path), has_labels="label" in _columns(path))
+            problem = f"{source} has no rows"
+        elif path.is_file():
+            return cls(source, lambda: iter([(source, "")]))
+        elif glob.has_magic(source):
+            found, problem = cls(source, partial(_matches, source)), f"no file matches {source}"
+        else:
+            raise DataError(f"there is no picture or folder {source}{_hint(path)}")
+        if next(iter(found), None) is None:
+            raise DataError(problem)
+        return found
+
+    def __iter__(self) -> Iterator[Listed]:
+        return self.listing()
+
+    def count(self) -> int | None:
+        """Return how many there are; ``None`` for standard input."""
+        return None if self.is_stream else sum(1 for _ in self)
+
+
+def _walk(folder: str, label: str = "", around: tuple[tuple[int, int], ...] = ()) -> Iterator[Listed]:
+    """Yield the pictures in a folder and those in it, links included, sorted; their class is the uppermost folder."""
+    status = Path(folder).stat()
+    if (identity := (status.st_dev, status.st_ino)) in around:  # a link to a folder around it
+        return
+    files, folders = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _is_folder(entry):
+                    folders.append(entry.name)
+                elif Path(entry.name).suffix.lower() in SUFFIXES and entry.name[0] != ".":
+                    files.append(entry.name)
+    except OSError as error:
+        raise DataError(f"cannot list {folder}: {error.strerror}") from None
+    for name in sorted(files):
+        yield f"{folder}/{name}", label
+    for name in sorted(folders):
+        yield from _walk(f"{folder}/{name}", label or name, (*around, identity))
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    return entry.is_dir() and entry.name[0] != "."
+
+
+def _matches(pattern: str) -> Iterator[Listed]:
+    paths = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    return ((path, "") for path in paths if not Path(path).is_dir())
+
+
+def _lines() -> Iterator[Listed]:
+    return ((line.rstrip("\n"), "") for line in sys.stdin if line.strip())
+
+
+def _columns(file: Path) -> list[str]:
+    with _open(file) as lines:
+        columns = next(csv.reader(lines), [])
+    if "path" not in columns:
+        raise DataError(f"{file} has no column path; its first line is {','.join(columns) or 'empty'}")
+    return columns
+
+
+def _rows(file: Path) -> Iterator[Listed]:
+    try:
+        with _open(file) as lines:
+            for row in csv.DictReader(lines):
+                if row["path"]:
+                    yield row["path"], row.get("label") or ""
+    except csv.Error as error:
+        raise DataError(f"cannot read {file}: {first_line(error)}") from None
+
+
+def _open(file: Path) -> TextIO:
+    return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _hint(path: Path) -> str:
+    """Suggest a file or folder with a similar name."""
+    try:
+        match = nearest(path.name, [entry.name for entry in path.absolute().parent.iterdir()])
+    except OSError:
+        return ""
+    return did_you_mean(path.parent / match if match else "")

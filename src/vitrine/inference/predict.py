@@ -1,0 +1,159 @@
+"""``predict.py``: classify pictures, batch by batch, into a file or a table."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain, islice
+from pathlib import Path
+
+from rich.console import Console
+
+from vitrine.config.predict import PredictConfig
+from vitrine.errors import ConfigError, DataError, Fault, RunError
+from vitrine.inference.ensemble import Ensemble, same_classes
+from vitrine.inference.inputs import Listed, Pictures
+from vitrine.inference.load import LoadedRun, load_run
+from vitrine.inference.predictor import Predictor
+from vitrine.inference.reading import read
+from vitrine.inference.report import Report
+from vitrine.inference.results import Journal, Row
+from vitrine.runs.provenance import available_cores
+from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.training.console import quiet_libraries
+
+# Pictures in a batch, and bytes of their pixels. A larger batch takes more memory, and is no faster.
+MOST_PICTURES, MOST_BYTES = {"cpu": 256, "mps": 512, "cuda": 1024}, 128 * 2**20
+FEW = 64  # pictures that are decoded sooner than worker processes start
+
+
+def predict(options: PredictConfig, pictures: Pictures) -> int:
+    """Classify pictures; print a table or write a file, and print metrics where true classes are given.
+
+    Args:
+        options: of the command.
+        pictures: what ``options.input`` names.
+
+    Returns:
+        How many pictures could not be read.
+
+    Raises:
+        RunError: a run is missing or damaged, runs have different classes, or results cannot be written.
+        DataError: pictures cannot be listed, or a worker was killed.
+        ConfigError: ``options`` do not suit the runs, the pictures or this machine.
+    """
+    runs = [load_run(folder, trust=options.trust) for folder in options.runs]
+    classes = same_classes(runs)
+    _check(options, pictures, classes)
+    notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    for run in runs:
+        if (status := run.record.status) != "finished":
+            notes.print(f"vitrine: {run.record.path} is {status}, not finished: its best epoch so far predicts")
+    with quiet_libraries(), ExitStack() as stack:
+        predictors = [Predictor(run.model, run.config, options.accelerator) for run in runs]
+        stack.enter_context(predictors[0].hardware.set_up())
+        report = Report(options, classes, notes)
+        if options.calibrate:
+            _calibrate(runs, predictors, options.data_root, report)
+        ensemble = Ensemble(predictors, classes, options.top_k)
+        named = _with_known_labels(pictures, classes, notes)
+        journal = None
+        if options.output is not None:
+            made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
+            journal = stack.enter_context(Journal.open(Path(options.output), made_by))
+            for row in _resumed(journal, named):
+                report.count(row)
+        with report.progress(pictures):
+            _classify(named, ensemble, options, journal, report)
+        if journal is not None:
+            journal.finish(options.top_k, options.confidence)
+        report.conclude()
+    return report.unreadable
+
+
+def _classify(
+    pictures: Iterator[Listed], ensemble: Ensemble, options: PredictConfig, journal: Journal | None, report: Report
+) -> None:
+    """Classify ``pictures``, and write and report their rows as they come."""
+    first = list(islice(pictures, FEW))
+    if not first:
+        return
+    workers = available_cores() if options.workers is None else options.workers
+    kind = ensemble.device.type
+    most = max(1, min(MOST_PICTURES[kind], MOST_BYTES // ensemble.bytes_per_picture))
+    images_of = None
+    if options.attention is not None:
+        from vitrine.inference.attention_images import AttentionImages
+
+        root = options.input if Path(options.input).is_dir() else ""
+        images_of = AttentionImages(Path(options.attention), root, ensemble.predictors[0])
+    batches = read(
+        chain(first, pictures),
+        ensemble.preparations,
+        options.batch_size or most,
+        workers if len(first) == FEW else 0,
+        pin=kind == "cuda",
+    )
+    for batch, (images, errors) in batches:
+        rows = ensemble.rows(batch, images, errors)
+        if images_of is not None and images:
+            images_of.write([row.path for row in rows if not row.error], images[0])
+        if journal is not None:
+            journal.append(rows)
+        report.add(rows)
+
+
+def _check(options: PredictConfig, pictures: Pictures, classes: list[str]) -> None:
+    """Raise ConfigError where ``options`` do not suit the runs or the pictures."""
+    if options.top_k > len(classes):
+        raise ConfigError([Fault("top_k", str(options.top_k), f"must be <= {len(classes)}, the number of classes")])
+    inside = options.attention is not None and Path(options.attention).absolute().is_relative_to(
+        Path(options.input).absolute()
+    )
+    if inside and Path(options.input).is_dir():
+        problem = f"must not be inside the pictures, input={options.input}"
+        raise ConfigError([Fault("attention", str(options.attention), problem)])
+
+
+def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], data_root: str | None, report: Report) -> None:
+    from vitrine.inference.calibrate import calibrate
+
+    for run, predictor in zip(runs, predictors, strict=True):
+        calibration = calibrate(run, predictor, data_root)
+        predictor.temperature = calibration.temperature
+        report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
+
+
+def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console) -> Iterator[Listed]:
+    """Return the pictures, with labels only if these are the runs' classes: folders need not be classes."""
+    unknown = [name for name in pictures.folders if name not in classes]
+    if not pictures.has_labels and (unknown or not pictures.folders):
+        if len(unknown) < len(pictures.folders):  # some are
+            folders = f"{plural(len(unknown), 'folder')} in {pictures.source}"
+            hint = did_you_mean(nearest(unknown[0], classes))
+            notes.print(f"vitrine: no metrics: {listed(unknown, 3)}, {folders}, are no classes of the run{hint}")
+        return ((path, "") for path, _ in pictures)
+    known = frozenset(classes)
+    if pictures.has_labels:
+        return _checked_labels(pictures, known)
+    return iter(pictures)
+
+
+def _checked_labels(pictures: Iterable[Listed], known: frozenset[str]) -> Iterator[Listed]:
+    for path, label in pictures:
+        if label and label not in known:
+            hint = did_you_mean(nearest(label, known))
+            raise DataError(f"{path} has the label {label}, which is no class of the run{hint}")
+        yield path, label
+
+
+def _resumed(journal: Journal, pictures: Iterator[Listed]) -> Iterator[Row]:
+    """Yield the rows of an interrupted command, and leave ``pictures`` after them.
+
+    Raises:
+        RunError: they are of other pictures.
+    """
+    for number, row in enumerate(journal.resumed(), start=1):
+        path, label = next(pictures, ("nothing", ""))
+        if (path, label) != (row.path, row.label):
+            problem = f"row {number} is {row.path}, the input's is {path}; delete it, or choose another output"
+            raise RunError(f"{journal.path} holds results of other pictures: {problem}")
+        yield row

@@ -1,0 +1,96 @@
+"""A trained model on a device: prepared images to probabilities, in the precision of training."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from vitrine.config import TrainConfig
+from vitrine.data.preparation import Preparation
+from vitrine.distributed.hardware import DTYPES, choose, on_one_device
+from vitrine.errors import RunError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model predicts for one picture.
+
+    Attributes:
+        classes: names of the classes.
+        probabilities: (num_classes,) float32 in [0, 1], summing to 1.
+    """
+
+    classes: list[str] = field(repr=False)
+    probabilities: Tensor = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The likeliest class."""
+        return self.top()[0][0]
+
+    @property
+    def probability(self) -> float:
+        """Its probability, in [0, 1]."""
+        return self.top()[0][1]
+
+    def top(self, count: int = 1) -> list[tuple[str, float]]:
+        """Return the ``count`` likeliest classes with their probabilities, the likeliest first."""
+        values, indices = self.probabilities.topk(min(count, len(self.classes)))
+        return [(self.classes[index], value) for index, value in zip(indices.tolist(), values.tolist(), strict=True)]
+
+
+class Predictor:
+    """A run's model on one device.
+
+    Args:
+        model: on the CPU, in evaluation mode; it is copied where the device or precision needs it.
+        config: the run's configuration.
+        accelerator: ``auto``, ``cpu`` or ``gpu``.
+
+    Attributes:
+        temperature: what logits are divided by before the softmax.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig, accelerator: str = "auto") -> None:
+        self.hardware = choose(on_one_device(config, accelerator))
+        self.device = torch.device(self.hardware.accelerator)
+        self.dtype = torch.float64 if self.hardware.precision == "64-true" else torch.float32
+        moved = self.device.type != "cpu" or self.dtype is torch.float64
+        self.model = deepcopy(model).to(self.device, self.dtype) if moved else model
+        self.preparation = Preparation.of(config.data)
+        self.temperature = 1.0
+        self._most: int | None = None  # images that fit in memory together
+
+    @torch.inference_mode()
+    def logits(self, images: Tensor) -> Tensor:
+        """Return logits (B, num_classes) of images (B, C, H, W) uint8; float32 on the CPU.
+
+        A batch that does not fit in the GPU's memory is computed in parts.
+
+        Raises:
+            RunError: a single image does not fit.
+        """
+        parts = images.split(self._most or max(1, len(images)))
+        try:
+            return torch.cat([self._logits(part) for part in parts])
+        except torch.OutOfMemoryError:
+            if (tried := len(parts[0])) == 1:
+                raise RunError(f"a single image does not fit in the memory of {self.hardware.name}") from None
+        torch.cuda.empty_cache()
+        self._most = tried // 2
+        return self.logits(images)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return probabilities (B, num_classes) of images (B, C, H, W) uint8; float32 on the CPU."""
+        return (self.logits(images) / self.temperature).softmax(dim=1)
+
+    def _logits(self, images: Tensor) -> Tensor:
+        normalised = self.preparation.normalised(images.to(self.device, non_blocking=True), self.dtype)
+        mixed = self.hardware.precision.endswith("-mixed")
+        with torch.autocast(self.device.type, DTYPES[self.hardware.precision], enabled=mixed):
+            logits: Tensor = self.model(normalised)
+        return logits.float().cpu()

@@ -1,0 +1,99 @@
+"""Pictures in batches, decoded by worker processes a few batches ahead of the model."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitrine.data.batch_source import START_METHOD, next_batch, start_worker
+from vitrine.data.preparation import Preparation
+from vitrine.errors import DataError
+from vitrine.inference.inputs import Listed
+
+Decoded = tuple[list[Tensor], dict[int, str]]
+Batch = tuple[list[Listed], Decoded]
+
+
+@dataclass(frozen=True)
+class Reader(Dataset[Batch]):
+    """Decodes batches of picture files in a DataLoader's workers.
+
+    Attributes:
+        preparations: each picture is prepared by each of them.
+    """
+
+    preparations: tuple[Preparation, ...]
+
+    def __getitem__(self, batch: list[Listed]) -> Batch:
+        """Decode the files of a batch.
+
+        Returns:
+            The batch; for each preparation the readable pictures, (B, C, H, W) uint8; and by its index in the batch why
+            each of the others cannot be read.
+        """
+        prepared: list[list[Tensor]] = []
+        errors: dict[int, str] = {}
+        for index, (path, _) in enumerate(batch):
+            try:
+                prepared.append([preparation.pixels(path) for preparation in self.preparations])
+            except DataError as error:
+                errors[index] = str(error)
+        images = [torch.stack(each) for each in zip(*prepared, strict=True)]
+        return batch, (images, errors)
+
+
+def read(
+    listed: Iterable[Listed], preparations: Iterable[Preparation], batch_size: int, workers: int, *, pin: bool
+) -> Iterator[Batch]:
+    """Yield what :meth:`Reader.__getitem__` returns for each batch, in order.
+
+    Args:
+        listed: pictures; read a few batches ahead.
+        preparations: of the models.
+        batch_size: pictures in a batch.
+        workers: decoding processes; 0 decodes in this one.
+        pin: whether to copy images to page-locked memory, for a GPU.
+
+    Raises:
+        DataError: a worker was killed.
+    """
+    loader = DataLoader(
+        Reader(tuple(preparations)),
+        batch_size=None,
+        sampler=_Batches(listed, batch_size),
+        num_workers=workers,
+        pin_memory=pin,
+        multiprocessing_context=START_METHOD if workers else None,
+        worker_init_fn=partial(start_worker, os.getpid()) if workers else None,
+        generator=torch.Generator(),
+    )
+    iterator: Any = iter(loader)
+    try:
+        while True:
+            try:
+                batch = next_batch(iterator, "workers")
+            except StopIteration:
+                return
+            yield batch
+    finally:
+        if workers:
+            iterator._shutdown_workers()
+
+
+class _Batches:
+    """Consecutive pictures in lists; a DataLoader reads them as it needs them."""
+
+    def __init__(self, listed: Iterable[Listed], size: int) -> None:
+        self.listed = listed
+        self.size = size
+
+    def __iter__(self) -> Iterator[list[Listed]]:
+        iterator = iter(self.listed)
+        while batch := list(islice(iterator, self.size)):
+            yield batch

@@ -1,0 +1,140 @@
+"""What ``predict.py`` prints: the table or a progress bar, unreadable pictures, and the summary with metrics."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from vitrine.config.predict import PredictConfig
+from vitrine.inference.inputs import Pictures
+from vitrine.inference.results import Row
+from vitrine.text import plural
+
+
+class Report:
+    """Prints rows as they come, and counts them.
+
+    Args:
+        options: of the command.
+        classes: names of the classes, for the width of their column.
+        notes: where unreadable pictures are named, and the progress bar is drawn.
+
+    Attributes:
+        unreadable: how many pictures could not be read.
+    """
+
+    def __init__(self, options: PredictConfig, classes: Sequence[str], notes: Console) -> None:
+        self.options = options
+        self.width = max(map(len, classes))
+        self.notes = notes
+        self.unreadable = 0
+        self._read = self._doubtful = self._labelled = self._right = self._right_and_sure = self._sure = 0
+        self._nll = 0.0
+        self._new = 0
+        self._seconds = 0.0
+        self._bar: tuple[Progress, TaskID] | None = None
+        self._shown = options.output is not None  # whether a table has its head, or there is none
+
+    def show(self, name: str, lines: Sequence[str], of: Path | None = None) -> None:
+        """Print ``lines`` as one entry; ``of`` is the run that it belongs to, if there are several."""
+        entries = [*lines, *([] if of is None else [str(of)])]
+        for number, line in enumerate(entries):
+            print(f"{name if number == 0 else '':{len(name)}}  {line}", flush=True)
+
+    @contextmanager
+    def progress(self, pictures: Pictures) -> Iterator[None]:
+        """Measure the time, and draw a progress bar if results go to a file and a terminal is there."""
+        begin = time.monotonic()
+        try:
+            if self.options.output is None or not self.notes.is_terminal:
+                yield
+                return
+            columns = (
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[speed]} images/s"),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+            )
+            with Progress(*columns, console=self.notes, expand=True) as progress:
+                task = progress.add_task("", total=pictures.count(), completed=self._read + self.unreadable, speed="-")
+                self._bar = progress, task
+                yield
+        finally:
+            self._seconds = time.monotonic() - begin
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Count and show the rows of a batch."""
+        for row in rows:
+            self.count(row)
+            if row.error:
+                self.notes.print(f"vitrine: {row.error}")
+        self._new += len(rows)
+        if self.options.output is None:
+            self._print(rows)
+        if self._bar is not None:
+            progress, task = self._bar
+            elapsed = progress.tasks[0].elapsed or 0.0
+            speed = f"{self._new / elapsed:,.0f}" if elapsed else "-"
+            progress.update(task, advance=len(rows), speed=speed)
+
+    def count(self, row: Row) -> None:
+        """Count a row."""
+        if row.error:
+            self.unreadable += 1
+            return
+        self._read += 1
+        doubtful = row.is_doubtful(self.options.confidence)
+        self._doubtful += doubtful
+        if row.label_probability is not None:
+            right = row.classes[0] == row.label
+            self._labelled += 1
+            self._right += right
+            self._sure += not doubtful
+            self._right_and_sure += right and not doubtful
+            self._nll -= math.log(max(row.label_probability, 1e-45))  # the least float32
+
+    def conclude(self) -> None:
+        """Print the summary."""
+        entries = {}
+        if self._labelled:
+            entries["accuracy"] = f"{self._right / self._labelled:.4f} of {plural(self._labelled, 'labelled picture')}"
+            entries["NLL"] = f"{self._nll / self._labelled:.4f}"
+        if self.options.confidence is not None:
+            share = f"{self._doubtful / self._read:.1%} of them" if self._read else "none"
+            entries["in doubt"] = f"{plural(self._doubtful, 'picture')}, {share}"
+            if self._sure:
+                entries["in doubt"] += f"; accuracy of the others {self._right_and_sure / self._sure:.4f}"
+        speed = f"{self._new / self._seconds:,.0f} images/s" if self._new and self._seconds else "all were there"
+        entries["pictures"] = f"{self._read + self.unreadable:,} in {self._seconds:.1f} s, {speed}"
+        if self.options.output is not None:
+            entries["results"] = self.options.output
+        if self.options.output is None:
+            print()
+        width = max(map(len, entries))
+        for name, value in entries.items():
+            print(f"{name:<{width}}  {value}", flush=True)
+        if self.unreadable:
+            total = self._read + self.unreadable
+            verb = "was" if self.unreadable == 1 else "were"
+            self.notes.print(f"vitrine: {self.unreadable:,} of {plural(total, 'picture')} {verb} not readable")
+
+    def _print(self, rows: Sequence[Row]) -> None:
+        """Print rows of the table, below its head."""
+        top_k, confidence = self.options.top_k, self.options.confidence
+        if not self._shown:
+            self._shown = True
+            print("  ".join(f"{'class':<{self.width}}  {'probability':>11}" for _ in range(top_k)), " path", flush=True)
+        for row in rows:
+            path, *cells = row.cells(top_k, confidence)
+            pairs = zip(cells[::2], cells[1::2], strict=True)
+            shown = [f"{name or '-':<{self.width}}  {_number(value):>11}" for name, value in pairs]
+            print("  ".join(shown), f" {path}", flush=True)
+
+
+def _number(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else "-"

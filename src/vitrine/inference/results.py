@@ -1,0 +1,205 @@
+"""Results of a prediction: a row per picture, the journal that rows are appended to, and the file made of it.
+
+While a command runs, ``x.csv.partial`` holds a line of JSON that says which runs and settings made it, then one per
+picture. Rerunning the command drops a line that was cut short, checks that the others are of the same pictures, and
+continues after them. When all pictures are there, the journal becomes ``x.csv``, ``x.json`` or ``x.parquet``.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from vitrine.errors import RunError
+from vitrine.files import replacing
+
+ROWS_IN_GROUP = 10_000  # of a Parquet file
+
+Cell = str | float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found for one picture.
+
+    Attributes:
+        path: as it was listed.
+        classes: names of the likeliest classes, in order; empty for a picture that cannot be read.
+        probabilities: of these classes, in [0, 1].
+        label: name of the true class; "" if unknown.
+        label_probability: probability of the true class; ``None`` if unknown.
+        error: why the picture cannot be read; else "".
+    """
+
+    path: str
+    classes: list[str]
+    probabilities: list[float]
+    label: str = ""
+    label_probability: float | None = None
+    error: str = ""
+
+    def is_doubtful(self, confidence: float | None) -> bool:
+        """Whether the likeliest class has a lower probability than ``confidence``."""
+        return confidence is not None and bool(self.probabilities) and self.probabilities[0] < confidence
+
+    def cells(self, top_k: int, confidence: float | None) -> list[Cell]:
+        """Return the values of :func:`columns`: ``None`` for classes in doubt, and for all of an unreadable picture."""
+        names: list[Cell] = [None] * top_k if self.is_doubtful(confidence) else [*self.classes]
+        pairs = zip(names, self.probabilities, strict=False)
+        cells = [self.path, *(cell for pair in pairs for cell in pair)]
+        return [*cells, *[None] * (1 + 2 * top_k - len(cells))]
+
+
+def columns(top_k: int) -> list[str]:
+    """Return the names of the columns: path, class, probability, class_2, probability_2, ..."""
+    ranks = ["", *(f"_{rank}" for rank in range(2, top_k + 1))]
+    return ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
+
+
+class Journal:
+    """Rows on disk, appended as they come.
+
+    Args:
+        file: open for reading and writing, after its first line.
+        path: its path.
+        output: the file that it becomes.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path, output: Path) -> None:
+        self._file = file
+        self.path = path
+        self.output = output
+
+    @classmethod
+    @contextmanager
+    def open(cls, output: Path, made_by: dict[str, Any]) -> Iterator["Journal"]:
+        """Open the journal of ``output``, or begin it, and keep other processes from it.
+
+        Args:
+            output: file that it becomes.
+            made_by: runs and settings that rows depend on, as plain values.
+
+        Raises:
+            RunError: it cannot be written, another process writes it, or other runs or settings made it.
+        """
+        path = output.with_name(f"{output.name}.partial")
+        lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+        try:
+            with _reporting(path), lock, path.open("a+b") as file:
+                file.seek(0)
+                first = file.readline()
+                if not first.endswith(b"\n"):  # new, or cut short
+                    file.truncate(0)
+                    file.write(_line(made_by))
+                    file.flush()
+                elif first != _line(made_by):
+                    problem = "holds results of other runs or settings; delete it, or choose another output"
+                    raise RunError(f"{path} {problem}{_differences(first, made_by)}")
+                yield cls(file, path, output)
+        except Timeout:
+            raise RunError(f"{path} is being written by another process") from None
+        finally:
+            if not lock.is_locked:
+                with suppress(OSError):
+                    Path(lock.lock_file).unlink()
+
+    def resumed(self) -> Iterator[Row]:
+        """Yield the rows that are there, and drop a last one that was cut short."""
+        yield from self._rows()
+        with _reporting(self.path):
+            self._file.truncate(self._file.tell())
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Write rows.
+
+        Raises:
+            RunError: the disk is full, or not writable any more; rows written before are kept.
+        """
+        with _reporting(self.path, "; with more room, rerun the command to continue"):
+            self._file.write(b"".join(_line(asdict(row)) for row in rows))
+            self._file.flush()
+
+    def finish(self, top_k: int, confidence: float | None) -> None:
+        """Turn the journal into the output, atomically.
+
+        Raises:
+            RunError: the output cannot be written; the journal is kept.
+        """
+        rows = (row.cells(top_k, confidence) for row in self._rows())
+        with _reporting(self.output, f"; the results are in {self.path}"), replacing(self.output) as temporary:
+            _WRITERS[self.output.suffix.lower()](temporary, columns(top_k), rows)
+        self.path.unlink()
+
+    def _rows(self) -> Iterator[Row]:
+        """Yield the rows from the first on; leave the position after the last whole one."""
+        self._file.seek(0)
+        end = len(self._file.readline())
+        while (line := self._file.readline()).endswith(b"\n"):
+            end += len(line)
+            yield Row(**json.loads(line))
+        self._file.seek(end)
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def _differences(first: bytes, made_by: dict[str, Any]) -> str:
+    """Return what differs, as `` (top_k was 1, is 3)``; "" where the line cannot be read."""
+    try:
+        before = dict(json.loads(first))
+    except ValueError:
+        return ""
+    changed = [f"{key} was {before.get(key)}, is {value}" for key, value in made_by.items() if before.get(key) != value]
+    return f" ({'; '.join(changed)})"
+
+
+@contextmanager
+def _reporting(path: Path, hint: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Timeout:
+        raise
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}{hint}") from None
+
+
+def _write_csv(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:
+    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
+
+
+def _write_json(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        separator = "["
+        for row in rows:
+            file.write(f"{separator}\n{json.dumps(dict(zip(names, row, strict=True)))}")
+            separator = ","
+        file.write("\n]\n" if separator == "," else "[]\n")
+
+
+def _write_parquet(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    schema = pyarrow.schema([(name, "float64" if name.startswith("probability") else "string") for name in names])
+    with ParquetWriter(path, schema) as writer:
+        while group := list(islice(rows, ROWS_IN_GROUP)):
+            values = zip(*([_text(row[0]), *row[1:]] for row in group), strict=True)
+            writer.write_table(pyarrow.table(list(map(pyarrow.array, values, schema.types)), schema=schema))
+
+
+def _text(path: Cell) -> str:
+    """A path as valid Unicode: bytes of a file name that are none are replaced."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+_WRITERS = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
