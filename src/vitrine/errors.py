@@ -7,6 +7,8 @@ from dataclasses import dataclass
 class VitrineError(Exception):
     """An error that a user can fix: the message says what is wrong, and what to do."""
 
+    exit_code = 1
+
 
 class DataError(VitrineError):
     """A data set is missing, damaged, or does not match the configuration."""
@@ -14,6 +16,46 @@ class DataError(VitrineError):
 
 class RunError(VitrineError):
     """A run folder or checkpoint cannot be read, written or resumed."""
+
+
+class DiskFull(RunError):
+    """A file cannot be written as its disk is full, or the user's quota used up. What is being trained can be resumed.
+
+    Attributes:
+        problem: the file, and how much space is left.
+    """
+
+    def __init__(self, problem: str, advice: str = "make room and rerun the same command") -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; {advice}")
+
+
+class Diverged(VitrineError):
+    """Training stopped because a loss or a weight became NaN or infinite; checkpoints are of earlier, finite weights.
+
+    Attributes:
+        what: the value, such as ``the training loss is NaN``.
+        step: the first optimiser step with such a value, counted from 1.
+        last_finite_loss: the training loss before it, in nats; ``None`` if there was none.
+    """
+
+    exit_code = 3
+    advice = "try a lower optimizer.lr or trainer.gradient_clip_val=1.0; trainer.on_divergence=continue trains on"
+
+    def __init__(self, what: str, step: int, last_finite_loss: float | None) -> None:
+        self.what, self.step, self.last_finite_loss = what, step, last_finite_loss
+        super().__init__(f"{self.reason}; {self.advice}")
+
+    @property
+    def reason(self) -> str:
+        """What happened, without the advice."""
+        before = "" if self.last_finite_loss is None else f", after a training loss of {self.last_finite_loss:.4g}"
+        return f"diverged at step {self.step}: {self.what}{before}"
+
+    @property
+    def facts(self) -> dict[str, str | int | float | None]:
+        """The arguments it is made of, as run.json keeps them."""
+        return {"what": self.what, "step": self.step, "last_finite_loss": self.last_finite_loss}
 
 
 class Interrupted(Exception):
@@ -58,6 +100,8 @@ class Fault:
 
 class ConfigError(VitrineError):
     """An invalid configuration, with all of its faults."""
+
+    exit_code = 2
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = list(dict.fromkeys(faults))

@@ -1,10 +1,17 @@
 """Atomic file writes: a temporary file in the same folder, synced to disk, then renamed over the target."""
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from vitrine.errors import DiskFull
+from vitrine.text import file_size
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -12,20 +19,29 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``, which replaces ``path`` when the block ends without an error.
 
     Raises:
-        OSError: the folder is not writable, or the disk is full; ``path`` is unchanged.
+        DiskFull: the disk is full; ``path`` is unchanged.
+        OSError: the folder is not writable; ``path`` is unchanged.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = None
     try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = Path(name)
+        os.close(handle)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
         temporary.replace(path)
         _sync_folder(path.parent)
+    except Exception as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)  # before the space left is measured
+        if (full := disk_full(error, path, named=False)) is None:
+            raise
+        raise full from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -42,6 +58,57 @@ def link(source: Path, path: Path) -> None:
             temporary.hardlink_to(source)
         except OSError:
             temporary.write_bytes(source.read_bytes())
+
+
+@contextmanager
+def naming_full_disk(place: Path | None = None) -> Iterator[None]:
+    """Replace an error whose cause is a full disk by :class:`DiskFull`, which says so.
+
+    Args:
+        place: where the block writes, for errors that name no file.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (full := disk_full(error, place)) is None:
+            raise
+        raise full from error
+
+
+def disk_full(error: BaseException, place: Path | None = None, *, named: bool = True) -> DiskFull | None:
+    """Return what to report if ``error``, or one that it followed, comes from a full disk; else ``None``.
+
+    Args:
+        error: any error; libraries raise their own for a write that failed.
+        place: the file or folder that was written, for errors that do not name it.
+        named: whether to report the name in the error, not ``place``, if it has one.
+    """
+    causes = list(_causes(error))[::-1]  # of several, the first is reported
+    if (known := next((cause for cause in causes if isinstance(cause, DiskFull)), None)) is not None:
+        return known
+    failure = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno in FULL), None)
+    if failure is None:
+        return None
+    if named and isinstance(failure.filename, str | bytes):
+        place = Path(os.fsdecode(failure.filename))
+    return _full(failure.errno, place)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it followed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _full(number: int | None, path: Path | None) -> DiskFull:
+    problem = "the disk quota is used up" if number == errno.EDQUOT else "the disk is full"
+    if path is None:
+        return DiskFull(f"{problem}: a file could not be written")
+    folder = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    free = file_size(shutil.disk_usage(folder).free)
+    return DiskFull(f"{problem}: cannot write {path}; {free} left on that disk")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -18,7 +19,9 @@ from vitrine.command.compose import Point, launcher, points
 from vitrine.command.output_dirs import place
 from vitrine.command.sources import Sources, composing
 from vitrine.distributed.rendezvous import first_to_report, meet, silence_other_ranks
-from vitrine.errors import ConfigError, Interrupted, VitrineError
+from vitrine.errors import Interrupted, VitrineError
+from vitrine.files import naming_full_disk
+from vitrine.signals import exit_soon, interrupting
 
 
 @dataclass(frozen=True)
@@ -37,24 +40,23 @@ class Command:
 
 
 def run_command(command: Command, arguments: Sequence[str] | None = None) -> None:
-    """Carry out ``command``; exits with 2 for a configuration that cannot work and 1 for a run that fails."""
+    """Carry out ``command``; exits with the error's code, such as 2 for an invalid configuration."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     show_traceback = bool({"debug=traceback", "debug.traceback=true", "traceback=true"} & set(arguments))
-    try:
-        meet()
-        silence_other_ranks()
-        flags = parse_flags(command.name, arguments)
-        chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
-        with composing(chosen):
-            _carry_out(command, flags, chosen)
-    except ConfigError as error:
-        _exit_with(error, 2, show_traceback)
-    except VitrineError as error:
-        _exit_with(error, 1, show_traceback)
-    except Interrupted as error:
-        _exit_with(error, error.exit_code, show_traceback)
-    except KeyboardInterrupt:  # before or after training, where there is nothing to resume
-        _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
+    with interrupting() as received:
+        try:
+            meet()
+            silence_other_ranks()
+            flags = parse_flags(command.name, arguments)
+            chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
+            with naming_full_disk(), composing(chosen):
+                _carry_out(command, flags, chosen)
+        except (VitrineError, Interrupted) as error:
+            _exit_with(error, error.exit_code, show_traceback)
+        except BaseException as error:  # Lightning turns Ctrl-C into SystemExit, and other libraries into errors
+            if not (received or isinstance(error, KeyboardInterrupt)):
+                raise
+            _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
 
 
 def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
@@ -85,5 +87,8 @@ def _exit_with(error: BaseException, code: int, show_traceback: bool) -> NoRetur
     if show_traceback:
         traceback.print_exception(error)
     elif first_to_report(str(error)):
-        print(f"vitrine: {error}", file=sys.stderr)
+        with suppress(OSError):  # the terminal may be closed, or standard error a file on a full disk
+            print(f"vitrine: {error}", file=sys.stderr, flush=True)
+    if isinstance(error, Interrupted):
+        exit_soon(code)
     sys.exit(code)

@@ -18,10 +18,13 @@ import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
 from vitrine.distributed.rendezvous import OtherRankFailed
-from vitrine.errors import Interrupted, OutOfTime, Pruned, RunError, VitrineError
+from vitrine.errors import DiskFull, Diverged, Interrupted, OutOfTime, Pruned, RunError, VitrineError
+from vitrine.files import naming_full_disk
 from vitrine.runs import RunRecord
+from vitrine.signals import STOP_SIGNALS, restored_handlers
 
-REPORTED_EXIT_CODE, PRUNED_EXIT_CODE = 3, 4  # the message is in run.json
+# How a rank ended, where the message is in run.json, unless that is on a full disk.
+REPORTED_EXIT_CODE, PRUNED_EXIT_CODE, FULL_EXIT_CODE = 5, 4, 6
 GRACE_SECONDS = 15.0  # for the other ranks to end after one has ended
 HEAD_START_SECONDS = 2.0  # for the rank with the cause: run_all reports the one that ends first
 
@@ -38,7 +41,8 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
     Raises:
         Interrupted: they were asked to stop; as ``OutOfTime``, by ``trainer.max_time``.
         Pruned: the pruning rule stopped them.
-        RunError: a process failed or was killed; the others have been stopped.
+        Diverged: their loss became NaN or infinite.
+        RunError: a process failed or was killed; the others have been stopped. ``DiskFull``: for lack of space.
     """
     sys.stdout.flush()
     with _forwarded_signals() as signals:
@@ -54,6 +58,10 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
                 raise Interrupted from None
             if error.exit_code == REPORTED_EXIT_CODE:
                 raise RunError(record.facts["error"]) from None
+            if error.exit_code == Diverged.exit_code:
+                raise Diverged(**record.facts["diverged"]) from None
+            if error.exit_code == FULL_EXIT_CODE:
+                raise DiskFull(record.facts["error"] or f"the disk is full: cannot write to {record.path}") from None
             if error.exit_code == PRUNED_EXIT_CODE:
                 raise Pruned(record.facts["error"]) from None
             how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with code {error.exit_code}"
@@ -74,18 +82,18 @@ def _run_rank(rank: int, work: Callable[[], None], record: RunRecord, count: int
     if accelerator == "cpu":
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
     try:
-        work()
+        with naming_full_disk(record.path):
+            work()
     except (Interrupted, KeyboardInterrupt) as stop:
         sys.exit(stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code)
     except (VitrineError, Pruned) as error:
         if isinstance(error, OtherRankFailed):
             time.sleep(HEAD_START_SECONDS)
-        try:
-            record.update(error=str(error))
-        except RunError as unwritten:  # on a full disk run_all can't read it there
-            print(f"vitrine: {unwritten}", file=sys.stderr)
-            sys.exit(1)
-        sys.exit(PRUNED_EXIT_CODE if isinstance(error, Pruned) else REPORTED_EXIT_CODE)
+        message = error.problem if isinstance(error, DiskFull) else str(error)
+        with suppress(RunError):
+            record.update(error=message, **({"diverged": error.facts} if isinstance(error, Diverged) else {}))
+        codes = {Pruned: PRUNED_EXIT_CODE, Diverged: Diverged.exit_code, DiskFull: FULL_EXIT_CODE}
+        sys.exit(codes.get(type(error), REPORTED_EXIT_CODE))
 
 
 class _SignalForwarder:
@@ -114,7 +122,7 @@ class _SignalForwarder:
 
 @contextmanager
 def _forwarded_signals() -> Iterator[_SignalForwarder]:
-    """Forward Ctrl-C and SIGTERM to the ranks as SIGTERM: in training they finish the step, before it they end.
+    """Forward stop signals to the ranks as SIGTERM: in training they finish the step, before it they end.
 
     The terminal sends Ctrl-C to the ranks as well. They start with it ignored, and listen once they train.
     """
@@ -122,15 +130,13 @@ def _forwarded_signals() -> Iterator[_SignalForwarder]:
     if threading.current_thread() is not threading.main_thread():
         yield forwarder
         return
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),  # inherited by the ranks
-        signal.SIGTERM: signal.signal(signal.SIGTERM, forwarder),
-    }
-    try:
+    with restored_handlers():
+        for number in STOP_SIGNALS:
+            if number == signal.SIGINT:
+                signal.signal(number, signal.SIG_IGN)  # inherited by the ranks
+            elif signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, forwarder)
         yield forwarder
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _free_port() -> int:

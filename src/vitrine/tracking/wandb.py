@@ -13,6 +13,7 @@ it. In run.json:
 scripts/wandb_sync.py sends what is kept, and replays an open run from its record by :func:`push`.
 """
 
+import math
 import os
 import queue
 import secrets
@@ -39,7 +40,14 @@ from vitrine.runs.record import now
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
-EXIT_CODES = {"finished": 0, "pruned": 0, "interrupted": 255, "failed": 1}  # 255: as the client itself after Ctrl-C
+INTERRUPTED_SECONDS = 2.0  # for W&B, after training was interrupted
+EXIT_CODES = {
+    "finished": 0,
+    "pruned": 0,
+    "interrupted": 255,
+    "failed": 1,
+    "diverged": 3,
+}  # 255: as the client itself after Ctrl-C
 CAPTIONS = {"attention": "images, what the model attends to, and its predictions"}
 
 # Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
@@ -138,7 +146,7 @@ class WandbTracker:
         self._work.put(None)
         late: BaseException = TimeoutError("took too long to end")
         try:
-            self._thread.join(self._seconds_to_wait())
+            self._thread.join(self._seconds_to_wait(status))
         except (KeyboardInterrupt, Interrupted):
             late = InterruptedError("was not waited for")
         if self._thread.is_alive():
@@ -152,11 +160,12 @@ class WandbTracker:
         pushed = None if kept or self._open else now()
         self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_pushed=pushed)
 
-    def _seconds_to_wait(self) -> float:
+    def _seconds_to_wait(self, status: str) -> float:
         """How long :meth:`finish` may wait."""
+        most = min(self.settings.timeout, INTERRUPTED_SECONDS if status == "interrupted" else math.inf)
         if self._stop_by is None:
-            return self.settings.timeout
-        return max(0.0, min(self.settings.timeout, self._stop_by - time.time() - END_SECONDS))
+            return most
+        return max(0.0, min(most, self._stop_by - time.time() - END_SECONDS))
 
     def _serve(self) -> None:
         """Run the thread: start the W&B run, do the work handed over, end."""

@@ -1,18 +1,23 @@
 """Compile the model with ``torch.compile`` if it saves time, compilation included.
 
 The gain can't be known beforehand, so ``trainer.compile=auto`` measures: a few uncompiled steps tell whether training
-is long enough, then a few compiled ones whether they are faster. Measuring changes neither weights nor statistics.
+is long enough, then a few compiled ones whether they are faster. This trial is abandoned when it takes longer than a
+share of the training that it might shorten. Measuring changes neither weights nor statistics.
 Dropout draws the same masks as without the compiler, so results differ by rounding only.
 """
 
 import math
 import shutil
+import signal
 import sysconfig
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -21,12 +26,17 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from vitrine.errors import first_line
+from vitrine.signals import importing
 from vitrine.training.lit_module import Classifier
 
 # What auto compiles, and the length of uncompiled training in seconds from which compilation pays off. On CPUs steps
 # become a few percent faster (benchmarks/timing/rules.py measures it), and compilation takes 8 to 18 s.
 WHAT = {"cpu": "blocks", "cuda": "model"}
 EARNED_BACK_AFTER = {"cpu": 600.0, "cuda": 180.0}
+
+# The longest trial: a share of the time that training takes uncompiled, and seconds.
+TRIAL_SHARE, TRIAL_SECONDS = 0.05, 30.0
+REPEAT_SECONDS = 0.5  # until a trial is abandoned again, should the compiler have caught it, or be importing a module
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
@@ -46,6 +56,13 @@ class Compiled:
     seconds: float = 0.0
 
 
+Showing = Callable[[float | None], AbstractContextManager[None]]
+
+
+class TrialTooLong(BaseException):
+    """A trial of the compiler has reached its limit. No Exception, as the compiler would report that as its own."""
+
+
 class Compilation(Callback):
     """Compiles the model before the first step, or reports why not; evaluation stays uncompiled.
 
@@ -53,12 +70,14 @@ class Compilation(Callback):
         mode: a choice of ``trainer.compile``; for a resumed run, what was compiled before.
         may_measure: whether ``auto`` may decide by measured time; otherwise it compiles nothing.
         on_compiled: called with the result.
+        showing: entered while the compiler works; takes the most seconds of a trial, or ``None`` for no limit.
     """
 
-    def __init__(self, mode: str, may_measure: bool, on_compiled: Callable[[Compiled], None]) -> None:
+    def __init__(self, mode: str, may_measure: bool, on_compiled: Callable[[Compiled], None], showing: Showing) -> None:
         self.mode = mode
         self.may_measure = may_measure
         self.on_compiled = on_compiled
+        self.showing = showing
         self.what = "nothing"
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -103,19 +122,25 @@ class Compilation(Callback):
             return Compiled(what, reason if self.mode == what else f"auto compiles nothing on {device}")
         if problem := _missing(device):
             return Compiled("nothing", problem)
-        before = 0.0
+        before, limit = 0.0, None
         if self.mode == "auto":
             if not self.may_measure:
                 return Compiled("nothing", "deterministic runs do not decide by measured time")
-            before = self._of_rank_0(trainer, self._step_seconds(trainer, module))
-            parts = module.config.trainer.accumulate_grad_batches
-            if (total := before * parts * module.steps) < EARNED_BACK_AFTER[device]:
-                return Compiled("nothing", f"training takes about {_time(total)}, too short to pay off")
+            if not _can_be_abandoned():
+                return Compiled("nothing", "it is tried in a program's main thread only, where it can be abandoned")
+            parts = module.config.trainer.accumulate_grad_batches * module.steps
+            before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[device] / parts))
+            if (total := before * parts) < EARNED_BACK_AFTER[device]:
+                return Compiled("nothing", f"training takes less than {_time(total)}, too short to pay off")
+            limit = min(TRIAL_SHARE * total, TRIAL_SECONDS)
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
         compiled_parts = compile_parts(module.model, what)
         after, failure = math.inf, ""
         try:
-            after = self._step_seconds(trainer, module)
+            with self.showing(limit), _at_most(limit):
+                after = self._step_seconds(trainer, module)
+        except TrialTooLong:
+            failure = f"abandoned after {_time(limit or 0.0)}, the most that trying it may take of this run"
         except Exception as error:  # the compiler can fail in any way
             failure = f"it failed: {first_line(error)}"
         after = self._of_rank_0(trainer, after) if before else after
@@ -126,8 +151,11 @@ class Compilation(Callback):
         gain = f"{_time(after)} a step" + (f" instead of {_time(before)}" if before else "")
         return Compiled(what, gain)
 
-    def _step_seconds(self, trainer: pl.Trainer, module: Classifier) -> float:
-        """Time a forward and backward pass on a part of a batch: the shortest of three after a warm-up, in seconds."""
+    def _step_seconds(self, trainer: pl.Trainer, module: Classifier, short: float = 0.0) -> float:
+        """Time a forward and backward pass on a part of a batch: the shortest of three after a warm-up, in seconds.
+
+        Returns the warm-up's time, which is an upper limit, if that is below ``short``.
+        """
         data, parts = module.config.data, module.config.trainer.accumulate_grad_batches * trainer.world_size
         shape = (module.images_per_step // parts, data.in_channels, data.image_size, data.image_size)
         images = torch.zeros(shape, dtype=torch.uint8, device=module.device)
@@ -146,11 +174,13 @@ class Compilation(Callback):
                 loss.backward()
                 _wait(module.device)
                 seconds.append(time.perf_counter() - begin)
+                if seconds[0] < short:
+                    break
         finally:
             module.zero_grad()
             for name, buffer in module.model.named_buffers():
                 buffer.copy_(statistics[name])
-        return min(seconds[1:])
+        return min(seconds[1:] or seconds)
 
     @staticmethod
     def _of_rank_0(trainer: pl.Trainer, seconds: float) -> float:
@@ -174,6 +204,31 @@ def undo(parts: list[nn.Module]) -> None:
     """Return compiled parts to eager mode."""
     for part in parts:
         part._compiled_call_impl = None  # PyTorch has no public method
+
+
+def _can_be_abandoned() -> bool:
+    """Whether :func:`_at_most` works here: signals reach the main thread only."""
+    return hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raise :class:`TrialTooLong` in the block once it has taken so many seconds; ``None`` is no limit."""
+    if seconds is None:
+        yield
+        return
+
+    def abandon(number: int, frame: FrameType | None) -> None:
+        if not importing(frame):
+            raise TrialTooLong
+
+    before = signal.signal(signal.SIGALRM, abandon)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _missing(device: str) -> str:

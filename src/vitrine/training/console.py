@@ -1,6 +1,7 @@
 """Console output of a run, beside the progress bar: its settings at the start and its results at the end."""
 
 import logging
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,29 @@ def show_start(
     if pretrained is not None:
         rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
     _print(console, rows)
+
+
+class _Elapsed:
+    """``text, 12 s``, counted from its creation whenever it is drawn."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.begin = time.monotonic()
+
+    def __rich__(self) -> str:
+        return f"{self.text}, {time.monotonic() - self.begin:.0f} s"
+
+
+@contextmanager
+def show_compiling(console: Console, limit: float | None) -> Iterator[None]:
+    """Show for how long the compiler has been at work; ``limit`` is that of a trial in seconds."""
+    doing = "compiling" if limit is None else f"trying the compiler (at most {limit:.0f} s)"
+    if console.is_terminal:
+        with console.status(_Elapsed(doing)):
+            yield
+    else:
+        print(doing, file=console.file, flush=True)
+        yield
 
 
 def show_compiled(console: Console, compiled: Compiled) -> None:

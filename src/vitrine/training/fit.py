@@ -23,7 +23,7 @@ from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger, start_trackers
 from vitrine.training.callbacks import ProgressBar, PruningRule
 from vitrine.training.compile import Compiled
-from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
+from vitrine.training.console import quiet_libraries, show_compiled, show_compiling, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.lifecycle import StartUp, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
@@ -69,6 +69,8 @@ def fit(
         ConfigError: ``config`` is invalid; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
         RunError: the run folder can't be written, the initial weights can't be read, or another rank failed.
+        DiskFull: the disk is full; the run can be resumed.
+        Diverged: the loss became NaN or infinite.
         Interrupted: stopped by a signal or, as ``OutOfTime``, by ``trainer.max_time``; the run can be resumed.
         Pruned: ``pruning_rule`` stopped the run; nothing has been tested.
     """
@@ -148,7 +150,17 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
             show_compiled(console, compiled)
 
         callbacks = [throughput, progress, *run.callbacks]
-        best = train(run, data, module, ranks.launch, logger=logger, callbacks=callbacks, on_compiled=on_compiled)
+        showing = partial(show_compiling, console)
+        best = train(
+            run,
+            data,
+            module,
+            ranks.launch,
+            logger=logger,
+            callbacks=callbacks,
+            on_compiled=on_compiled,
+            showing=showing,
+        )
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
         speed = throughput.summary | start_up.summary(throughput.first_step)
         record.update(speed=speed, **peak_memory(hardware))

@@ -1,10 +1,11 @@
-"""Stop training on Ctrl-C, SIGTERM or a time limit after a whole step, with a checkpoint, so that it can be resumed."""
+"""Stop training on a signal or a time limit after a whole step, with a checkpoint, so that it can be resumed."""
 
+import _thread
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -12,22 +13,11 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from vitrine.errors import Interrupted, OutOfTime
+from vitrine.signals import STOP_SIGNALS, importing
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.lit_module import Classifier
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def restored_signal_handlers() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM at the end: GracefulStop and Lightning leave theirs installed."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
+IMPORT_SECONDS = 0.1  # between two looks at whether an import has ended
 
 
 class TimeLimit:
@@ -81,10 +71,11 @@ class TimeLimit:
 
 
 class GracefulStop(Callback):
-    """On Ctrl-C, SIGTERM, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
+    """On Ctrl-C, SIGTERM, SIGHUP, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
 
-    A second Ctrl-C stops at once. Several ranks stop after the same step, about a second after any of them was asked
-    to: they agree on it every few steps. Use inside :func:`restored_signal_handlers`.
+    Before the first step, while a compiler may be tried for long, a signal stops at once, and so does a second Ctrl-C
+    at any time. Several ranks stop after the same step, about a second after any of them was asked to: they agree on
+    it every few steps. Use inside :func:`vitrine.signals.restored_handlers`.
 
     Args:
         checkpoints: saves the current state.
@@ -97,7 +88,7 @@ class GracefulStop(Callback):
         self.checkpoints = checkpoints
         self.limit = limit
         self.asked = False
-        self._interrupts = 0  # presses of Ctrl-C
+        self._doing = ""  # what a signal lets finish; empty before the first step
         self._every = 1  # steps between two agreements of several ranks
         self._epoch = (0.0, 0)  # (start time, start step)
 
@@ -107,9 +98,15 @@ class GracefulStop(Callback):
         Not earlier, so that they replace Lightning's: its SIGTERM handler communicates with the other ranks, and
         deadlocks if they are inside a collective.
         """
+        self._reports = trainer.is_global_zero
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._ask)
+            for number in STOP_SIGNALS:
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    signal.signal(number, self._ask)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """Let a signal finish the step from now on."""
+        self._doing = "step"
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if asked to; after the last step of an epoch, validation comes first."""
@@ -130,6 +127,7 @@ class GracefulStop(Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Set how often ranks agree, from rank 0's steps per second in this epoch."""
+        self._doing = "validation"
         begin, before = self._epoch
         if trainer.world_size > 1 and begin and trainer.global_step > before:
             pace = (trainer.global_step - before) / (time.monotonic() - begin)
@@ -155,8 +153,11 @@ class GracefulStop(Callback):
         return Interrupted() if asked else OutOfTime()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            self._interrupts += 1
-            if self._interrupts > 1:
-                raise Interrupted
-        self.asked = True
+        again, self.asked = self.asked, True
+        if not self._doing or (again and number == signal.SIGINT):
+            if not importing(frame):
+                raise KeyboardInterrupt  # which, unlike Interrupted, no library takes for a failure of its own
+            threading.Timer(IMPORT_SECONDS, _thread.interrupt_main, [number]).start()  # this again
+        elif not again and self._reports:
+            line = f"vitrine: stopping after this {self._doing}, with a checkpoint; Ctrl-C stops at once\n"
+            os.write(2, line.encode())  # print may be interrupted by itself

@@ -13,12 +13,14 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import build_list
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.launch import Launch
+from vitrine.errors import Interrupted
+from vitrine.signals import restored_handlers
 from vitrine.tracking.loggers import RunLogger
 from vitrine.training.callbacks import Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from vitrine.training.compile import Compilation, Compiled
+from vitrine.training.compile import Compilation, Compiled, Showing
 from vitrine.training.ema import ExponentialMovingAverage
-from vitrine.training.graceful_stop import GracefulStop, TimeLimit, restored_signal_handlers
+from vitrine.training.graceful_stop import GracefulStop, TimeLimit
 from vitrine.training.lit_module import Classifier
 from vitrine.training.run import TrainingRun
 
@@ -65,7 +67,8 @@ def train(
     *,
     logger: RunLogger | None = None,
     callbacks: Sequence[Callback] = (),
-    on_compiled: Callable[[Compiled], None] | None = None,
+    on_compiled: Callable[[Compiled], None] = lambda compiled: None,
+    showing: Showing = lambda limit: nullcontext(),
 ) -> dict[str, float]:
     """Train from the run's last checkpoint, or from the start.
 
@@ -77,6 +80,7 @@ def train(
         logger: takes metrics, on rank 0.
         callbacks: Lightning callbacks beside the configured ones.
         on_compiled: called once with the compiler's result, before the first step.
+        showing: shows that the compiler works; see :class:`Compilation`.
 
     Returns:
         The validation metrics of the best epoch, and ``best_epoch``, its number from 1.
@@ -105,7 +109,7 @@ def train(
             checkpoints,
             *pruning,
             stop,
-            _compilation(run, on_compiled or (lambda compiled: None)),
+            _compilation(run, on_compiled, showing),
         ],
         # Given, as Lightning would otherwise guess from any Slurm variables in the environment.
         plugins=[AtomicCheckpointIO(), LightningEnvironment() if launch is None else LaunchedEnvironment(launch)],
@@ -117,8 +121,10 @@ def train(
         num_sanity_val_steps=0,
     )
     last = record.last if record.last.exists() else None
-    with restored_signal_handlers():
+    with restored_handlers():
         trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    if stop.asked:  # after the last epoch, when training looks no more
+        raise Interrupted
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
     return checkpoints.best
@@ -134,9 +140,9 @@ def _configured_callbacks(config: TrainConfig) -> list[Callback]:
     return [*callbacks, *build_list(config.callbacks, Callback)]
 
 
-def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None]) -> Compilation:
+def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None], showing: Showing) -> Compilation:
     mode = run.config.trainer.compile
     if mode == "auto":  # a resumed run is compiled as it was
         mode = run.record.facts.get("compiled", mode)
     may_measure = not (run.config.trainer.deterministic or run.config.debug.detect_anomaly)
-    return Compilation(mode, may_measure, on_compiled)
+    return Compilation(mode, may_measure, on_compiled, showing)

@@ -21,14 +21,15 @@ from types import FrameType
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
-from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs.provenance import available_cores, process_started_at
+from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.trial import Trial, TrialLocked, read_result, record_crash, run_trial, time_is_short
+from vitrine.sweeps.trial import Trial, TrialLocked, TrialResult, read_result, record_crash, run_trial, time_is_short
 
 LOCKED_EXIT_CODE = 76  # another process is training the trial
+FULL_EXIT_CODE = 74  # the disk is full: EX_IOERR of sysexits.h
 POLL_SECONDS = 0.5
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without any of them there is no GPU
 
 # Imports of the server process: slow modules that start no threads. So all trials of a sweep run the code that it
@@ -54,18 +55,19 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
     """Train the trials of ``queue`` in processes, one at a time in each slot.
 
     Raises:
-        Interrupted: stopped by Ctrl-C or SIGTERM, or by trainer.max_time; the trials have saved checkpoints.
+        Interrupted: stopped by a signal or by trainer.max_time; the trials have saved checkpoints.
+        DiskFull: a trial found the disk full, which stops the sweep once the trials beside it have ended.
     """
     context = _context()
     time_from = process_started_at()
-    late = False
+    late, full = False, ""
     free = list(slots)
     ended: list[Trial] = []
     running: dict[ForkServerProcess, tuple[Trial, Slot]] = {}
     with _forwarding_stop_signals(running) as signals:
-        while running or not (queue.done or signals or late):
+        while running or not (queue.done or signals or late or full):
             late |= not queue.done and time_is_short(ended, time_from)
-            while free and not (signals or late) and (trial := queue.ask()) is not None:
+            while free and not (signals or late or full) and (trial := queue.ask()) is not None:
                 queue.started(trial)
                 slot = free.pop()
                 process = context.Process(target=_run_in_process, args=(trial, slot, time.time(), time_from))
@@ -81,7 +83,11 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
                 free.append(slot)
                 ended.append(trial)
                 late |= process.exitcode == OutOfTime.exit_code
-                _collect(queue, trial, process.exitcode or 0, stopped=bool(signals))
+                result = _collect(queue, trial, process.exitcode or 0, stopped=bool(signals))
+                if process.exitcode == FULL_EXIT_CODE:
+                    full = full or result.error
+    if full:
+        raise DiskFull(full)
     if signals or late:
         raise OutOfTime if late else Interrupted
 
@@ -120,20 +126,29 @@ def allocate_slots(launcher: LauncherConfig, configs: Sequence[TrainConfig]) -> 
     return [Slot(threads)] * workers
 
 
-def _collect(queue: TrialQueue, trial: Trial, code: int, *, stopped: bool) -> None:
-    """Give the queue the result of a process that ended with exit code ``code``."""
+def _collect(queue: TrialQueue, trial: Trial, code: int, *, stopped: bool) -> TrialResult:
+    """Give the queue the result of a process that ended with exit code ``code``, and return it."""
     if code == LOCKED_EXIT_CODE:
         queue.put_back(trial)
-    elif code < 0 and not stopped:
+        return TrialResult("running")
+    result = _result(trial, code, stopped=stopped)
+    queue.tell(trial, result)
+    return result
+
+
+def _result(trial: Trial, code: int, *, stopped: bool) -> TrialResult:
+    if code == FULL_EXIT_CODE:
+        problem = read_result(trial.folder).error or f"the disk is full: cannot write to {trial.folder}"
+        return TrialResult("interrupted", error=problem)
+    if code < 0 and not stopped:
         name = signal.Signals(-code).name
         hint = "; out of memory?" if name == "SIGKILL" else ""
-        queue.tell(trial, record_crash(trial, f"its process was killed by {name}{hint}"))
-    elif code == Interrupted.exit_code and not stopped:
-        queue.tell(trial, record_crash(trial, "its process was stopped by a signal that only it received"))
-    elif code in (0, OutOfTime.exit_code) or stopped:
-        queue.tell(trial, read_result(trial.folder))
-    else:
-        queue.tell(trial, record_crash(trial, f"its process ended with exit code {code}; see {trial.log}"))
+        return record_crash(trial, f"its process was killed by {name}{hint}")
+    if code == Interrupted.exit_code and not stopped:
+        return record_crash(trial, "its process was stopped by a signal that only it received")
+    if code in (0, OutOfTime.exit_code) or stopped:
+        return read_result(trial.folder)
+    return record_crash(trial, f"its process ended with exit code {code}; see {trial.log}")
 
 
 def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) -> None:
@@ -153,10 +168,14 @@ def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) ->
         run_trial(trial, began, time_from)
     except TrialLocked:
         sys.exit(LOCKED_EXIT_CODE)
-    except Interrupted as stop:
-        sys.exit(stop.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(Interrupted.exit_code)
+    except DiskFull as full:
+        with suppress(OSError):  # the log is on that disk, too
+            print(f"vitrine: {trial.label}: {full}", file=sys.stderr)
+        sys.exit(FULL_EXIT_CODE)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        code = stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code
+        exit_soon(code)
+        sys.exit(code)
 
 
 def redirect_output(trial: Trial) -> None:
@@ -182,7 +201,7 @@ def _stop_with_parent() -> None:
 
 @contextmanager
 def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]]) -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM and forward them as SIGINT: a trial ends after its step, on the second one at once."""
+    """Collect stop signals and forward them as SIGINT: a trial ends after its step, on the second one at once."""
     received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -192,12 +211,11 @@ def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
-    try:
+    with restored_handlers():
+        for number in STOP_SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, forward)
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -1,0 +1,85 @@
+"""Signals that stop a command: Ctrl-C (SIGINT), SIGTERM, and SIGHUP, which a terminal sends when it is closed.
+
+They raise KeyboardInterrupt in the main thread, so that files, locks and child processes are left in order; but not
+inside an import, which would leave a broken module, and an error elsewhere. While steps are trained,
+:mod:`vitrine.training.graceful_stop` handles them, as a step has to be finished first.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+CLEAN_UP_SECONDS = 1.5  # for exit handlers and threads, which may wait for a compiler or a connection
+
+
+@contextmanager
+def interrupting() -> Iterator[list[int]]:
+    """Let the first stop signal raise KeyboardInterrupt in the main thread; Ctrl-C after it ends the process at once.
+
+    Inside an import the first one ends the process, too. A program started by ``nohup`` or in the background ignores
+    some of them, and continues to.
+
+    Yields:
+        The signals received so far.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if importing(frame):
+            os.write(2, b"vitrine: interrupted\n")
+            end_process(128 + signal.SIGINT)
+        if len(received) == 1:
+            raise KeyboardInterrupt
+        if number == signal.SIGINT:  # a closing terminal sends SIGHUP twice
+            end_process(128 + signal.SIGINT)
+
+    with restored_handlers():
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, interrupt)
+        yield received
+
+
+@contextmanager
+def restored_handlers() -> Iterator[None]:
+    """Restore the handlers of the stop signals at the end."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether ``frame`` runs inside an import."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def exit_soon(code: int) -> None:
+    """End the process in ``CLEAN_UP_SECONDS``, should it not have ended by then."""
+    timer = threading.Timer(CLEAN_UP_SECONDS, end_process, [code])
+    timer.daemon = True
+    timer.start()
+
+
+def end_process(code: int) -> None:
+    """End the process and its child processes at once, without exit handlers."""
+    if "multiprocessing" in sys.modules:
+        from multiprocessing import active_children
+
+        for child in active_children():
+            child.kill()
+    os._exit(code)
