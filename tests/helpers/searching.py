@@ -11,7 +11,8 @@ from pathlib import Path
 
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
-from vitrine.runs import RunRecord
+from vitrine.errors import Diverged
+from vitrine.runs import RunRecord, provenance
 from vitrine.sweeps.search import Search, plan_search
 from vitrine.sweeps.trial import DONE, TrialLocked, locked, read_result
 
@@ -45,6 +46,11 @@ def train(trial, metrics_of=accuracy, seconds=0.0):
         metrics = metrics_of(trial.config)
         if isinstance(metrics, str):
             record.end("failed", metrics)
+            return
+        if isinstance(metrics, Diverged):
+            code, _ = provenance.code_state()
+            record.update(versions=provenance.versions(), code=code)
+            record.end_with(metrics)
             return
         metrics = metrics if isinstance(metrics, dict) else {"val/acc": metrics}
         record.write_metrics({"val/loss": 1.0, "test/acc": 0.5, "train_seconds": 1.0} | metrics)

@@ -205,22 +205,23 @@ def test_failures_are_reported_and_retried_unless_a_metric_is_not_finite(tmp_pat
         ]
 
     one = run(search(tmp_path, *words), reach)
-    assert [trial.state.name for trial in one.trials()] == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
-    assert print_search(one) == 2
+    assert [trial.state.name for trial in one.trials()] == ["FAIL", "COMPLETE", "PRUNED", "COMPLETE"]
+    assert print_search(one) == 1
     printed = capsys.readouterr()
-    assert "2 of 4 trials failed" in printed.err
+    assert "1 of 4 trials failed" in printed.err
+    assert "1 of 4 trials diverged; only rerun=true or other code tries them again" in printed.err
     assert "depth=1: out of memory" in printed.err
     assert "depth=3: val/acc is NaN or infinite" in printed.err
     again = run(search(tmp_path, *words), lambda config: 0.8)
-    assert print_search(again) == 1
+    assert print_search(again) == 0
     assert [row.varies["depth"] for row in rank_trials(again)] == ["1", "2", "4", "3"]
-    assert [row.state for row in rank_trials(again)] == ["finished"] * 3 + ["failed"]
+    assert [row.state for row in rank_trials(again)] == ["finished"] * 3 + ["diverged"]
     assert sorted(trained(again).values()) == [1, 1, 1, 2]
 
 
-def test_a_nan_loss_is_a_failure_whatever_the_accuracy(tmp_path):
+def test_a_nan_loss_is_divergence_whatever_the_accuracy(tmp_path):
     one = run(search(tmp_path, *RANDOM, "sweep.n_trials=1"), lambda config: {"val/acc": 0.1, "val/loss": math.nan})
-    assert [(row.state, row.why) for row in rank_trials(one)] == [("failed", "val/loss is NaN or infinite")]
+    assert [(row.state, row.why) for row in rank_trials(one)] == [("diverged", "val/loss is NaN or infinite")]
 
 
 def test_invalid_combinations_are_avoided_and_do_not_count(tmp_path, capsys):

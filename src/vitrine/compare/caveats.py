@@ -84,8 +84,13 @@ def caveats(
     if table.superseded:
         names = listed([run.name for run in table.superseded], MAX_LISTED)
         sentences.append(f"left out, since the same configuration and seed ran again later: {names}")
-    if unfinished:
-        sentences.append(_unfinished(unfinished))
+    if diverged := [run.name for run in unfinished if run.status == "diverged"]:
+        names = listed(diverged, MAX_LISTED)
+        sentences.append(
+            f"{plural(len(diverged), 'run')} diverged; the means are of the others, and thus too good: {names}"
+        )
+    if others := [run for run in unfinished if run.status != "diverged"]:
+        sentences.append(_unfinished(others))
     if damaged:
         are = "record is damaged and" if len(damaged) == 1 else "records are damaged and"
         problems = listed([problem for _, problem in damaged], MAX_LISTED)

@@ -18,6 +18,7 @@ OPTIMIZERS = ("adamw", "adam", "sgd", "muon")
 SCHEDULES = ("cosine", "constant")
 ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
+ON_DIVERGENCE = ("stop", "continue")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 WANDB_MODES = ("online", "offline", "disabled")
 WANDB_CHECKPOINTS = ("none", "best", "all")
@@ -168,6 +169,8 @@ class TrainerConfig:
         gradient_clip_val: largest norm of the gradient; null does not clip.
         accumulate_grad_batches: parts that a batch is computed in sequentially, to save memory. The gradient is the
             same, except for dropout masks and batch normalisation, which see one part at a time.
+        on_divergence: ``stop`` ends the run at the first NaN or infinite loss, before it is saved, with exit code 3;
+            ``continue`` trains on.
         deterministic: use only operations whose results are bit-equal in each run.
         log_every_n_steps: steps between rows of the training loss in metrics.csv.
     """
@@ -180,6 +183,7 @@ class TrainerConfig:
     compile: str = choice(COMPILED, "auto", may_change_on_resume=True)
     gradient_clip_val: float | None = number(1.0, gt=0)
     accumulate_grad_batches: int = number(1, ge=1, le=1024)
+    on_divergence: str = choice(ON_DIVERGENCE, "stop", may_change_on_resume=True)
     deterministic: bool = False
     log_every_n_steps: int = number(20, ge=1, affects_result=False)
 

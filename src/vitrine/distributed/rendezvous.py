@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitrine.distributed.launch import Launch, launched
-from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
+from vitrine.errors import Diverged, Interrupted, Pruned, RunError, VitrineError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -111,11 +111,11 @@ class Ranks:
     def failing_together(self) -> Iterator[None]:
         """Report an error of this rank to the others, and replace one that is due to theirs by theirs.
 
-        Interrupted and Pruned pass: all ranks agree on them and raise them alike.
+        Interrupted, Pruned and Diverged pass: all ranks agree on them and raise them alike.
         """
         try:
             yield
-        except (Interrupted, Pruned, OtherRankFailed):
+        except (Interrupted, Pruned, Diverged, OtherRankFailed):
             raise
         except Exception as error:
             if self.count == 1:

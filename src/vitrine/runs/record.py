@@ -15,7 +15,8 @@
         checkpoints/      best.ckpt, last.ckpt
 
 The ``status`` in run.json is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
-or ``pruned``: stopped by a search, after the epoch that ``error`` names. Files are replaced atomically
+``diverged`` (with ``error`` and ``diverged``: the step and the last finite loss), or ``pruned``: stopped by a search,
+after the epoch that ``error`` names. Files are replaced atomically
 (:mod:`vitrine.files`), so a crash leaves the old or the new version. Only metrics.csv is appended to, row by row; a row
 that a crash cut short is dropped when the run is resumed. A killed process leaves ``running`` in run.json;
 :attr:`RunRecord.status` checks whether the process still exists.
@@ -28,6 +29,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,8 +37,8 @@ from typing import Any
 
 import yaml
 
-from vitrine.errors import Interrupted, Pruned, RunError, first_line
-from vitrine.files import write_text
+from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line
+from vitrine.files import disk_full, write_text
 from vitrine.redact import redact
 from vitrine.text import did_you_mean, nearest
 
@@ -66,7 +68,8 @@ class RunRecord:
                 return cls.create(parent, label)
             raise RunError(f"cannot make the run folder {path}: a file of that name exists") from None
         except OSError as error:
-            raise RunError(f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR") from None
+            problem = f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR"
+            raise disk_full(error, path) or RunError(problem) from None
         return cls(path)
 
     @classmethod
@@ -81,7 +84,8 @@ class RunRecord:
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR") from None
+            problem = f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR"
+            raise disk_full(error, path) or RunError(problem) from None
         return cls(path)
 
     @classmethod
@@ -183,17 +187,29 @@ class RunRecord:
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         process = {"host": socket.gethostname(), "pid": os.getpid(), "process": _process_start()}
-        self.update(status="running", error=None, reason=None, **process)
+        self.update(status="running", error=None, reason=None, diverged=None, **process)
 
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
-        """Set the final status: ``finished``, ``failed`` or ``pruned`` (``error``), ``interrupted`` (``reason``)."""
+        """Set the final status; ``failed``, ``diverged`` and ``pruned`` have an error, ``interrupted`` a reason."""
         self.update(status=status, error=error and redact(error), reason=reason, ended=now())
 
     def end_with(self, error: BaseException | None) -> str:
-        """Set the final status that follows from ``error`` (``None``: finished), and return it."""
+        """Set the final status that follows from ``error`` (``None``: finished), and return it.
+
+        An error is not replaced by one of writing the status, as on a full disk: without it, the run reads as
+        interrupted once its process has ended.
+        """
         if error is None:
             self.end("finished")
             return "finished"
+        with suppress(RunError):
+            return self._end_with(error)
+        return "interrupted"
+
+    def _end_with(self, error: BaseException) -> str:
+        if (full := disk_full(error, self.path)) is not None:
+            self.end("interrupted", full.problem, "the disk is full")
+            return "interrupted"
         if isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit)):  # Lightning turns Ctrl-C into SystemExit
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
             self.end("interrupted", reason=kind.reason)
@@ -201,6 +217,10 @@ class RunRecord:
         if isinstance(error, Pruned):
             self.end("pruned", str(error))
             return "pruned"
+        if isinstance(error, Diverged):
+            self.update(diverged=error.facts)
+            self.end("diverged", error.reason)
+            return "diverged"
         self.end("failed", f"{type(error).__name__}: {error}")
         return "failed"
 
@@ -216,7 +236,7 @@ class RunRecord:
         """Write a file of the folder, atomically.
 
         Raises:
-            RunError: the file cannot be written, for example on a full disk.
+            RunError: the file cannot be written; ``DiskFull``: for lack of space.
         """
         try:
             write_text(self.path / name, text)

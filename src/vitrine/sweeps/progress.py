@@ -14,11 +14,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from vitrine.errors import DiskFull
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result
 from vitrine.text import clock, plural
 
-COLOURS = {"finished": "green", "pruned": "blue", "failed": "red", "interrupted": "yellow", "running": "cyan"}
+COLOURS = {
+    "finished": "green",
+    "pruned": "blue",
+    "diverged": "magenta",
+    "failed": "red",
+    "interrupted": "yellow",
+    "running": "cyan",
+}
 LIVE_ROWS = 12  # trials in the live table: the running ones and the last ones that ended
 
 
@@ -98,7 +106,9 @@ class SweepProgress:
     def _write(self) -> None:
         try:
             self.sweep.write(self.results, self._describe())
-        except OSError as error:  # the trials' folders hold everything
+        except DiskFull:  # the trials' folders hold everything, and the next one to be written reports it
+            pass
+        except OSError as error:
             print(f"vitrine: cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}", file=sys.stderr)
 
     def _add_new_trials(self) -> None:
@@ -135,8 +145,7 @@ class SweepProgress:
         counts = Counter(result.status for result in self.results)
         done = sum(counts[status] for status in ENDED)
         line = [f"{done} of {total}"]
-        if counts["failed"]:
-            line[0] += f", {counts['failed']} failed"
+        line[0] += "".join(f", {counts[status]} {status}" for status in ("diverged", "failed") if counts[status])
         if best := self.sweep.best(self.results):
             line.append(f"best {metric} {format_value(best.mean)}")
         if left := self._time_left():

@@ -13,8 +13,9 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import launched
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, Fault, Interrupted, OutOfTime
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs import provenance
+from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.queue import GridQueue, TrialQueue
@@ -51,6 +52,7 @@ def run(points: Sequence[Point], launcher: str) -> int:
 
 def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     sweep = Sweep.plan(points)
+    forget_outdated(sweep.trials)
     results = sweep.results()
     left = [trial for trial, result in zip(sweep.trials, results, strict=True) if result.status not in DONE]
     configs = [trial.config for trial in left]
@@ -91,6 +93,8 @@ def _recording(progress: SweepProgress) -> Iterator[None]:
     except (Interrupted, KeyboardInterrupt) as stop:
         kind = type(stop) if isinstance(stop, Interrupted) else Interrupted
         raise kind(f"{kind.reason}; rerun the same command to continue") from None
+    except DiskFull as full:
+        raise DiskFull(full.problem) from None
     finally:
         progress.record_results()
 

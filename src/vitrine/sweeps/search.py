@@ -1,9 +1,9 @@
 """A search: Optuna suggests trials, and any launcher trains them.
 
 A trial of the study is one run, or with ``sweep.repeats`` several with successive seeds. Optuna gets its result once
-its runs have ended: failed if a run failed or has a non-finite metric, pruned if the first run was stopped early, else
-the mean of each objective. A suggestion whose configuration is invalid counts as pruned, which samplers take as bad; it
-does not count towards ``sweep.n_trials``.
+its runs have ended: failed if a run failed, pruned if the first run was stopped early, else the mean of each objective.
+Samplers take a pruned trial as bad. So a trial counts as pruned, too, if a run diverged or has a non-finite metric, and
+so does a suggestion whose configuration is invalid; that one does not count towards ``sweep.n_trials``.
 
 hydra-optuna-sweeper 1.3, the sweeper for Hydra 1.3, is not used: it needs Optuna below 3, hands out trials in batches,
 and can neither prune, repeat nor resume them.
@@ -27,6 +27,7 @@ from vitrine.command.space import Interval, Space, includes
 from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
@@ -270,21 +271,24 @@ class Search(TrialQueue):
                 self._report(run, result)
         statuses = [result.status for result in results]
         if "failed" in statuses:
-            return self._fail(number, results[statuses.index("failed")].error)
-        if "pruned" in statuses:
-            self.study.tell(number, state=TrialState.PRUNED)
+            note(self.study, number, why=results[statuses.index("failed")].error)
+            self.study.tell(number, state=TrialState.FAIL)
             return True
+        if "diverged" in statuses:
+            return self._prune(number, diverged=results[statuses.index("diverged")].error)
+        if "pruned" in statuses:
+            return self._prune(number)
         if set(statuses) != {"finished"}:
             return False
         for name in dict.fromkeys([*self.settings.metrics, "val/loss"]):
             if not all(math.isfinite(result.metrics.get(name, math.nan)) for result in results):
-                return self._fail(number, f"{name} is NaN or infinite")
+                return self._prune(number, diverged=f"{name} is NaN or infinite")
         self.study.tell(number, [fmean(result.metrics[name] for result in results) for name in self.settings.metrics])
         return True
 
-    def _fail(self, number: int, why: str) -> bool:
-        note(self.study, number, why=why)
-        self.study.tell(number, state=TrialState.FAIL)
+    def _prune(self, number: int, **why: str) -> bool:
+        note(self.study, number, **why)
+        self.study.tell(number, state=TrialState.PRUNED)
         return True
 
     def _report(self, run: Trial, result: TrialResult) -> None:
@@ -307,10 +311,12 @@ class Search(TrialQueue):
         ]
 
     def _retry_failed(self) -> None:
-        """Add failed trials to the study again, except those with non-finite metrics, which would fail again."""
+        """Add failed trials to the study again, and those that diverged if the code has changed since."""
         for trial in self.trials():
             failed = [run for run in self._runs[trial.number] if read_result(run.folder).status == "failed"]
-            if trial.state != TrialState.FAIL or not failed or any(map(is_locked, failed)):
+            if trial.state not in (TrialState.FAIL, TrialState.PRUNED) or any(map(is_locked, failed)):
+                continue
+            if not failed and not forget_outdated(self._runs[trial.number]):
                 continue
             retry = create_trial(
                 state=TrialState.RUNNING,
@@ -318,7 +324,7 @@ class Search(TrialQueue):
                 distributions=trial.distributions,
                 user_attrs={name: trial.user_attrs[name] for name in ("varies", "folders")} | {"again": trial.number},
                 system_attrs=trial.system_attrs,
-                intermediate_values=trial.intermediate_values,
+                intermediate_values=trial.intermediate_values if failed else None,
             )
             self.study.add_trial(retry)
             for run in failed:

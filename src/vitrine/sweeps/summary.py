@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from vitrine.sweeps.search import Search
 
 STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "unfinished"}  # Optuna's and ours
+DIVERGED = "diverged; only rerun=true or other code tries them again"
+ORDER = ("finished", "pruned", "diverged", "failed", "unfinished")  # Optuna has no state for diverged trials
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def find_sweeps(root: Path, name: str | None = None) -> list[SweepSummary]:
 
 def print_overview(sweeps: Sequence[SweepSummary]) -> None:
     """Print a line for each sweep; unreadable sweeps go to stderr."""
-    statuses = ("finished", "pruned", "running", "failed")
+    statuses = ("finished", "pruned", "diverged", "running", "failed")
     table = Table("sweep", "trials", *statuses, "left", "best", "with", "time left", box=None, pad_edge=False)
     for sweep in sweeps:
         numbers = [sweep.counts[status] for status in statuses]
@@ -153,11 +155,18 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
         print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.common)}")
     _print_location(sweep)
     _warn(mixed_versions(by_configuration([trial.varies for trial in sweep.trials], results).values()))
-    failed = [(trial, result) for trial, result in zip(sweep.trials, results, strict=True) if result.status == "failed"]
-    if failed:
-        head = f"vitrine: {len(failed)} of {len(results)} trials failed; rerun the same command to retry them:"
-        lines = [f"  {trial.label or trial.folder.name}: {result.error}" for trial, result in failed]
-        print("\n".join([head, *lines]), file=sys.stderr)
+    for problem, means in (("diverged", DIVERGED), ("failed", "failed; rerun the same command to retry them")):
+        pairs = zip(sweep.trials, results, strict=True)
+        lines = [
+            f"{trial.label or trial.folder.name}: {result.error}" for trial, result in pairs if result.status == problem
+        ]
+        _print_reasons(lines, len(results), means)
+
+
+def _print_reasons(lines: Sequence[str], total: int, problem: str) -> None:
+    """Print which of ``total`` trials have a problem, a line for each; nothing if there are none."""
+    if lines:
+        print("\n  ".join([f"vitrine: {len(lines)} of {total} trials {problem}:", *lines]), file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -167,9 +176,9 @@ class RankedTrial:
     Attributes:
         number: number in the study.
         varies: values that were suggested.
-        state: ``finished``, ``pruned``, ``failed`` or ``unfinished``.
+        state: one of ``ORDER``.
         values: objectives, means over its runs; empty unless finished.
-        why: reason of a failure or of pruning.
+        why: reason of a failure, of divergence or of pruning.
         folders: names of its run folders.
         seconds: training time over all its runs.
     """
@@ -191,17 +200,18 @@ def rank_trials(search: "Search") -> list[RankedTrial]:
         ranked = RankedTrial(
             number=trial.number,
             varies=trial.user_attrs["varies"],
-            state=STATES[trial.state.name],
+            state="diverged" if "diverged" in trial.user_attrs else STATES[trial.state.name],
             values=dict(zip(search.settings.metrics, trial.values or [], strict=False)),
-            why=trial.user_attrs.get("why") or next((result.error for result in results if result.error), ""),
+            why=trial.user_attrs.get("diverged")
+            or trial.user_attrs.get("why")
+            or next((result.error for result in results if result.error), ""),
             folders=trial.user_attrs["folders"],
             seconds=sum(result.seconds for result in results),
         )
         found.setdefault(tuple(ranked.folders), ranked)
-    order = list(STATES.values())
     metric = search.settings.metrics[0]
     sign = -1 if OBJECTIVES[metric] else 1
-    return sorted(found.values(), key=lambda trial: (order.index(trial.state), sign * trial.values.get(metric, 0.0)))
+    return sorted(found.values(), key=lambda trial: (ORDER.index(trial.state), sign * trial.values.get(metric, 0.0)))
 
 
 def best_trials(search: "Search", ranked: Sequence[RankedTrial]) -> list[BestConfiguration]:
@@ -266,15 +276,18 @@ def print_search(search: "Search") -> int:
 
 
 def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> int:
-    failed = [trial for trial in ranked if trial.state == "failed"]
-    if failed:
-        lines = [f"  {','.join(f'{key}={value}' for key, value in t.varies.items())}: {t.why}" for t in failed]
-        print("\n".join([f"vitrine: {len(failed)} of {len(ranked)} trials failed:", *lines]), file=sys.stderr)
+    lines: dict[str, list[str]] = {"diverged": [], "failed": []}
+    for trial in ranked:
+        if trial.state in lines:
+            label = ",".join(f"{key}={value}" for key, value in trial.varies.items())
+            lines[trial.state].append(f"{label}: {trial.why}")
+    _print_reasons(lines["diverged"], len(ranked), DIVERGED)
+    _print_reasons(lines["failed"], len(ranked), "failed")
     if infeasible := search.infeasible():
         last = infeasible[-1].user_attrs["infeasible"]
         are = plural(len(infeasible), "suggestion was", "suggestions were")
         print(f"vitrine: {are} invalid and skipped; the last one: {last}", file=sys.stderr)
-    return len(failed)
+    return len(lines["failed"])
 
 
 def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:

@@ -22,13 +22,14 @@ from vitrine.config.parts import code_of, names_of
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.durations import duration_seconds
-from vitrine.errors import Interrupted, Pruned, RunError, VitrineError
+from vitrine.errors import DiskFull, Diverged, Interrupted, Pruned, RunError, VitrineError
+from vitrine.files import disk_full
 from vitrine.runs import RunRecord
 from vitrine.runs.record import status_of
 from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
 
-DONE = ("finished", "pruned")  # never trained again
+DONE = ("finished", "pruned", "diverged")  # never trained again; see also divergence.py
 ENDED = (*DONE, "failed")
 STEP_AND_SAVE_SECONDS = 10.0  # of a trial's first step and its checkpoint, at most
 
@@ -77,10 +78,10 @@ class TrialResult:
     """What a trial's folder holds.
 
     Attributes:
-        status: ``new`` (not started), ``running``, ``finished``, ``pruned``, ``failed``, ``interrupted``, or
-            ``damaged`` if run.json cannot be read.
+        status: ``new`` (not started), ``running``, ``finished``, ``pruned``, ``diverged``, ``failed``,
+            ``interrupted``, or ``damaged`` if run.json cannot be read.
         metrics: final metrics, model size and speed; empty unless finished.
-        error: why the trial failed, or where it was pruned; else empty.
+        error: why the trial failed, or where it was pruned or diverged; else empty.
         seconds: training time over all sessions; 0.0 if unknown.
         fingerprint_version: see :mod:`vitrine.sweeps.fingerprint`.
     """
@@ -129,6 +130,7 @@ def run_trial(
     Raises:
         TrialLocked: another process is training it.
         Interrupted: stopped by a signal or by ``trainer.max_time``, with a checkpoint.
+        DiskFull: the disk is full, as it would be for the next trial.
     """
     with locked(trial):
         known = read_result(trial.folder)
@@ -144,10 +146,16 @@ def run_trial(
             raise
         except Pruned as error:
             print(f"vitrine: {trial.label}: pruned {error}")
+        except Diverged as error:
+            print(f"vitrine: {trial.label}: {error}", file=sys.stderr)
+        except DiskFull:
+            raise
         except VitrineError as error:
             print(f"vitrine: {trial.label}: {error}", file=sys.stderr)
             return _record_failure(trial, str(error))
         except Exception as error:
+            if (full := disk_full(error, trial.folder)) is not None:
+                raise full from error
             traceback.print_exc()
             return _record_failure(trial, f"{type(error).__name__}: {error}")
         return read_result(trial.folder)

@@ -78,8 +78,7 @@ def _as_hparam(value: Any) -> Any:
 class RunLogger(Logger):
     """Writes each row of metrics to metrics.csv, then passes it to the trackers. For rank 0.
 
-    As a context manager it marks the run as finished, failed, interrupted or pruned, then ends the trackers with that
-    status.
+    As a context manager it sets the run's final status (:meth:`RunRecord.end_with`), then ends the trackers with it.
 
     Args:
         record: the run folder.

@@ -1,6 +1,7 @@
 """LightningModule of an image classifier: loss, metrics, optimiser step, and checkpoint contents."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
 from vitrine.data.preparation import normalised
+from vitrine.errors import Diverged
 from vitrine.models import build_model
 from vitrine.training.optim import build_optimizer, build_schedule
 
@@ -82,6 +84,10 @@ class Classifier(pl.LightningModule):
     after each validation; with ``callbacks.test_curve`` also ``test/loss`` and ``test/acc``. Losses are in nats,
     accuracies in [0, 1].
 
+    Unless ``trainer.on_divergence`` is ``continue``, raises :class:`Diverged` at a non-finite training or validation
+    loss, and before non-finite weights are saved. A single rank on a CPU checks the training loss in each step;
+    elsewhere that would wait for the device, and it is checked when it is logged.
+
     Args:
         config: the run's configuration; stored in checkpoints as a plain dict.
         steps: optimiser steps of the whole training.
@@ -119,6 +125,7 @@ class Classifier(pl.LightningModule):
         self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
         self.lr = 0.0  # of the current step
         self.latest: dict[str, float] = {}  # last logged values
+        self.last_finite_loss: float | None = None  # of the training losses checked so far
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, images: Tensor) -> Tensor:
@@ -164,6 +171,8 @@ class Classifier(pl.LightningModule):
         for part in range(parts):
             images, targets = batch if parts == 1 else (one[part::parts] for one in batch)
             loss = self.training_loss(self(images), targets)
+            if self.device.type == "cpu" and self.trainer.world_size == 1:
+                self.check_losses([loss.item()], self.global_step + 1)
             if parts > 1:
                 loss = loss * (len(targets) / count)
             with self.outside_autocast(), nullcontext() if part == parts - 1 else self.local_gradients():
@@ -209,7 +218,9 @@ class Classifier(pl.LightningModule):
 
     def log_training(self) -> None:
         """Log the mean training metrics of the steps since the last call, over all ranks."""
-        loss, accuracy = self.recent_steps().mean(dim=0).tolist()
+        values = self.recent_steps().cpu()
+        self.check_losses(values[:, 0].tolist(), self.global_step)
+        loss, accuracy = values.mean(dim=0).tolist()
         self.recent.clear()
         self.log_now({"train/loss": loss, "train/acc": accuracy, "lr": self.lr})
 
@@ -217,6 +228,24 @@ class Classifier(pl.LightningModule):
         """Return loss and accuracy of each part of a step not yet logged, averaged over ranks; (N, 2)."""
         values = torch.stack([value.float() for step in self.recent for value in step]).view(-1, 2)
         return self.trainer.strategy.reduce(values, reduce_op="mean")
+
+    def check_losses(self, losses: Sequence[float], step: int) -> None:
+        """Raise :class:`Diverged` at the first of these training losses that is not finite.
+
+        Args:
+            losses: of successive steps, or of their parts with gradient accumulation.
+            step: the step of the last one, counted from 1.
+        """
+        parts = self.config.trainer.accumulate_grad_batches
+        for number, loss in enumerate(losses, start=1):
+            if math.isfinite(loss):
+                self.last_finite_loss = loss
+            else:
+                self._stop_unless_ignored(f"the training loss is {_name(loss)}", step - (len(losses) - number) // parts)
+
+    def _stop_unless_ignored(self, what: str, step: int) -> None:
+        if self.config.trainer.on_divergence == "stop":
+            raise Diverged(what, step, self.last_finite_loss)
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add a batch to the validation metrics, or, from the second loader, to the test metrics."""
@@ -229,6 +258,8 @@ class Classifier(pl.LightningModule):
         assert isinstance(loaders, list)
         for stage in ("val", "test")[: len(loaders)]:  # the same loaders on every rank
             values |= self._measured(stage)
+        if not math.isfinite(loss := values["val/loss"]):
+            self._stop_unless_ignored(f"the validation loss is {_name(loss)}", self.global_step)
         self.log_dict(values, logger=False)
         self.log_now(values)
 
@@ -255,7 +286,10 @@ class Classifier(pl.LightningModule):
             torch.nn.utils.clip_grad_norm_(parameters, most)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the configuration and the training metrics not yet logged, as plain values."""
+        """Add the configuration and the training metrics not yet logged, as plain values; refuse non-finite weights."""
+        weights = [value for value in checkpoint["state_dict"].values() if value.is_floating_point()]
+        if not torch.stack([value.isfinite().all() for value in weights]).all():
+            self._stop_unless_ignored("a weight is NaN or infinite", self.global_step)
         checkpoint["config"] = to_plain(self.config)
         checkpoint["recent"] = self.recent_steps().tolist() if self.recent else []
 
@@ -293,3 +327,7 @@ class Classifier(pl.LightningModule):
         metric = metrics[stage]
         assert isinstance(metric, Metric)
         return metric
+
+
+def _name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "infinite"

@@ -1,0 +1,33 @@
+"""Trials that diverged. They would do so again at the same step, so they are tried again only by other code."""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+
+from vitrine.runs import RunRecord, provenance
+from vitrine.sweeps.trial import Trial, TrialLocked, locked, read_result
+
+
+def forget_outdated(trials: Sequence[Trial]) -> list[Trial]:
+    """Remove the folders of diverged trials that other code of vitrine trained, and return these trials.
+
+    A user's own parts need no such check: their code is a part of a trial's fingerprint.
+    """
+    diverged = [trial for trial in trials if read_result(trial.folder).status == "diverged"]
+    code = _code_here() if diverged else ()
+    outdated = [trial for trial in diverged if _code_of(RunRecord(trial.folder)) != code]
+    for trial in outdated:
+        with suppress(TrialLocked), locked(trial):
+            shutil.rmtree(trial.folder, ignore_errors=True)
+    return outdated
+
+
+def _code_here() -> tuple[object, ...]:
+    """Version, commit and uncommitted changes of vitrine."""
+    return provenance.versions().get("vitrine"), *provenance.code_state()
+
+
+def _code_of(record: RunRecord) -> tuple[object, ...]:
+    facts, difference = record.facts, record.path / "code.diff"
+    version = (facts.get("versions") or {}).get("vitrine")
+    return version, facts.get("code"), difference.read_text(encoding="utf-8") if difference.exists() else ""
