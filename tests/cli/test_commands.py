@@ -2,9 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -105,32 +102,6 @@ def test_a_failed_trial_leaves_the_others_to_run_and_is_reported_at_the_end(trai
     assert "Traceback" not in done.stderr
     (finished,) = tmp_path.glob("outputs/sweeps/*/*/metrics.json")
     assert "test/acc" not in json.loads(finished.read_text()), "there is no test folder"
-
-
-def own_file_systems():
-    """Whether this user may mount a file system that only his own processes see."""
-    mounting = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return shutil.which("unshare") is not None and subprocess.run(mounting, capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
-@pytest.mark.whole
-def test_a_full_disk_is_reported_in_one_line_and_with_more_room_the_run_resumes(tmp_path):
-    """The first checkpoint does not fit; the lines of the second command come after an empty one."""
-    script = """
-        mount -t tmpfs -o size=200k tmpfs disk && "$@" paths.output_dir=disk && exit 1
-        test $? = 1 && echo >&2 && mount -o remount,size=20m disk && cd disk && "$1" "$2" resume=$(echo runs/*)
-    """
-    (tmp_path / "disk").mkdir()
-    words = [sys.executable, str(ROOT / "train.py"), *SMALL]
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script, "sh", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    first, second = done.stderr.split("\n\n")
-    assert re.fullmatch(r"vitrine: cannot write disk/runs/\S+: No space left on device", first)
-    assert (done.returncode, second) == (0, "")
-    assert "epoch 2/2" in done.stdout
-    assert "test accuracy" in done.stdout
 
 
 @pytest.mark.whole

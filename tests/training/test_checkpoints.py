@@ -11,7 +11,7 @@ import torch
 from helpers.published import PUBLISHED
 
 from vitrine.config import ViTConfig
-from vitrine.errors import RunError
+from vitrine.errors import DiskFull, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
@@ -229,21 +229,23 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(path, model):
         def __reduce__(self):
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(RunError, match=r"cannot write .*last\.ckpt: .*No space left on device"):
+    with pytest.raises(DiskFull, match=r"the disk is full: cannot write .*last\.ckpt; .* left on that disk"):
         io.save_checkpoint({**checkpoint_of(model), "epoch": 2, "extra": Unwritable()}, path)
     assert path.read_bytes() == whole
     assert [one.name for one in path.parent.iterdir()] == ["last.ckpt"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_a_full_disk_is_a_run_error_and_leaves_the_old_checkpoint(path, model, monkeypatch):
+def test_a_full_disk_is_reported_as_such_and_leaves_the_old_checkpoint(path, model, monkeypatch):
+    """PyTorch itself reports a failed write as ``unexpected pos 64 vs 0``."""
     io = AtomicCheckpointIO()
     io.save_checkpoint(checkpoint_of(model), path)
     whole = path.read_bytes()
     save = torch.save
-    monkeypatch.setattr("torch.save", lambda value, _: save(value, "/dev/full"))
-    with pytest.raises(RunError, match=r"cannot write .*last\.ckpt"):
-        io.save_checkpoint({**checkpoint_of(model), "epoch": 2}, path)
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr("torch.save", lambda value, _: save(value, full))
+        with pytest.raises(DiskFull, match=r"the disk is full: cannot write .*last\.ckpt"):
+            io.save_checkpoint({**checkpoint_of(model), "epoch": 2}, path)
     assert path.read_bytes() == whole
     assert [one.name for one in path.parent.iterdir()] == ["last.ckpt"]
 

@@ -29,6 +29,7 @@ from vitrine.data.preparation import resized
 from vitrine.data.shards import read_shards, shards_folder
 from vitrine.data.user_data import user_dataset
 from vitrine.errors import DataError, first_line
+from vitrine.files import disk_full
 from vitrine.text import plural
 
 OFFLINE = "offline, use data=digits, or data.root=DIR with a folder that holds the data set"
@@ -233,5 +234,7 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
             with contextlib.redirect_stdout(io.StringIO()):
                 return dataset(root, train=train, download=True)  # verifies the archives' MD5 checksums
     except (OSError, RuntimeError) as error:
+        if (full := disk_full(error, root)) is not None:
+            raise full from error
         reason = textwrap.shorten(str(error), 160, placeholder=" ...")
         raise DataError(f"{name} was not found in {root} and could not be downloaded ({reason}); {OFFLINE}") from None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrine.errors import RunError
-from vitrine.files import write_text
+from vitrine.files import disk_full, write_text
 from vitrine.runs.record import FIRST_COLUMNS, RunRecord
 
 
@@ -35,7 +35,7 @@ class MetricsFile:
         """Append a row, which must have ``epoch``, ``step`` and ``seconds``.
 
         Raises:
-            RunError: the file cannot be written, for example on a full disk.
+            RunError: the file cannot be written; ``DiskFull``: for lack of space.
         """
         self._rows.append(dict(row))
         try:
@@ -45,7 +45,7 @@ class MetricsFile:
             else:
                 self._rewrite()
         except OSError as error:
-            raise RunError(f"cannot write {self._path}: {error.strerror}") from error
+            raise disk_full(error, self._path) or RunError(f"cannot write {self._path}: {error.strerror}") from error
 
     def _rewrite(self) -> None:
         names = dict.fromkeys(name for row in self._rows for name in row)

@@ -21,8 +21,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write ``checkpoint`` to ``path``."""
         try:
-            with replacing(Path(path)) as temporary:
-                torch.save(checkpoint, temporary)
+            with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+                torch.save(checkpoint, file)  # to a path, its error would not say that the disk is full
         except (OSError, RuntimeError) as error:
             problem = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
             raise RunError(f"cannot write {path}: {problem}") from error

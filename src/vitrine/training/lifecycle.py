@@ -11,8 +11,8 @@ from typing import Any
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import Interrupted
-from vitrine.files import link
+from vitrine.errors import DiskFull, Interrupted
+from vitrine.files import disk_full, link
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.record import now
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
@@ -23,7 +23,7 @@ from vitrine.training.weights import read_checkpoint
 
 @contextmanager
 def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
-    """Mark the run as running, and at the end as finished, failed, interrupted or pruned; only rank 0 writes."""
+    """Mark the run as running, and set its final status at the end; only rank 0 writes."""
     if ranks.rank == 0:
         record.start()
     try:
@@ -34,11 +34,15 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
             if record.facts.get("status") == "finished":  # all is written; something failed after that
                 raise
             record.end_with(error)
+        resume = shlex.quote(f"resume={record.path}")
+        command = f"{provenance.program('train')} {resume}{trust_hint(record)}"
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
-            resume = shlex.quote(f"resume={record.path}")
-            command = f"{provenance.program('train')} {resume}{trust_hint(record)}"
             raise kind(f"{kind.reason}; resume with: {command}") from None
+        if (full := disk_full(error, record.path)) is not None and record.last.exists():
+            raise DiskFull(full.problem, f"make room, then resume with: {command}") from error
+        if full is not None:
+            raise full from error
         raise
 
 

@@ -34,7 +34,7 @@ import submitit
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
-from vitrine.errors import ConfigError, Fault, Interrupted, RunError
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result, record_crash
@@ -250,17 +250,18 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
 
     Raises:
         RunError: Slurm rejects the jobs or does not answer.
+        DiskFull: a trial found the disk full, which stops the sweep once the jobs beside it have ended.
         Interrupted: stopped by Ctrl-C, which leaves Slurm's jobs running; or jobs were cancelled or preempted.
     """
     earlier = scheduler.find_submitted()
     jobs: dict[str, Trial] = {}  # by job id
     started: set[str] = set()
-    stopped = 0
+    stopped, full = 0, ""
     start = time.monotonic()
     try:
-        while jobs or not queue.done:
+        while jobs or not (queue.done or full):
             new: list[Trial] = []
-            while len(jobs) + len(new) < scheduler.capacity and (trial := queue.ask()) is not None:
+            while not full and len(jobs) + len(new) < scheduler.capacity and (trial := queue.ask()) is not None:
                 new.append(trial)
             adopted = {earlier.pop(trial.folder.name): trial for trial in new if trial.folder.name in earlier}
             jobs |= adopted | scheduler.submit([trial for trial in new if trial not in adopted.values()])
@@ -276,10 +277,14 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
                     del jobs[job]
                     stopped += state in STOPPED
                     log = next(scheduler.folder.glob(f"*/{job}_0_log.out"), scheduler.folder)
-                    _collect(queue, trial, state, log)
+                    result = _collect(queue, trial, state, log)
+                    if result.status == "interrupted":  # it has an error only if the disk is full
+                        full = full or result.error
     except KeyboardInterrupt:
         scheduler.detach(list(jobs))
         raise Interrupted from None
+    if full:
+        raise DiskFull(full)
     if stopped:
         print(f"Slurm stopped {plural(stopped, 'job')} before the trial was finished", flush=True)
         raise Interrupted
@@ -302,19 +307,20 @@ def resources(config: TrainConfig, settings: LauncherConfig) -> Resources:
     return Resources(threads * processes, gpus, threads if gpus else threads * processes)
 
 
-def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> None:
-    """Give the queue the result of a trial whose job ended in ``state``, from the trial's folder."""
+def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> TrialResult:
+    """Give the queue the result of a trial whose job ended in ``state``, from the trial's folder; return it."""
     elsewhere = is_locked(trial)  # before the result is read, which is final if no process is training the trial
     result = read_result(trial.folder)
     if state == "COMPLETED" and elsewhere:
         queue.put_back(trial)
-        return
+        return TrialResult("running")
     if state in STOPPED:
         result = TrialResult("interrupted") if result.status == "running" else result
     elif result.status not in (*ENDED, "interrupted"):
         cause = JOB_ENDED.get(state, JOB_ENDED["FAILED"])
         result = record_crash(trial, f"its job {cause}; see {trial.log} and {log}")
     queue.tell(trial, result)
+    return result
 
 
 def _sbatch_options(options: Sequence[str]) -> dict[str, str | bool]:

@@ -12,9 +12,9 @@ from types import FrameType
 import submitit
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
-from vitrine.errors import Interrupted, OutOfTime
+from vitrine.errors import DiskFull, Interrupted, OutOfTime
 from vitrine.sweeps.launchers.process import redirect_output
-from vitrine.sweeps.trial import Trial, TrialLocked, TrialResult, record_crash, run_trial
+from vitrine.sweeps.trial import Trial, TrialLocked, TrialResult, read_result, record_crash, run_trial
 
 WARNING_SECONDS = 90  # between the signal and the end of a job's time: enough to finish a step and save
 EARLY_SECONDS = 60  # by which Slurm may send the signal sooner
@@ -50,6 +50,9 @@ class Job:
             return run_trial(self.trial, began)
         except TrialLocked:
             return None
+        except DiskFull as full:
+            print(f"vitrine: {self.trial.label}: {full}", file=sys.stderr)
+            return read_result(self.trial.folder)
         except (Interrupted, KeyboardInterrupt) as stop:
             for number in (signal.SIGTERM, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)  # it is stopping already
