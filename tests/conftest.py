@@ -25,6 +25,15 @@ LEFT_OUT = pytest.StashKey[str]()
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
+CHROMIUM = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("levels")
@@ -125,6 +134,19 @@ def slurm():
         subprocess.run([script, "start", folder], check=True)
         yield {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
         subprocess.run([script, "stop", folder], check=True)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, without a head."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium here; apt-get install chromium brings it")
+    with playwright.sync_playwright() as started:
+        chromium_browser = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
+        yield chromium_browser
+        chromium_browser.close()
 
 
 @pytest.fixture

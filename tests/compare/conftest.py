@@ -1,7 +1,6 @@
 """Run folders without training: written with the record's own writer, holding what a test says they reached."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,6 @@ import pytest
 from vitrine import compose
 from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
-
-CHROMIUM = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 WriteRun = Callable[..., Path]
 
@@ -139,16 +129,3 @@ def write_sweep(write_run) -> Callable[[Path], Path]:
 def sweep(tmp_path, write_sweep) -> Path:
     """That sweep's folder, in the test's own."""
     return write_sweep(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium, without a head."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium here; apt-get install chromium brings it")
-    with playwright.sync_playwright() as started:
-        chromium_browser = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
-        yield chromium_browser
-        chromium_browser.close()

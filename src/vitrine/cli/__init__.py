@@ -6,6 +6,7 @@ COMMANDS = {
     "eval": ("evaluate", "test a run's checkpoint again"),
     "predict": ("predict", "classify pictures with a trained model"),
     "compare": ("compare", "which runs are better, and how sure that is"),
+    "page": ("page", "write a page to try a trained model in a browser"),
     "runs": ("runs", "list, show, compare, export and delete runs"),
     "sweeps": ("sweeps", "the progress of sweeps, and their best trials"),
     "wandb-sync": ("wandb_sync", "upload runs that were trained without a connection to W&B"),

@@ -1,7 +1,7 @@
-"""The argument parser of commands that do not go through Hydra."""
+"""The argument parser of commands that do not go through Hydra, and types of arguments that several take."""
 
 import re
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 
 from vitrine.runs.provenance import program
 
@@ -15,3 +15,11 @@ def make_parser(name: str, description: str | None) -> ArgumentParser:
     """
     text = re.sub(r"^vitrine ([a-z-]+)", lambda match: program(match[1]), description or "", flags=re.MULTILINE)
     return ArgumentParser(prog=program(name), description=text, formatter_class=RawDescriptionHelpFormatter)
+
+
+def prefixes(text: str) -> list[str]:
+    """Return the prefixes of ``my_lab,other_lab``; an empty one is an error, since every name begins with it."""
+    found = [prefix.strip() for prefix in text.split(",")]
+    if not all(found):
+        raise ArgumentTypeError(f"{text!r} has an empty prefix; give names, such as my_lab,other_lab")
+    return found

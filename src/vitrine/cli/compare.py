@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitrine.cli.arguments import make_parser
+from vitrine.cli.arguments import make_parser, prefixes
 from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResults, load_results
 from vitrine.compare.table_formats import latex, markdown, terminal
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--trust",
         action="extend",
-        type=_prefixes,
+        type=prefixes,
         default=[],
         metavar="PREFIX,...",
         help="with --html: code outside vitrine that runs may import, by the beginning of its dotted name",
@@ -76,14 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()  # the reader has closed the pipe: vitrine compare ... | head
-
-
-def _prefixes(text: str) -> list[str]:
-    """Return the prefixes of ``my_lab,other_lab``; an empty one is an error, since every name begins with it."""
-    prefixes = [prefix.strip() for prefix in text.split(",")]
-    if not all(prefixes):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty prefix; give names, such as my_lab,other_lab")
-    return prefixes
 
 
 def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:

@@ -1,0 +1,44 @@
+"""Write a page to try a trained model: one HTML file that opens from disk, without a network or a server.
+
+vitrine page outputs/runs/RUN                      # writes page.html in the run folder
+vitrine page outputs/runs/RUN --to digits.html     # elsewhere
+vitrine page outputs/runs/RUN --dtype float16      # half as large, with rounded weights
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitrine.cli.arguments import make_parser, prefixes
+from vitrine.errors import VitrineError
+from vitrine.text import file_size
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, write, print the path."""
+    parser = make_parser("page", __doc__)
+    parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the page (page.html in the run folder)")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the weights (float32)")
+    parser.add_argument(
+        "--trust",
+        action="extend",
+        type=prefixes,
+        default=[],
+        metavar="PREFIX,...",
+        help="code outside vitrine that the run may import, by the beginning of its dotted name",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        from vitrine.runs import RunRecord
+
+        RunRecord.open(options.run)  # before torch is imported
+        from vitrine.inference.page.page import write_page
+
+        page = write_page(options.run, options.to, dtype=options.dtype, trust=options.trust)
+    except VitrineError as error:
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(1)
+    for note in page.notes:
+        print(note)
+    print(f"written to {page.path} ({file_size(page.size)})")

@@ -1,0 +1,382 @@
+"use strict";
+// The page: takes a drawing, a picture or a test image, has the worker compute the model, and shows what it answers.
+
+const { model, classes, heat } = JSON.parse(document.getElementById("config").textContent);
+const byId = (id) => document.getElementById(id);
+const MOST_PIXELS = 50_000_000; // of a picture: as many as a browser holds in a canvas without trouble
+const SHOWN_CLASSES = 10;
+const BRUSH = { mnist: 22, digits: 28, plain: 22 }[model.preparation.drawing];
+
+// Worker --------------------------------------------------------------------------------------------------------------
+// While it computes, only the latest request waits.
+
+const worker = new Worker(URL.createObjectURL(new Blob([byId("worker").textContent], { type: "text/javascript" })));
+const view = { block: model.depth - 1, patch: null };
+let busy = true;
+let waiting = null; // {image, label, time}: the request that is sent next
+let current = null; // the one that is being answered
+let label = null; // true class of the image that was asked about last
+let answer = null;
+
+worker.postMessage({ load: { config: model, chunks: [...document.querySelectorAll(".weights")].map((script) => script.textContent) } });
+worker.onmessage = ({ data }) => {
+  busy = false;
+  if (data.error) report(`The model cannot be computed: ${data.error}.`);
+  else if (data.ready) byId("status").textContent = "Ready.";
+  else show(data);
+  if (waiting) send();
+};
+worker.onerror = (event) => report(`The model cannot be computed: ${event.message}.`);
+
+/** Asks about an image, {picture} or {drawing}, and its true class if that is known. */
+function askAbout(image, trueClass = null) {
+  label = trueClass;
+  request(image);
+}
+
+/** Asks about the image that was asked about last, in the view that is chosen now. */
+function askAgain() {
+  request(waiting?.image ?? {});
+}
+
+function request(image) {
+  waiting = { image, label, time: performance.now() };
+  if (!busy) send();
+}
+
+function send() {
+  current = waiting;
+  waiting = null;
+  busy = true;
+  const pixels = (current.image.picture ?? current.image.drawing)?.pixels;
+  worker.postMessage({ ...current.image, ...view }, pixels ? [pixels.buffer] : []);
+}
+
+// Answers -------------------------------------------------------------------------------------------------------------
+
+function show(data) {
+  answer = data.empty ? null : data;
+  showClasses();
+  showSeen();
+  showMaps();
+  const time = Math.max(1, Math.round(performance.now() - current.time));
+  byId("status").textContent = answer ? `${summary()} Computed in ${time} ms.` : "Nothing is drawn yet.";
+  document.body.dataset.answers = Number(document.body.dataset.answers ?? 0) + 1;
+}
+
+function summary() {
+  const best = ranked()[0];
+  const verdict = current.label === null ? "" : best === current.label ? ", which is right" : `; the true class is ${classes[current.label]}`;
+  return `${classes[best]}, ${percent(answer.probabilities[best])}${verdict}.`;
+}
+
+const ranked = () => [...classes.keys()].sort((a, b) => answer.probabilities[b] - answer.probabilities[a]);
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+function showClasses() {
+  const body = document.querySelector("#classes tbody");
+  if (!answer) return body.replaceChildren();
+  const order = ranked(), few = classes.length <= SHOWN_CLASSES;
+  const shown = few ? [...classes.keys()] : order.slice(0, SHOWN_CLASSES);
+  if (current.label !== null && !shown.includes(current.label)) shown.push(current.label);
+  body.replaceChildren(...shown.map((index) => {
+    const row = document.createElement("tr"), bar = document.createElement("span");
+    row.classList.toggle("best", index === order[0]);
+    row.classList.toggle("true", index === current.label);
+    const name = document.createElement("th");
+    name.scope = "row";
+    name.textContent = classes[index];
+    bar.className = "bar";
+    bar.style.width = percent(answer.probabilities[index]);
+    row.append(name, document.createElement("td"), document.createElement("td"));
+    row.cells[1].append(bar);
+    row.cells[2].textContent = percent(answer.probabilities[index]);
+    return row;
+  }));
+}
+
+/** The pixels of the answer as a canvas of their own size. */
+function pixelCanvas() {
+  const { size, channels } = model.preparation, image = new ImageData(size, size);
+  for (let pixel = 0; pixel < size ** 2; pixel++) {
+    for (let channel = 0; channel < 3; channel++) {
+      image.data[4 * pixel + channel] = answer.pixels[pixel * channels + (channels === 1 ? 0 : channel)];
+    }
+    image.data[4 * pixel + 3] = channels === 4 ? answer.pixels[4 * pixel + 3] : 255;
+  }
+  return painted(image);
+}
+
+function painted(image) {
+  const canvas = document.createElement("canvas");
+  canvas.width = image.width;
+  canvas.height = image.height;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+function draw(canvas, source, alpha = 1) {
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = false;
+  context.globalAlpha = alpha;
+  context.drawImage(source, 0, 0, canvas.width, canvas.height);
+  context.globalAlpha = 1;
+}
+
+function showSeen() {
+  const canvas = byId("seen"), context = canvas.getContext("2d"), side = canvas.width;
+  context.clearRect(0, 0, side, side);
+  if (!answer) return;
+  draw(canvas, pixelCanvas());
+  const scale = side / model.image_size, size = model.patch_size * scale, step = model.stride * scale;
+  context.strokeStyle = "rgba(140, 150, 160, .45)";
+  context.lineWidth = 1;
+  for (let line = 1; line < model.grid && model.grid <= 56; line++) {
+    context.strokeRect(line * step, -1, side, side + 2);
+    context.strokeRect(-1, line * step, side + 2, side);
+  }
+  if (view.patch === null) return;
+  const left = (view.patch % model.grid) * step, top = Math.floor(view.patch / model.grid) * step;
+  for (const [colour, width] of [["#000", 6], ["#fff", 3]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = width;
+    context.strokeRect(left + 2, top + 2, Math.max(2, size - 4), Math.max(2, size - 4));
+  }
+}
+
+// Attention -----------------------------------------------------------------------------------------------------------
+
+const HEAT = heat.map((colour) => [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16)));
+
+function showView() {
+  const pool = view.block === model.depth;
+  byId("block-shown").textContent = pool ? "pool" : `${view.block + 1} of ${model.depth}`;
+  byId("asker").textContent = pool ? "The pool’s query attends to:" : view.patch === null
+    ? `${model.pool === "cls" ? "The class token attends" : "All patches, on average, attend"} to:`
+    : `The patch in row ${Math.floor(view.patch / model.grid) + 1}, column ${(view.patch % model.grid) + 1} attends to:`;
+  byId("back").hidden = view.patch === null;
+}
+
+function showMaps() {
+  if (!answer) return byId("maps").replaceChildren();
+  const image = pixelCanvas();
+  const tiles = answer.maps.map((map, head) => tile(image, map, `head ${head + 1}`));
+  byId("maps").replaceChildren(...tiles, tile(image, answer.rollout, "all blocks, by attention rollout"));
+}
+
+function tile(image, map, name) {
+  const item = document.createElement("li"), canvas = document.createElement("canvas");
+  canvas.width = canvas.height = 140;
+  const most = map.indexOf(Math.max(...map)), row = Math.floor(most / model.grid) + 1, column = (most % model.grid) + 1;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `${name}: most to the patch in row ${row}, column ${column}, ${percent(map[most])}`);
+  const context = canvas.getContext("2d");
+  context.filter = "grayscale(1)";
+  draw(canvas, image);
+  context.filter = "none";
+  const colours = new ImageData(model.grid, model.grid);
+  map.forEach((share, patch) => colours.data.set([...heatColour(share / (map[most] || 1)), 255], 4 * patch));
+  draw(canvas, painted(colours), 0.7);
+  item.append(canvas, name);
+  return item;
+}
+
+function heatColour(share) {
+  const place = share * (HEAT.length - 1), below = Math.min(HEAT.length - 2, Math.floor(place));
+  return HEAT[below].map((value, channel) => value + (place - below) * (HEAT[below + 1][channel] - value));
+}
+byId("scale").style.background = `linear-gradient(90deg, ${heat.join(", ")})`;
+
+byId("block").addEventListener("input", () => {
+  view.block = Number(byId("block").value) - 1;
+  look();
+});
+
+/** Looks at the same image in the chosen view. */
+function look() {
+  showView();
+  if (!answer) return;
+  showSeen();
+  askAgain();
+}
+
+function choose(patch) {
+  view.patch = patch;
+  look();
+}
+byId("back").addEventListener("click", () => {
+  choose(null);
+  byId("seen").focus();
+});
+byId("seen").addEventListener("click", (event) => {
+  const place = (offset, length) => {
+    const pixel = (offset / length) * model.image_size;
+    return Math.max(0, Math.min(model.grid - 1, Math.floor((pixel - (model.patch_size - model.stride) / 2) / model.stride)));
+  };
+  const { clientWidth, clientHeight } = byId("seen");
+  choose(place(event.offsetY, clientHeight) * model.grid + place(event.offsetX, clientWidth));
+});
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+byId("seen").addEventListener("keydown", (event) => {
+  if (event.key === "Escape") return choose(null);
+  if (!(event.key in ARROWS)) return;
+  event.preventDefault();
+  const [right, down] = view.patch === null ? [0, 0] : ARROWS[event.key];
+  const patch = view.patch ?? Math.floor((model.grid ** 2) / 2);
+  const along = (place, change) => Math.max(0, Math.min(model.grid - 1, place + change));
+  choose(along(Math.floor(patch / model.grid), down) * model.grid + along(patch % model.grid, right));
+});
+
+// Drawing -------------------------------------------------------------------------------------------------------------
+
+const pad = byId("pad");
+if (pad) {
+  const context = pad.getContext("2d", { willReadFrequently: true });
+  context.lineCap = context.lineJoin = "round";
+  context.strokeStyle = "#fff";
+  context.lineWidth = BRUSH;
+  let from = null; // where the pointer was; null while it does not draw
+  let pen = [pad.width / 2, pad.height / 2]; // of the keyboard
+  let scheduled = false;
+
+  const place = (event) => [(event.offsetX * pad.width) / pad.clientWidth, (event.offsetY * pad.height) / pad.clientHeight];
+  const line = (start, end) => {
+    context.beginPath();
+    context.moveTo(...start);
+    context.lineTo(end[0] + 0.01, end[1]); // nothing is drawn from a point to itself
+    context.stroke();
+    if (scheduled) return;
+    scheduled = true;
+    requestAnimationFrame(() => {
+      scheduled = false;
+      askAboutDrawing();
+    });
+  };
+  const askAboutDrawing = () => {
+    chosen(null);
+    const rgba = context.getImageData(0, 0, pad.width, pad.height).data;
+    const pixels = Uint8ClampedArray.from({ length: rgba.length / 4 }, (_, index) => rgba[4 * index + 3]); // opacity is ink
+    askAbout({ drawing: { pixels, width: pad.width, height: pad.height } });
+  };
+  pad.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    pad.setPointerCapture(event.pointerId);
+    from = place(event);
+    line(from, from);
+  });
+  pad.addEventListener("pointermove", (event) => {
+    if (!from) return;
+    for (const step of event.getCoalescedEvents?.() ?? [event]) {
+      line(from, place(step));
+      from = place(step);
+    }
+  });
+  for (const end of ["pointerup", "pointercancel"]) pad.addEventListener(end, () => { from = null; });
+  pad.addEventListener("keydown", (event) => {
+    if (!(event.key in ARROWS)) return;
+    event.preventDefault();
+    const next = pen.map((value, axis) => Math.max(0, Math.min(pad.width, value + 14 * ARROWS[event.key][axis])));
+    if (event.shiftKey) line(pen, next);
+    pen = next;
+  });
+  byId("clear").addEventListener("click", () => {
+    context.clearRect(0, 0, pad.width, pad.height);
+    pen = [pad.width / 2, pad.height / 2];
+    askAboutDrawing();
+  });
+}
+
+// Pictures ------------------------------------------------------------------------------------------------------------
+
+function report(problem) {
+  byId("problem").textContent = problem;
+}
+
+/** Marks the test image that is shown; null if it is none of them. */
+function chosen(button) {
+  report("");
+  for (const other of document.querySelectorAll("#samples button")) other.setAttribute("aria-pressed", String(other === button));
+}
+
+/** The pixels of an <img> or ImageBitmap, RGBA, unscaled. */
+function pixelsOf(image, width, height) {
+  const canvas = document.createElement("canvas");
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.drawImage(image, 0, 0);
+  return { pixels: context.getImageData(0, 0, width, height).data, width, height };
+}
+
+/** Stretches of a file's bytes without the EXIF segments of a JPEG, by which a browser would turn it; training does not. */
+function withoutExif(bytes) {
+  if (bytes[0] !== 0xff || bytes[1] !== 0xd8) return [bytes];
+  const kept = [bytes.subarray(0, 2)];
+  let place = 2;
+  while (bytes[place] === 0xff && bytes[place + 1] !== 0xda) { // 0xda: the image itself begins
+    const end = place + 2 + 256 * bytes[place + 2] + bytes[place + 3];
+    if (bytes[place + 1] !== 0xe1) kept.push(bytes.subarray(place, end));
+    place = end;
+  }
+  return [...kept, bytes.subarray(place)];
+}
+
+async function openFile(file) {
+  const image = new Image();
+  image.src = URL.createObjectURL(file);
+  try {
+    await new Promise((resolve, reject) => Object.assign(image, { onload: resolve, onerror: reject })); // reads its size only
+    const { naturalWidth: width, naturalHeight: height } = image;
+    if (width * height > MOST_PIXELS) {
+      const size = `${width.toLocaleString("en")} × ${height.toLocaleString("en")}`;
+      return report(`${file.name} has ${size} pixels; the page takes up to ${MOST_PIXELS / 1e6} million. Make it smaller first.`);
+    }
+    const content = new Blob(withoutExif(new Uint8Array(await file.arrayBuffer())), { type: file.type });
+    const bitmap = await createImageBitmap(content, { colorSpaceConversion: "none" }); // fails if a part is missing
+    chosen(null);
+    askAbout({ picture: pixelsOf(bitmap, bitmap.width, bitmap.height) });
+    bitmap.close();
+  } catch {
+    report(`${file.name} is not a picture that this browser can read.`);
+  } finally {
+    URL.revokeObjectURL(image.src);
+  }
+}
+
+byId("file").addEventListener("change", (event) => {
+  if (event.target.files.length) openFile(event.target.files[0]);
+  event.target.value = "";
+});
+for (const type of ["dragenter", "dragover"]) document.addEventListener(type, (event) => {
+  event.preventDefault();
+  document.body.classList.add("dragging");
+});
+for (const type of ["dragleave", "drop"]) document.addEventListener(type, () => document.body.classList.remove("dragging"));
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  const file = event.dataTransfer.files[0];
+  if (file) openFile(file);
+  else report("That is not a file. Drop a picture from a folder, or save it first.");
+});
+for (const button of document.querySelectorAll("#samples button")) button.addEventListener("click", async () => {
+  const image = button.querySelector("img");
+  await image.decode();
+  chosen(button);
+  askAbout({ picture: pixelsOf(image, image.naturalWidth, image.naturalHeight) }, Number(button.dataset.label));
+});
+
+// Light and dark ------------------------------------------------------------------------------------------------------
+
+const darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
+const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches);
+const showTheme = () => byId("theme").setAttribute("aria-pressed", String(isDark()));
+byId("theme").addEventListener("click", () => {
+  root.dataset.theme = isDark() ? "light" : "dark";
+  showTheme();
+});
+darkSystem.addEventListener("change", showTheme);
+showTheme();
+
+showView();
+document.querySelector("#samples button")?.click(); // something at once

@@ -1,0 +1,232 @@
+"""Write the page of a run: one HTML file with the model, opened from disk, without a network or a server."""
+
+import base64
+import copy
+import io
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrine.config import vit_config_from
+from vitrine.config.model import ViTConfig
+from vitrine.config.parts import ANY, parts_of
+from vitrine.config.schema import DataConfig
+from vitrine.config.serialize import from_plain
+from vitrine.data.datasets import load_dataset, missing_file
+from vitrine.data.decode import MODES
+from vitrine.errors import DataError, RunError, VitrineError, first_line
+from vitrine.files import write_text
+from vitrine.inference.load import load_run
+from vitrine.inference.page.describe import describe, encode, weights_of
+from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
+from vitrine.text import plural
+
+FOLDER = Path(__file__).parent
+SCRIPTS = ("engine.js", "prepare.js", "worker.js")  # of the worker
+MAX_SAMPLES = 12
+MAX_SAMPLE_BYTES = 150_000  # of all test images without loss; larger ones are compressed
+DRAWINGS = {"digits": "digits", "mnist": "mnist"}  # how a drawing is prepared (prepare.js); others: as it is
+
+
+@dataclass(frozen=True)
+class WrittenPage:
+    """A page on disk.
+
+    Attributes:
+        path: the HTML file.
+        size: of the file, in bytes.
+        notes: what a user should know of it, in sentences.
+    """
+
+    path: Path
+    size: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Test images for the page.
+
+    Attributes:
+        pixels: (B, C, H, W) uint8, as the model sees them before normalisation.
+        labels: (B,) int64.
+        problem: why there are none; empty otherwise.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    problem: str = ""
+
+
+def write_page(
+    folder: str | Path, to: Path | None = None, *, dtype: str = "float32", trust: Collection[str] = ()
+) -> WrittenPage:
+    """Write the page of a finished run.
+
+    Args:
+        folder: the run folder.
+        to: the HTML file; ``None`` is ``page.html`` in the run folder.
+        dtype: of the weights in the page, ``float32`` or ``float16``.
+        trust: as of :func:`vitrine.load_run`.
+
+    Raises:
+        RunError: there is no such run, it is not finished, its checkpoint is damaged, it has parts that are not
+            vitrine's, or the file cannot be written.
+    """
+    record = RunRecord.open(folder)
+    path = to or record.path / "page.html"
+    if not path.absolute().parent.is_dir():
+        raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
+    if path.is_dir():
+        raise RunError(f"cannot write {path}: it is a folder; name a file in it: {path / 'page.html'}")
+    _check(record)
+    model = load_run(folder, trust=trust).model
+    assert isinstance(model, VisionTransformer)  # _check
+    samples = sample_images(record, trust)
+    text = render(record, model, samples, dtype)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    notes = [samples.problem] if samples.problem else []
+    if dtype == "float16" and len(samples.pixels):
+        notes.append(_cost_of_rounding(model, normalised(samples.pixels, record.config["data"])))
+    return WrittenPage(path, path.stat().st_size, notes)
+
+
+def render(record: RunRecord, model: VisionTransformer, samples: Samples, dtype: str) -> str:
+    """Return the page as HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    data, config = record.config["data"], model.config
+    names = class_names(record, config.num_classes)
+    drawing = DRAWINGS.get(data["name"], "plain") if config.in_channels == 1 else None
+    preparation = {"size": config.image_size, "channels": config.in_channels, "drawing": drawing}
+    described = describe(model, data["mean"], data["std"]) | {"dtype": dtype, "preparation": preparation}
+    now = datetime.now()
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("page.html.j2").render(
+        data=data["name"].rpartition(".")[2],
+        vit=config,
+        made=f"{now.day} {now:%B %Y}",
+        facts=_facts(record, model),
+        run=record.name,
+        drawing=drawing,
+        samples=[
+            {"source": source, "label": int(label), "name": names[label]}
+            for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
+        ],
+        config=_script_json({"model": described, "classes": names, "heat": _heat_colours()}),
+        weights=encode(weights_of(model), dtype),
+        worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        script=(FOLDER / "page.js").read_text(encoding="utf-8"),
+        css=(FOLDER / "page.css").read_text(encoding="utf-8"),
+    )
+
+
+def sample_images(record: RunRecord, trust: Collection[str] = ()) -> Samples:
+    """Return the first test image of up to ``MAX_SAMPLES`` classes; none, with the reason, if they can't be read.
+
+    Nothing is downloaded.
+    """
+    stored = record.config
+    try:
+        data = from_plain(DataConfig, stored["data"], trust=trust, source=record.path)
+        if (file := missing_file(data)) is not None:
+            raise DataError(f"there is no {file}")
+        split = load_dataset(data, Path(stored["paths"]["cache_dir"]), memory=0).test  # image files stay files
+        if split is None:
+            raise DataError("the data set has no test split")
+        classes = np.unique(split.labels.numpy())
+        chosen = classes[np.linspace(0, len(classes) - 1, min(MAX_SAMPLES, len(classes))).round().astype(int)]
+        indices = torch.tensor([int((split.labels == label).nonzero()[0]) for label in chosen])
+        ((pixels, labels),) = split.batches([indices])
+    except (VitrineError, OSError, ImportError) as error:
+        size = stored["data"]["image_size"]
+        none = torch.empty(0, stored["data"]["in_channels"], size, size, dtype=torch.uint8)
+        return Samples(none, torch.empty(0, dtype=torch.int64), f"no test images in the page: {first_line(error)}")
+    return Samples(pixels, labels)
+
+
+def sources(pixels: Tensor) -> list[str]:
+    """Encode images (B, C, H, W) uint8 as data URLs: without loss, unless all together exceed ``MAX_SAMPLE_BYTES``."""
+    images = [Image.fromarray(image.permute(1, 2, 0).squeeze(2).numpy()) for image in pixels]
+    lossless = [_webp(image, lossless=True) for image in images]
+    files = lossless if sum(map(len, lossless)) <= MAX_SAMPLE_BYTES else [_webp(image, quality=90) for image in images]
+    return [f"data:image/webp;base64,{base64.b64encode(file).decode()}" for file in files]
+
+
+def class_names(record: RunRecord, count: int) -> list[str]:
+    """Return the names of the classes, or their numbers if the run does not name all of them."""
+    names = record.facts.get("classes")
+    return list(map(str, names if isinstance(names, list) and len(names) == count else range(count)))
+
+
+def normalised(pixels: Tensor, data: dict[str, Any]) -> Tensor:
+    """Normalise (B, C, H, W) uint8 images as training does."""
+    mean, std = (torch.tensor(data[name]).view(-1, 1, 1) for name in ("mean", "std"))
+    return (pixels.float() / 255 - mean) / std
+
+
+def _check(record: RunRecord) -> None:
+    """Raise RunError for a run that no page can be made of."""
+    if record.status != "finished":
+        raise RunError(f"{record.path} is not finished: its status is {record.status}")
+    try:
+        config: ViTConfig = vit_config_from(record.config["model"], trust=ANY)
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{record.path / 'config.yaml'} has a model that vitrine does not know: {error}") from None
+    if own := [part for part in parts_of(config, "model.") if part.key != "model.init"]:
+        parts = ", ".join(f"{part.key}={part.name}" for part in own)
+        raise RunError(f"{record.path} has parts that are Python code, which a page cannot run: {parts}")
+    if config.in_channels not in MODES:
+        allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
+        raise RunError(f"{record.path} takes images of {config.in_channels} channels; pictures have {allowed}")
+
+
+def _facts(record: RunRecord, model: VisionTransformer) -> list[str]:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    accuracy = record.metrics.get("test/acc")
+    measured = [] if accuracy is None else [f"test accuracy {100 * accuracy:.2f} %"]
+    return [*measured, f"{parameters / 1e6:.2g} M parameters", f"position {model.config.position}"]
+
+
+def _cost_of_rounding(model: VisionTransformer, images: Tensor) -> str:
+    rounded = copy.deepcopy(model).half().float()
+    with torch.no_grad():
+        exact, after = model(images), rounded(images)
+    changed = int((exact.argmax(dim=1) != after.argmax(dim=1)).sum())
+    largest = (exact - after).abs().max()
+    count = plural(len(images), "test image")
+    return f"float16 changes the logits of the {count} in the page by up to {largest:.2g}, and {changed} predictions"
+
+
+def _webp(image: Image.Image, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "WEBP", **options)
+    return stream.getvalue()
+
+
+def _heat_colours() -> list[str]:
+    """Nine colours from black to light yellow, in equal steps of lightness, also for the colour-blind."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["inferno"](step / 8)) for step in range(9)]
+
+
+def _script_json(values: dict[str, Any]) -> str:
+    """JSON that is safe inside a script element."""
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

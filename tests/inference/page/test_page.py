@@ -1,0 +1,417 @@
+"""The page of a run in a real browser, opened from disk; and what no page is made of."""
+
+import base64
+import io
+import re
+import resource
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.running import ROOT
+from PIL import ExifTags, Image
+
+from vitrine import compose, load_run
+from vitrine.cli.page import main
+from vitrine.config.serialize import to_plain
+from vitrine.data.decode import Decoder
+from vitrine.errors import RunError
+from vitrine.inference.page.page import normalised, sample_images, write_page
+from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
+
+SMALLEST_TARGET = 24  # pixels, WCAG 2.2, 2.5.8
+
+
+def write_run(parent: Path, *overrides: str, classes: list[str] | None = None, status: str = "finished") -> RunRecord:
+    """A run folder whose model has random weights, larger than they start, so that its answers differ."""
+    config = compose(["model=vit_nano", *overrides])
+    record = RunRecord.create(parent, "run")
+    record.update(id=record.name, status=status, classes=classes or [str(digit) for digit in range(10)])
+    record.write_config(to_plain(config))
+    record.write_metrics({"test/acc": 0.975, "val/acc": 0.97})
+    torch.manual_seed(0)
+    model = VisionTransformer(config.model)
+    weights = {
+        f"model.{name}": values + 0.05 * torch.randn(values.shape) for name, values in model.state_dict().items()
+    }
+    torch.save({"state_dict": weights, "config": asdict(config)}, record.best)
+    return record
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("digits"), "pool=map", "position=rope")
+
+
+@pytest.fixture(scope="module")
+def colour(tmp_path_factory):
+    """A run on colour images that are not on this machine, of many classes with long names."""
+    names = [f"class number {index}, a small-leaved lime" for index in range(100)]
+    absent = tmp_path_factory.mktemp("absent")
+    return write_run(absent, "data=cifar100", f"data.root={absent / 'nowhere'}", "pool=cls", classes=names)
+
+
+class OpenPage:
+    """A page in the browser, and the errors and requests that it has made beside its own."""
+
+    def __init__(self, browser, path: Path, **options) -> None:
+        self.page, self.troubles = browser.new_page(**options), []
+        self.page.on("console", lambda message: self.note(message.type in ("error", "warning"), message.text))
+        self.page.on("pageerror", lambda error: self.note(True, str(error)))
+        own = (path.as_uri(), "blob:", "data:")
+        self.page.on("request", lambda request: self.note(not request.url.startswith(own), request.url))
+        self.page.goto(path.as_uri())
+
+    def note(self, is_trouble: bool, text: str) -> None:
+        if is_trouble:
+            self.troubles.append(text)
+
+    def answers(self) -> int:
+        return self.page.evaluate("Number(document.body.dataset.answers ?? 0)")
+
+    def wait(self, before: int) -> dict[str, object]:
+        """Wait until nothing is computed any more; return the pixels and logits that the page shows."""
+        deadline = time.monotonic() + 60
+        while self.answers() <= before or self.page.evaluate("Boolean(busy || waiting)"):
+            assert time.monotonic() < deadline, f"no answer; {self.problem} {self.troubles}"
+            self.page.wait_for_timeout(5)
+        return self.page.evaluate("answer && {pixels: [...answer.pixels], logits: [...answer.logits]}")
+
+    def after(self, action) -> dict[str, object]:
+        before = self.answers()
+        action()
+        return self.wait(before)
+
+    def rows(self) -> list[str]:
+        return [" ".join(text.split()) for text in self.page.locator("#classes tbody tr").all_inner_texts()]
+
+    @property
+    def problem(self) -> str:
+        return self.page.locator("#problem").inner_text()
+
+
+@pytest.fixture(scope="module")
+def digits_page(digits, browser):
+    """The page of the digits' run, opened once, showing its first test image."""
+    opened = OpenPage(browser, write_page(digits.path).path, viewport={"width": 1280, "height": 900})
+    opened.wait(0)
+    yield opened
+    assert opened.troubles == []
+    opened.page.close()
+
+
+@pytest.fixture(scope="module")
+def colour_page(colour, browser):
+    opened = OpenPage(browser, write_page(colour.path).path)
+    yield opened
+    assert opened.troubles == []
+    opened.page.close()
+
+
+def logits_of(record: RunRecord, pixels: np.ndarray) -> np.ndarray:
+    """PyTorch's logits for pixels (H * W * C)."""
+    run = load_run(record.path)
+    size, channels = run.config.data.image_size, run.config.data.in_channels
+    image = torch.tensor(pixels, dtype=torch.uint8).view(1, size, size, channels).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        return run.model(normalised(image, record.config["data"]))[0].numpy()
+
+
+def test_the_page_is_written_in_the_run_folder_and_small(digits, capsys):
+    main([str(digits.path)])
+    page = digits.path / "page.html"
+    assert capsys.readouterr().out == f"written to {page} ({page.stat().st_size / 1e6:.3g} MB)\n"
+    assert page.stat().st_size < 1_500_000
+    half = digits.path / "half.html"
+    main([str(digits.path), "--to", str(half), "--dtype", "float16"])
+    note = r"float16 changes the logits of the 10 test images in the page by up to 0\.0\d+, and 0 predictions"
+    assert re.match(note, capsys.readouterr().out)
+    weights = [sum(map(len, re.findall('class="weights">(.*?)<', text.read_text()))) for text in (page, half)]
+    assert weights[1] == pytest.approx(weights[0] / 2, abs=4)
+
+
+def test_each_test_image_gives_the_probabilities_of_pytorch(digits, digits_page):
+    samples = sample_images(digits)
+    assert samples.labels.tolist() == list(range(10))
+    logits = load_run(digits.path).model(normalised(samples.pixels, digits.config["data"])).detach()
+    for index, button in enumerate(digits_page.page.locator("#samples button").all()):
+        shown = digits_page.after(button.click)
+        assert shown["pixels"] == samples.pixels[index].flatten().tolist()
+        assert shown["logits"] == pytest.approx(logits[index].tolist(), abs=1e-3)
+        assert button.get_attribute("aria-pressed") == "true"
+        probabilities = logits[index].softmax(dim=0)
+        for label, row in enumerate(digits_page.rows()):
+            name, percent = re.fullmatch(r"(\d)(?: .*)? ([\d.]+) %", row).groups()
+            assert (int(name), float(percent)) == (label, pytest.approx(100 * float(probabilities[label]), abs=0.06))
+        assert digits_page.page.locator("tr.true th").inner_text() == str(index)
+        right = "which is right" if probabilities.argmax() == index else f"the true class is {index}"
+        assert right in digits_page.page.locator("#status").inner_text()
+
+
+def test_a_drawing_is_answered_while_it_is_drawn(digits, digits_page):
+    page = digits_page.page
+    box = page.locator("#pad").bounding_box()
+    page.mouse.move(box["x"] + 80, box["y"] + 50)
+    first = digits_page.after(page.mouse.down)
+    more = digits_page.after(lambda: page.mouse.move(box["x"] + 90, box["y"] + 230, steps=9))
+    page.mouse.up()
+    assert more["pixels"] != first["pixels"]
+    assert more["logits"] == pytest.approx(logits_of(digits, more["pixels"]), abs=1e-3)
+    assert page.locator("#samples [aria-pressed=true]").count() == 0
+    assert page.locator("tr.true").count() == 0
+    assert digits_page.after(page.get_by_role("button", name="Clear").click) is None
+    assert digits_page.rows() == []
+    assert page.locator("#status").inner_text() == "Nothing is drawn yet."
+    digits_page.after(page.locator("#samples button").first.click)
+
+
+def test_the_keyboard_reaches_everything_and_draws(digits_page):
+    page = digits_page.page
+    page.locator("#theme").focus()
+    reached = []
+    for _ in range(18):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.dataset.label"))
+    assert reached[:4] == ["pad", "clear", "file", "seen"]
+    assert reached[4:15] == [*map(str, range(10)), "block"]
+    page.locator("#pad").focus()
+    drawn = digits_page.after(lambda: [page.keyboard.press("Shift+ArrowDown") for _ in range(6)])
+    assert max(drawn["pixels"]) > 120
+    digits_page.after(lambda: (page.locator("#clear").focus(), page.keyboard.press("Enter")))
+    page.locator("#samples button").nth(3).focus()
+    digits_page.after(lambda: page.keyboard.press("Space"))
+    assert page.locator("#samples button").nth(3).get_attribute("aria-pressed") == "true"
+
+
+def test_attention_of_each_block_the_pool_and_a_patch_is_that_of_pytorch(digits, digits_page):
+    page = digits_page.page
+    digits_page.after(page.locator("#samples button").nth(2).click)
+    model, samples = load_run(digits.path).model, sample_images(digits)
+    found = model.intermediates(normalised(samples.pixels[2:3], digits.config["data"]))
+    maps = lambda: np.array(page.evaluate("answer.maps.map((map) => [...map])"))  # noqa: E731
+    page.locator("#block").focus()
+    digits_page.after(lambda: page.keyboard.press("End"))
+    assert page.locator("#block-shown").inner_text() == "pool"
+    assert maps() == pytest.approx(found["pool.weights"][0, :, 0].detach().numpy(), abs=1e-4)
+    digits_page.after(lambda: page.keyboard.press("Home"))
+    first = found["blocks.0.attn.weights"][0].detach().numpy()
+    assert page.locator("#block-shown").inner_text() == "1 of 4"
+    assert maps() == pytest.approx(first.mean(axis=1), abs=1e-4)
+    assert page.locator("#maps li").all_inner_texts()[:2] == ["head 1", "head 2"]
+    page.locator("#seen").click(position={"x": 100, "y": 30})  # patches of 70 pixels
+    digits_page.wait(digits_page.answers() - 1)
+    assert page.locator("#asker").inner_text() == "The patch in row 1, column 2 attends to:"
+    assert maps() == pytest.approx(first[:, 1], abs=1e-4)
+    digits_page.after(lambda: page.keyboard.press("ArrowDown"))
+    assert maps() == pytest.approx(first[:, 5], abs=1e-4)
+    digits_page.after(lambda: page.keyboard.press("Escape"))
+    assert page.locator("#back").is_hidden()
+    assert maps() == pytest.approx(first.mean(axis=1), abs=1e-4)
+
+
+def drop(page, files: dict[str, bytes]) -> None:
+    """Drop files, by name, on the page."""
+    page.evaluate(
+        """(files) => {
+            const data = new DataTransfer();
+            for (const [name, text] of Object.entries(files)) {
+                data.items.add(new File([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))], name));
+            }
+            document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+        }""",
+        {name: base64.b64encode(content).decode() for name, content in files.items()},
+    )
+
+
+def picture(mode: str, size: tuple[int, int], kind: str = "PNG", **options) -> bytes:
+    channels = len(Image.new(mode, (1, 1)).getbands())
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
+    stream = io.BytesIO()
+    image = Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels, mode if mode != "P" else None)
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def turned() -> Image.Exif:
+    """What a camera notes that was held upright; training does not turn such images."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    return exif
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "tolerance"),
+    [
+        ("grey.png", picture("L", (50, 40)), 0),
+        ("colour.png", picture("RGB", (300, 211)), 0),
+        ("same.png", picture("RGB", (32, 32)), 0),
+        ("small.bmp", picture("RGB", (9, 30), "BMP"), 0),
+        ("lossless.webp", picture("RGB", (64, 48), "WEBP", lossless=True), 0),
+        ("photo.jpg", picture("RGB", (120, 90), "JPEG", subsampling=0), 3),
+        ("turned.jpg", picture("RGB", (120, 90), "JPEG", subsampling=0, exif=turned()), 3),
+    ],
+)
+def test_a_dropped_picture_is_prepared_as_in_training(colour, colour_page, tmp_path, name, content, tolerance):
+    (tmp_path / name).write_bytes(content)
+    decoded = Decoder(32, 3).read([tmp_path / name])[0].transpose(1, 2, 0).flatten()
+    shown = colour_page.after(lambda: drop(colour_page.page, {name: content}))
+    assert np.abs(np.array(shown["pixels"]) - decoded).max() <= tolerance
+    assert shown["logits"] == pytest.approx(logits_of(colour, shown["pixels"]), abs=1e-3)
+    assert len(colour_page.rows()) == 10
+    assert colour_page.problem == ""
+
+
+def test_a_picture_is_opened_from_a_dialogue_too(digits, digits_page, tmp_path):
+    (tmp_path / "picture.png").write_bytes(picture("RGB", (30, 20)))
+    shown = digits_page.after(lambda: digits_page.page.locator("#file").set_input_files(tmp_path / "picture.png"))
+    assert shown["pixels"] == Decoder(8, 1).read([tmp_path / "picture.png"]).flatten().tolist()
+    assert digits_page.page.locator("#samples [aria-pressed=true]").count() == 0
+
+
+HUGE = Image.new("1", (20_000, 20_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("notes.png", b"This is a text.", "notes.png is not a picture that this browser can read."),
+        ("empty.png", b"", "empty.png is not a picture that this browser can read."),
+        ("cut.png", picture("RGB", (300, 300))[:90], "cut.png is not a picture that this browser can read."),
+        ("huge.png", None, "huge.png has 20,000 × 20,000 pixels; the page takes up to 50 million."),  # noqa: RUF001
+    ],
+    ids=["text", "empty", "cut", "huge"],
+)
+def test_a_file_that_is_no_picture_is_reported_on_the_page(colour_page, name, content, message):
+    if content is None:
+        stream = io.BytesIO()
+        HUGE.save(stream, "PNG")
+        content = stream.getvalue()
+    drop(colour_page.page, {name: content})
+    colour_page.page.locator("#problem").filter(has_text=name).wait_for()
+    assert colour_page.problem.startswith(message)
+    colour_page.after(lambda: drop(colour_page.page, {"right.png": picture("RGB", (40, 40))}))
+    assert colour_page.problem == ""
+
+
+def test_dropping_something_else_than_a_file_is_explained(colour_page):
+    drop(colour_page.page, {})
+    assert colour_page.problem.startswith("That is not a file.")
+
+
+def test_a_run_without_its_data_gives_a_page_without_test_images(colour, colour_page):
+    assert "no test images in the page: there is no " in write_page(colour.path).notes[0]
+    assert colour_page.page.locator("#samples").count() == 0
+    assert "Drop a picture" in colour_page.page.locator("#drop").inner_text()
+
+
+@pytest.mark.parametrize("width", [1280, 700, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_or_overlaps(digits, colour, browser, width, scheme):
+    for record in (digits, colour):
+        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+        opened = OpenPage(browser, write_page(record.path).path, **options)
+        if record is colour:
+            opened.after(lambda page=opened.page: drop(page, {"a.png": picture("RGB", (40, 40))}))
+        else:
+            opened.wait(0)
+        page = opened.page
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        boxes = [box.bounding_box() for box in page.locator("main > section, header").all()]
+        for index, one in enumerate(boxes):
+            assert one["x"] >= 0
+            assert one["x"] + one["width"] <= width
+            for other in boxes[:index]:
+                apart = one["y"] >= other["y"] + other["height"] - 1 or one["x"] >= other["x"] + other["width"] - 1
+                assert apart, "sections are in the order of the page, below or beside each other"
+        for target in page.locator("button:visible, .button:visible").all():
+            assert min(target.bounding_box()[side] for side in ("width", "height")) >= SMALLEST_TARGET
+        assert opened.troubles == []
+        page.close()
+
+
+def test_the_theme_is_switched_by_its_button(digits_page):
+    page = digits_page.page
+    paper = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
+    before = paper()
+    page.get_by_role("button", name="Dark").click()
+    assert paper() != before
+    page.get_by_role("button", name="Dark").click()
+    assert paper() == before
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [(["model=vit_nano"], 50), (["model=vit_tiny", "data.image_size=28", "patch=4"], 500)],
+    ids=["vit_nano", "vit_tiny"],
+)
+def test_a_model_of_usual_size_answers_in_time_with_the_logits_of_pytorch(tmp_path, browser, overrides, limit):
+    record = write_run(tmp_path, *overrides)
+    opened = OpenPage(browser, write_page(record.path).path)
+    opened.wait(0)
+    times = []
+    for button in opened.page.locator("#samples button").all():
+        shown = opened.after(button.click)
+        times.append(int(re.search(r"Computed in (\d+) ms", opened.page.locator("#status").inner_text())[1]))
+    assert shown["logits"] == pytest.approx(logits_of(record, shown["pixels"]), abs=1e-3)
+    assert np.ptp(shown["logits"]) > 1
+    assert min(times) <= limit, times
+
+
+# What no page is made of ---------------------------------------------------------------------------------------------
+
+
+def refused(record: RunRecord, *words: str, capsys) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([str(record.path), *words])
+    assert end.value.code == 1
+    assert not list(record.path.glob("*.html"))
+    assert not list(record.path.glob(".*.tmp"))
+    return capsys.readouterr().err
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path, capsys):
+    record = write_run(tmp_path, status="interrupted")
+    assert refused(record, capsys=capsys) == f"vitrine: {record.path} is not finished: its status is interrupted\n"
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
+    record = write_run(tmp_path)
+    content = bytearray(record.best.read_bytes())
+    content[len(content) // 2] ^= 255
+    record.best.write_bytes(content)
+    assert re.fullmatch(r"vitrine: \S+best\.ckpt is damaged, or not a checkpoint: .*\n", refused(record, capsys=capsys))
+
+
+def test_parts_of_a_users_own_are_refused_by_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    record = write_run(tmp_path, "position=examples.fourier.Fourier")
+    message = "has parts that are Python code, which a page cannot run: model.position=examples.fourier.Fourier"
+    assert message in refused(record, capsys=capsys)
+
+
+def test_a_file_system_that_takes_no_more_is_reported_and_nothing_is_left(tmp_path, capsys):
+    record = write_run(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        message = refused(record, capsys=capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert message == f"vitrine: cannot write {record.path / 'page.html'}: File too large\n"
+
+
+@pytest.mark.parametrize(("to", "problem"), [("nowhere/page.html", "is not a folder"), (".", "it is a folder; name a")])
+def test_a_place_that_cannot_be_written_is_refused(digits, tmp_path, to, problem):
+    with pytest.raises(RunError, match=problem):
+        write_page(digits.path, tmp_path / to)
+
+
+def test_images_of_two_channels_are_refused(tmp_path):
+    record = write_run(tmp_path, "data.in_channels=2", "data.mean=[0.3]", "data.std=[0.3]")
+    with pytest.raises(RunError, match=r"takes images of 2 channels; pictures have 1 \(grey\), 3 \(RGB\) or 4"):
+        write_page(record.path)
