@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.files import link, replacing, write_text
+from vitrine.files import link, replacing, staging, write_text
 
 KILLED_MIDWAY = """
 import os, signal, sys
@@ -126,3 +126,44 @@ def test_a_link_to_a_missing_file_leaves_the_old_file(tmp_path):
         link(tmp_path / "last", path)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["best"]
+
+
+def stage(path: Path, *names: str) -> None:
+    """Write a file, or with names a folder of files."""
+    with staging(path) as staged:
+        assert staged.name == path.name
+        if not names:
+            staged.write_text("new")
+            return
+        staged.mkdir()
+        for name in names:
+            (staged / name).write_text("new")
+
+
+def test_a_staged_file_or_folder_replaces_what_was_there(tmp_path):
+    stage(tmp_path / "a" / "b" / "file")
+    stage(tmp_path / "a" / "folder", "one", "two")
+    stage(tmp_path / "a" / "folder", "three")
+    (tmp_path / "a" / "b" / "file").write_text("old")
+    stage(tmp_path / "a" / "b" / "file")
+    assert names(tmp_path / "a") == ["b", "folder"]
+    assert names(tmp_path / "a" / "folder") == ["three"]
+    assert (tmp_path / "a" / "b" / "file").read_text() == "new"
+
+
+def fail_in_staging(path: Path) -> None:
+    with staging(path) as staged:
+        staged.mkdir()
+        (staged / "half").touch()
+        raise KeyboardInterrupt
+
+
+def test_an_error_in_staging_leaves_what_was_there_and_no_folder(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").touch()
+    with pytest.raises(KeyboardInterrupt):
+        fail_in_staging(tmp_path / "folder")
+    with pytest.raises(KeyboardInterrupt):
+        fail_in_staging(tmp_path / "new" / "deeper" / "folder")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["old"]

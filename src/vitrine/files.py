@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitrine.errors import DiskFull
@@ -42,6 +42,41 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def staging(path: Path) -> Iterator[Path]:
+    """Yield where to write a file or folder, which replaces ``path`` when the block ends without an error.
+
+    For writers that choose their own temporary names or write several files. What is yielded has the name of ``path``,
+    in a hidden folder beside it. Folders above ``path`` are made if need be, and removed again after an error.
+
+    Raises:
+        DiskFull: the disk is full; ``path`` is unchanged.
+        OSError: nothing can be written there; ``path`` is unchanged.
+    """
+    missing = [parent for parent in path.parents if not parent.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".partial") as folder:
+            staged = Path(folder) / path.name
+            yield staged
+            for file in [staged, *staged.rglob("*")]:
+                if file.is_file():
+                    with file.open("rb") as opened:
+                        os.fsync(opened.fileno())
+            if path.is_dir():  # a folder is not replaced in one step
+                path.rename(Path(folder) / "replaced")
+            staged.replace(path)
+            _sync_folder(path.parent)
+    except BaseException as error:
+        full = disk_full(error, path, named=False)
+        for parent in missing:
+            with suppress(OSError):  # it holds what another process has written meanwhile
+                parent.rmdir()
+        if full is None:
+            raise
+        raise full from error
 
 
 def write_text(path: Path, text: str) -> None:

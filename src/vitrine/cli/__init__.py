@@ -5,6 +5,7 @@ COMMANDS = {
     "train": ("train", "train a model, or sweep over choices with -m"),
     "eval": ("evaluate", "test a run's checkpoint again"),
     "predict": ("predict", "classify pictures with a trained model"),
+    "export": ("export", "export a trained model to run without vitrine: ONNX, timm, ..."),
     "compare": ("compare", "which runs are better, and how sure that is"),
     "page": ("page", "write a page to try a trained model in a browser"),
     "runs": ("runs", "list, show, compare, export and delete runs"),

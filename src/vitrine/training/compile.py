@@ -120,7 +120,7 @@ class Compilation(Callback):
             requested = module.config.trainer.compile == what
             reason = "as configured" if requested else "as when this run began"
             return Compiled(what, reason if self.mode == what else f"auto compiles nothing on {device}")
-        if problem := _missing(device):
+        if problem := missing_for(device):
             return Compiled("nothing", problem)
         before, limit = 0.0, None
         if self.mode == "auto":
@@ -231,7 +231,7 @@ def _at_most(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _missing(device: str) -> str:
+def missing_for(device: str) -> str:
     """Return what the compiler lacks on this machine; empty if nothing."""
     if not any(map(shutil.which, COMPILERS)):
         return "this machine has no C++ compiler"

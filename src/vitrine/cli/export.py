@@ -1,0 +1,56 @@
+"""Export a trained model: one file or folder that runs without vitrine, checked against PyTorch when it is made.
+
+vitrine export RUN --format onnx                       # RUN/exports/model.onnx, for onnxruntime
+vitrine export RUN --format onnx --dtype int8          # smaller; prints what it costs in accuracy
+vitrine export RUN --format torch_export --to m.pt2    # for torch.export.load
+vitrine export RUN --format aoti                       # compiled for this kind of processor
+vitrine export RUN --format safetensors --to m         # for timm.create_model("local-dir:m", pretrained=True)
+vitrine export RUN --format hf --hub me/digits         # with a model card; pushed with your own token
+"""
+
+import sys
+from collections.abc import Sequence
+
+from vitrine.cli.arguments import make_parser, prefixes
+from vitrine.errors import VitrineError
+from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Export, and print what the checks found; exits with 2 for a wrong request, with 1 for an export that fails."""
+    code = 2
+    try:
+        asked = request(arguments)
+        code = 1
+        from vitrine.inference.export.exporter import export_run
+
+        print(export_run(asked).text)
+    except VitrineError as error:
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(code)
+
+
+def request(arguments: Sequence[str] | None) -> ExportRequest:
+    """Parse the command line."""
+    parser = make_parser("export", __doc__)
+    parser.add_argument("run", metavar="RUN", help="the run folder")
+    parser.add_argument("--format", required=True, metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("--to", metavar="PATH", help="the file or folder to write; default: exports/ in the run folder")
+    parser.add_argument("--dtype", default="float32", metavar="DTYPE", help=f"{', '.join(DTYPES)} (float32)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
+    parser.add_argument(
+        "--data-root", metavar="DIR", help="where the data set is now; float16 and int8 are tried on it"
+    )
+    parser.add_argument(
+        "--trust",
+        action="extend",
+        type=prefixes,
+        default=[],
+        metavar="PREFIX,...",
+        help="code outside vitrine that the run may import, by the beginning of its dotted name",
+    )
+    parser.add_argument(
+        "--license", default="unknown", metavar="NAME", help="of the model, for its card: mit, cc-by-4.0"
+    )
+    parser.add_argument("--hub", metavar="NAME", help="with --format hf: push it to this repository, with your token")
+    return ExportRequest(**vars(parser.parse_args(arguments)))

@@ -1,0 +1,162 @@
+"""The checks of an export when it is made: its difference from PyTorch, its latency, and what it costs in accuracy."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrine.config import TrainConfig
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.image_dataset import Batch
+from vitrine.errors import first_line
+from vitrine.inference.export.formats import ExportError
+
+Model = Callable[[Tensor], Tensor]
+
+BATCHES = (1, 2, 7, 64)
+LATENCY_BATCHES = (1, 64)
+ROUNDS, LATENCY_SECONDS = 25, 3.0  # of measurements at each batch size: so many, or until so much time is spent
+VALIDATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An exported model in the program that runs it.
+
+    Attributes:
+        name: the program and its version.
+        run: maps pictures (B, C, H, W) uint8 to probabilities or logits (B, classes).
+    """
+
+    name: str
+    run: Model
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Median times for a batch in seconds, measured in turn."""
+
+    batch: int
+    exported: float
+    pytorch: float
+
+
+@dataclass(frozen=True)
+class AccuracyCost:
+    """Accuracy on the validation images, exported and in PyTorch.
+
+    Attributes:
+        images: number of images, N.
+        exported: accuracy of the export, in [0, 1].
+        pytorch: accuracy in PyTorch in float32.
+        half_width: of the 95 % interval of their difference, over the images.
+        changed: images with another prediction.
+    """
+
+    images: int
+    exported: float
+    pytorch: float
+    half_width: float
+    changed: int
+
+    @classmethod
+    def of(cls, exported: Tensor, pytorch: Tensor, labels: Tensor) -> "AccuracyCost":
+        """Compare predictions (N,) int64 with each other and with the labels."""
+        right, right_before = (exported == labels).double(), (pytorch == labels).double()
+        spread = (right - right_before).std() if len(labels) > 1 else torch.tensor(torch.nan)
+        return cls(
+            images=len(labels),
+            exported=float(right.mean()),
+            pytorch=float(right_before.mean()),
+            half_width=1.96 * float(spread) / len(labels) ** 0.5,
+            changed=int((exported != pytorch).sum()),
+        )
+
+
+def probe_pictures(count: int, shape: tuple[int, int, int]) -> Tensor:
+    """Return ``count`` pictures (count, C, H, W) uint8, the same each time: noise from coarse to fine, dark and light.
+
+    The first is fine noise; of several, the second is coarse, and the last is black in one half and white in the other.
+    """
+    channels, height, width = shape
+    generator = torch.Generator().manual_seed(count)
+    pictures = []
+    for index in range(count):
+        scale = 2 ** (index % 4)
+        size = (max(1, height // scale), max(1, width // scale))
+        noise = torch.rand(1, channels, *size, generator=generator)
+        pictures.append(F.interpolate(noise, (height, width), mode="nearest")[0] * 255)
+    stacked = torch.stack(pictures).to(torch.uint8)
+    if count > 1:
+        stacked[-1, :, : height // 2] = 0
+        stacked[-1, :, height // 2 :] = 255
+    return stacked
+
+
+def largest_differences(exported: Model, pytorch: Model, shape: tuple[int, int, int]) -> dict[int, float]:
+    """Return the largest absolute difference of outputs for each of ``BATCHES``.
+
+    Raises:
+        ExportError: the export fails on a batch, or gives another shape, or values that are not finite.
+    """
+    found = {}
+    for count in BATCHES:
+        pictures = probe_pictures(count, shape)
+        expected = pytorch(pictures)
+        try:
+            given = exported(pictures)
+        except Exception as error:  # each runtime has errors of its own
+            raise ExportError(f"the export fails on a batch of {count}: {first_line(error)}") from None
+        if given.shape != expected.shape or not given.isfinite().all():
+            shapes = f"{tuple(given.shape)} for {tuple(expected.shape)}"
+            raise ExportError(f"the export gives {shapes} on a batch of {count}, or values that are not finite")
+        found[count] = float((given.float() - expected).abs().max())
+    return found
+
+
+def latencies(exported: Model, pytorch: Model, shape: tuple[int, int, int]) -> list[Latency]:
+    """Measure both models in turn, at each of ``LATENCY_BATCHES``."""
+    measured = []
+    for count in LATENCY_BATCHES:
+        pictures = probe_pictures(count, shape)
+        times: tuple[list[float], list[float]] = ([], [])
+        began = time.perf_counter()
+        while len(times[0]) < 3 or (len(times[0]) < ROUNDS and time.perf_counter() - began < LATENCY_SECONDS):
+            for model, own in zip((exported, pytorch), times, strict=True):
+                start = time.perf_counter()
+                model(pictures)
+                own.append(time.perf_counter() - start)
+        measured.append(Latency(count, median(times[0]), median(times[1])))
+    return measured
+
+
+def accuracy_cost(exported: Model, pytorch: Model, config: TrainConfig, data_root: str | None) -> AccuracyCost:
+    """Compare both models on the validation images of a run, as training splits them off.
+
+    Args:
+        exported: maps pictures (B, C, H, W) uint8 to probabilities or logits (B, classes).
+        pytorch: likewise.
+        config: the run's.
+        data_root: folder of its data set, where it has moved.
+
+    Raises:
+        DataError: the data set is missing or damaged.
+    """
+    if data_root is not None:
+        config.data.root = data_root
+    predictions: tuple[list[Tensor], list[Tensor]] = ([], [])
+    labels = []
+    for pictures, truth in _validation_batches(config):
+        for model, own in zip((exported, pytorch), predictions, strict=True):
+            own.append(model(pictures).argmax(dim=1))
+        labels.append(truth)
+    return AccuracyCost.of(torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels))
+
+
+def _validation_batches(config: TrainConfig) -> Iterator[Batch]:
+    split = ImageDataModule(config, "cpu").val
+    yield from split.batches(torch.arange(len(split)).split(VALIDATION_BATCH))

@@ -1,0 +1,148 @@
+"""Make an export: load the run, write the format, check it in its own runtime, and only then put it in its place."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from vitrine.errors import DataError, RunError, VitrineError, first_line
+from vitrine.files import staging
+from vitrine.inference.export.checks import (
+    AccuracyCost,
+    Latency,
+    Runtime,
+    accuracy_cost,
+    largest_differences,
+    latencies,
+)
+from vitrine.inference.export.formats import ExportError, ExportRequest
+from vitrine.inference.export.source import ExportSource
+from vitrine.text import file_size, listed, plural
+from vitrine.training.console import quiet_libraries
+
+# Each format's module has write(source, path) and load(path).
+MODULES = {
+    "onnx": "to_onnx",
+    "torch_export": "to_torch_export",
+    "aoti": "to_aoti",
+    "safetensors": "to_timm",
+    "hf": "to_hub",
+}
+MOST_DIFFERENCE = 1e-4  # of float32 exports, in probabilities or logits
+LEFT_ON_FULL_DISK = 2**16  # bytes; some libraries report no more than that a write failed
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """An export and what its checks found.
+
+    Attributes:
+        path: the file or folder.
+        size: its bytes.
+        runtime: the program that it was checked in.
+        differences: largest absolute difference from PyTorch, by batch size.
+        latencies: beside PyTorch's.
+        cost: in accuracy; ``None`` for float32.
+        page: its address in the hub, if it was pushed.
+    """
+
+    path: Path
+    size: int
+    runtime: str
+    differences: dict[int, float]
+    latencies: list[Latency]
+    cost: AccuracyCost | None
+    page: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The report for people, in lines."""
+        batches = listed(list(self.differences))
+        lines = [
+            f"written    {self.path}, {file_size(self.size)}",
+            f"checked    in {self.runtime}, batches of {batches}: at most {max(self.differences.values()):.1e} "
+            "from PyTorch in float32",
+        ]
+        for latency in self.latencies:
+            times = f"{1000 * latency.exported:.3g} ms, PyTorch {1000 * latency.pytorch:.3g} ms"
+            lines.append(f"latency    batch of {latency.batch}: {times}; medians, in turn")
+        if (cost := self.cost) is not None:
+            difference = f"{cost.exported - cost.pytorch:+.4f} ± {cost.half_width:.4f}"
+            lines.append(
+                f"accuracy   {cost.exported:.4f} on {plural(cost.images, 'validation image')}, PyTorch in float32 "
+                f"{cost.pytorch:.4f}: {difference}; {plural(cost.changed, 'other prediction')}"
+            )
+        if self.page is not None:
+            lines.append(f"pushed     {self.page}")
+        return "\n".join(lines)
+
+
+def export_run(request: ExportRequest) -> ExportReport:
+    """Export a run; the target appears whole and checked, or not at all.
+
+    Raises:
+        ExportError: the model can't be exported, or the export differs from PyTorch; nothing has been written.
+        RunError: the checkpoint is missing, damaged or refused, or the target can't be written.
+        DataError: float16 and int8 are measured on the validation images, which are missing or damaged.
+    """
+    try:
+        return _export(request)
+    except OSError as error:
+        raise RunError(f"cannot write {request.path}: {error.strerror}") from error
+
+
+def _export(request: ExportRequest) -> ExportReport:
+    source = ExportSource.load(request)
+    module = import_module(f"vitrine.inference.export.{MODULES[request.format]}")
+    with quiet_libraries(), torch.no_grad(), staging(request.path) as staged, _failures_of(request):
+        module.write(source, staged)
+        report = check(source, module.load(staged), staged)
+    page = None if request.hub is None else module.push(request.path, request.hub)
+    return replace(report, path=request.path, page=page)
+
+
+def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
+    """Compare an export with PyTorch.
+
+    Raises:
+        ExportError: it fails, or is a float32 export that differs by more than ``MOST_DIFFERENCE``.
+    """
+    request, shape = source.request, source.picture_shape
+    pytorch = source.reference if request.kind.gives == "probabilities" else source.reference.logits
+    differences = largest_differences(runtime.run, pytorch, shape)
+    batch, worst = max(differences.items(), key=lambda item: item[1])
+    if request.dtype == "float32" and worst > MOST_DIFFERENCE:
+        problem = f"its {request.kind.gives} differ from PyTorch's by {worst:.1e} on a batch of {batch}"
+        raise ExportError(f"the export is not exact: {problem}; at most {MOST_DIFFERENCE:.0e} is accepted")
+    cost = None
+    if request.dtype != "float32":
+        try:
+            cost = accuracy_cost(runtime.run, pytorch, source.run.config, request.data_root)
+        except VitrineError as error:
+            problem = f"{request.dtype} is compared with float32 on the validation images: {error}"
+            raise DataError(f"{problem}; if they have moved, --data-root DIR") from None
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    return ExportReport(path, size, runtime.name, differences, latencies(runtime.run, pytorch, shape), cost)
+
+
+@contextmanager
+def _failures_of(request: ExportRequest) -> Iterator[None]:
+    """Report in one line why a format's library failed, and a full disk as such."""
+    try:
+        yield
+    except VitrineError:
+        raise
+    except Exception as error:  # each format's library has errors of its own
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        if shutil.disk_usage(request.path.parent).free < LEFT_ON_FULL_DISK:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(request.path)) from error
+        problem = f"{request.run} cannot be exported as {request.format}"
+        raise ExportError(f"{problem}: {type(error).__name__}: {first_line(error)}") from error

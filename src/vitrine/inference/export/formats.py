@@ -1,0 +1,139 @@
+"""What can be exported: formats, their files, number types and requirements; and what is refused. Imports no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+
+from vitrine.errors import VitrineError
+from vitrine.runs import RunRecord
+from vitrine.runs.provenance import program
+from vitrine.text import did_you_mean, listed, nearest
+
+DTYPES = ("float32", "float16", "int8")
+
+
+class ExportError(VitrineError):
+    """An export that cannot be made, or is not as exact as it must be. Nothing has been written."""
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A choice of ``--format``.
+
+    Attributes:
+        name: the choice.
+        file: name in the run's ``exports/``; for other types than float32, the type is added to the stem.
+        dtypes: choices of ``--dtype`` that it has.
+        packages: import names of what it takes, all of the extra ``export``.
+        gives: what the exported model returns, ``probabilities`` or ``logits``.
+    """
+
+    name: str
+    file: str
+    dtypes: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    gives: str = "probabilities"
+
+    @property
+    def suffix(self) -> str:
+        """What the name of its file ends in; empty for a folder."""
+        return Path(self.file).suffix
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        ExportFormat("onnx", "model.onnx", DTYPES, ("onnx", "onnxruntime", "onnxscript")),
+        ExportFormat("torch_export", "model.pt2", DTYPES[:2]),
+        ExportFormat("aoti", "model_aoti.pt2", DTYPES[:2]),
+        ExportFormat("safetensors", "timm", DTYPES[:2], ("timm", "safetensors"), "logits"),
+        ExportFormat("hf", "hf", DTYPES[:2], ("timm", "safetensors", "huggingface_hub"), "logits"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is to be exported, and how; making one checks all that can be checked without torch.
+
+    Args:
+        run: the run folder.
+        format: a key of ``FORMATS``.
+        to: the file or folder to write; ``None`` is the format's own name in the run's ``exports/``.
+        dtype: a choice of ``DTYPES``.
+        overwrite: whether an existing target is replaced.
+        trust: prefixes of the dotted names that the run may import.
+        data_root: folder of the run's data set, where it has moved; ``None`` is where it was in training.
+        license: of the model, as in the Hugging Face hub's list.
+        hub: repository in the hub that an ``hf`` export is pushed to; ``None`` pushes nothing.
+
+    Raises:
+        ExportError: there is no such format or type, a package is missing, or the target exists.
+        RunError: there is no such run, or it has not finished.
+    """
+
+    run: str | Path
+    format: str
+    to: str | Path | None = None
+    dtype: str = "float32"
+    overwrite: bool = False
+    trust: Sequence[str] = ()
+    data_root: str | None = None
+    license: str = "unknown"
+    hub: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            near = did_you_mean(nearest(self.format.lower(), FORMATS))
+            raise ExportError(f"there is no format {self.format}; the formats are {listed(list(FORMATS))}{near}")
+        if self.dtype not in DTYPES:
+            near = did_you_mean(nearest(self.dtype.lower(), DTYPES))
+            raise ExportError(f"there is no dtype {self.dtype}; the types are {listed(DTYPES)}{near}")
+        if self.dtype not in self.kind.dtypes:
+            raise ExportError(
+                f"--format {self.format} has --dtype {listed(self.kind.dtypes)}; {self.dtype} takes --format onnx"
+            )
+        if self.hub is not None and self.format != "hf":
+            raise ExportError(f"--hub takes --format hf, not {self.format}")
+        if missing := [package for package in self.kind.packages if find_spec(package) is None]:
+            raise ExportError(f"--format {self.format} takes {listed(missing)}: pip install -e '.[export]'")
+        if (status := self.record.status) != "finished":
+            problem = f"{self.run} has not finished (its status is {status}), so this is not its final model"
+            raise ExportError(f"{problem}; resume it first: {program('train')} resume={self.run}")
+        _check_target(self.path, self.kind, self.overwrite)
+
+    @property
+    def kind(self) -> ExportFormat:
+        """The format's facts."""
+        return FORMATS[self.format]
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The run."""
+        return RunRecord.open(self.run)
+
+    @property
+    def path(self) -> Path:
+        """The file or folder to write."""
+        if self.to is not None:
+            return Path(self.to)
+        own = Path(self.kind.file)
+        name = own.name if self.dtype == "float32" else f"{own.stem}_{self.dtype}{own.suffix}"
+        return self.record.path / "exports" / name
+
+
+def _check_target(path: Path, kind: ExportFormat, overwrite: bool) -> None:
+    """Refuse a target of another kind than the format's, and an existing one that is not to be replaced."""
+    if kind.suffix:
+        if path.is_dir():
+            raise ExportError(f"{path} is a folder; name a file: --to {path / kind.file}")
+        if path.suffix != kind.suffix:
+            raise ExportError(f"{path}: the name of this format's file ends in {kind.suffix}: --to {path}{kind.suffix}")
+    elif path.is_file():
+        raise ExportError(f"{path} is a file, but this format is a folder; give --to another name")
+    elif path.is_dir() and any(path.iterdir()) and not (path / "config.json").is_file():
+        raise ExportError(f"{path} is a folder of other things, which are not replaced; give --to another name")
+    if path.exists() and not overwrite:
+        raise ExportError(f"{path} exists; --overwrite replaces it, --to PATH writes another one")

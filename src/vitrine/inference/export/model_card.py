@@ -1,0 +1,172 @@
+"""The model card of an ``hf`` export: README.md with the metadata that the hub reads, made from the run folder."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from vitrine.inference.export.source import ExportSource
+from vitrine.runs import RunRecord
+from vitrine.text import listed
+
+# The data sets' names in the hub.
+HUB_NAMES = {
+    "mnist": "ylecun/mnist",
+    "fashion_mnist": "zalando-datasets/fashion_mnist",
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+}
+MOST_CLASSES = 20  # named in the card; config.json has all of them
+
+CARD = """\
+---
+{metadata}
+---
+
+# {name}
+
+A Vision Transformer that sorts pictures into {count} classes, trained with
+[vitrine](https://pypi.org/project/vitrine) {vitrine}. It is stored for [timm](https://github.com/huggingface/pytorch-image-models).
+
+| | |
+|---|---|
+| {accuracy} |
+| model | {model} |
+| parameters | {parameters:,} |
+| pictures | {channels}, {size} x {size} pixels |
+| licence | {license} |
+
+Classes: {classes}.
+
+## Data
+
+`{data}`: {images}. {selection} The licence of the data is that of its publisher.
+
+## How to use it
+
+```python
+import timm
+import torch
+from PIL import Image
+
+model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()  # or "local-dir:FOLDER"
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+picture = Image.open("picture.png").convert("{mode}")
+with torch.no_grad():
+    probabilities = model(transform(picture).unsqueeze(0)).softmax(dim=1)[0]
+best = int(probabilities.argmax())
+print(model.pretrained_cfg["label_names"][best], float(probabilities[best]))
+```
+
+## How it was trained
+
+```bash
+{command}
+```
+
+{provenance}
+"""
+
+
+@dataclass(frozen=True)
+class TestAccuracy:
+    """Accuracy on the test images, with its 95 % interval (Wilson's, for one model on a sample of images)."""
+
+    value: float
+    low: float
+    high: float
+    images: int
+
+    @classmethod
+    def of(cls, record: RunRecord) -> "TestAccuracy | None":
+        """Return the run's; ``None`` if its data has no test images."""
+        path = record.path / "predictions.npz"
+        if not path.is_file():
+            return None
+        with np.load(path) as stored:
+            right = stored["logits"].argmax(axis=1) == stored["labels"]
+        interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+        return cls(float(right.mean()), interval.low, interval.high, len(right))
+
+
+def model_card(source: ExportSource) -> str:
+    """Return the text of README.md."""
+    facts, config = source.request.record.facts, source.run.config
+    accuracy = TestAccuracy.of(source.request.record)
+    channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
+    repository = source.request.hub or "NAME"
+    return CARD.format(
+        metadata=metadata(source, accuracy),
+        name=repository.rpartition("/")[2] if source.request.hub else source.request.record.name,
+        count=len(source.run.classes),
+        vitrine=source.facts["vitrine"],
+        accuracy=accuracy_row(accuracy, source.request.record.metrics),
+        model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
+        f"{config.model.patch_size}, position={config.model.position}, pool={config.model.pool}",
+        parameters=int(facts.get("parameters", 0)),
+        channels=channels,
+        size=config.data.image_size,
+        license=source.request.license,
+        classes=listed(source.run.classes, MOST_CLASSES),
+        data=config.data.name,
+        images=image_counts(facts),
+        selection="The epoch was selected on the validation images; the test images were used once.",
+        repository=repository,
+        mode={1: "L", 4: "RGBA"}.get(config.data.in_channels, "RGB"),
+        command=facts.get("command", "vitrine train"),
+        provenance=provenance(facts),
+    )
+
+
+def metadata(source: ExportSource, accuracy: TestAccuracy | None) -> str:
+    """Return the YAML at the head of the card, as the hub's own library writes it."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    data = source.run.config.data.name
+    results = [
+        EvalResult(
+            task_type="image-classification",
+            dataset_type=HUB_NAMES.get(data, data),
+            dataset_name=data,
+            dataset_split="test",
+            metric_type="accuracy",
+            metric_value=round(accuracy.value, 4),
+        )
+        for accuracy in ([] if accuracy is None else [accuracy])
+    ]
+    card = ModelCardData(
+        license=source.request.license,
+        library_name="timm",
+        pipeline_tag="image-classification",
+        tags=["image-classification", "timm", "vision-transformer", "vitrine"],
+        datasets=[HUB_NAMES[data]] if data in HUB_NAMES else None,
+        metrics=["accuracy"],
+        model_name=source.request.record.name,
+        eval_results=results or None,
+    )
+    return card.to_yaml().strip()
+
+
+def accuracy_row(accuracy: TestAccuracy | None, metrics: dict[str, float]) -> str:
+    """Return the row of accuracy: on the test images with its interval, else on the validation images."""
+    if accuracy is None:
+        return f"accuracy on validation, on which the epoch was selected | {metrics['val/acc']:.4f}"
+    value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
+    return f"test accuracy | {value}, {accuracy.images:,} images, one training"
+
+
+def image_counts(facts: dict[str, Any]) -> str:
+    """Return the numbers of images of each split."""
+    counts = facts.get("images") or {}
+    names = {"train": "training", "val": "validation", "test": "test"}
+    return listed([f"{counts[key]:,} {name}" for key, name in names.items() if counts.get(key)]) + " images"
+
+
+def provenance(facts: dict[str, Any]) -> str:
+    """Return when, on what and with which versions the model was trained."""
+    versions, code = facts.get("versions") or {}, facts.get("code") or {}
+    parts = [f"Started {facts['started']}" if facts.get("started") else "", f"on {facts.get('device', 'a computer')}"]
+    parts += [f"with torch {versions['torch']}" if "torch" in versions else ""]
+    parts += [f"vitrine's commit {code['commit'][:12]}" if code.get("commit") else ""]
+    return ", ".join(part for part in parts if part) + "."

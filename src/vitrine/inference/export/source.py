@@ -1,0 +1,136 @@
+"""What all formats export: the model of a run with its preparation, and what a program has to know to use it."""
+
+import copy
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from vitrine.data.preparation import normalised
+from vitrine.errors import first_line
+from vitrine.inference.export.formats import ExportError, ExportRequest
+from vitrine.inference.load import LoadedRun, load_run
+from vitrine.runs.provenance import versions
+
+# By whether the data set is one of image files; see vitrine.data.preparation.
+PREPARATION = {
+    True: "scale the shorter side to the input size (bicubic, antialiased), crop the centre",
+    False: "crop the central square, resize it to the input size (bilinear, antialiased)",
+}
+
+
+class PictureClassifier(nn.Module):
+    """A model with its preparation: takes pictures as they are stored, gives probabilities.
+
+    Args:
+        model: maps normalised images (B, C, H, W) to logits (B, classes).
+        mean, std: of each channel in [0, 1], (1, C, 1, 1) float32.
+        dtype: what the model computes in. Pixels are normalised, and probabilities computed, in float32.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, mean: Tensor, std: Tensor, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.model = model
+        self.dtype = dtype
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+        self.requires_grad_(False)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, classes) float32."""
+        logits: Tensor = self.model(normalised(images, self.mean, self.std).to(self.dtype))
+        return logits.float()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 -> (B, classes) float32 in [0, 1]; rows sum to 1."""
+        return self.logits(images).softmax(dim=1)
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A run about to be exported.
+
+    Attributes:
+        request: what is asked for.
+        run: the run with its model.
+    """
+
+    request: ExportRequest
+    run: LoadedRun
+
+    @classmethod
+    def load(cls, request: ExportRequest) -> "ExportSource":
+        """Read the run's model.
+
+        Raises:
+            RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust``.
+        """
+        source = cls(request, load_run(request.record.path, trust=request.trust))
+        _ = source.reference
+        return source
+
+    @cached_property
+    def reference(self) -> PictureClassifier:
+        """The model in float32, in PyTorch: what every export is compared with."""
+        mean, std = (
+            torch.tensor(values).reshape(1, -1, 1, 1)
+            for values in (self.run.config.data.mean, self.run.config.data.std)
+        )
+        return PictureClassifier(self.run.model, mean, std).eval()
+
+    @cached_property
+    def classifier(self) -> PictureClassifier:
+        """The model in the floating-point type that is asked for; for int8, which is made from it, in float32."""
+        if self.request.dtype != "float16":
+            return self.reference
+        reference = self.reference
+        model = copy.deepcopy(reference.model).half()
+        return PictureClassifier(model, reference.mean, reference.std, torch.float16).eval()
+
+    @cached_property
+    def program(self) -> ExportedProgram:
+        """The graph of :attr:`classifier`, for any number of pictures.
+
+        Raises:
+            ExportError: the model can't be traced, or works for one batch size only.
+        """
+        # Traced with two pictures: of one, PyTorch would conclude that there is always one.
+        pictures = torch.zeros(2, *self.picture_shape, dtype=torch.uint8)
+        try:
+            program = torch.export.export(
+                self.classifier, (pictures,), dynamic_shapes={"images": {0: Dim("batch", min=1)}}, strict=False
+            )
+        except Exception as error:  # tracing a user's own part can fail in any way
+            raise ExportError(f"PyTorch can't trace the model of {self.request.run}: {first_line(error)}") from None
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # paths of this machine, which files would show
+        return program
+
+    @property
+    def picture_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the pictures."""
+        data = self.run.config.data
+        return data.in_channels, data.image_size, data.image_size
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a program has to know to use the export; written into onnx, torch_export and aoti files."""
+        data, channels = self.run.config.data, self.picture_shape[0]
+        return {
+            "classes": json.dumps(self.run.classes),
+            "input": f"images: uint8 (B, {channels}, {data.image_size}, {data.image_size}), pixels in [0, 255]",
+            "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes",
+            "preparation": PREPARATION[self.run.transform.from_files],
+            "mean": json.dumps(list(data.mean)),
+            "std": json.dumps(list(data.std)),
+            "normalisation": "inside the model",
+            "dtype": self.request.dtype,
+            "run": str(self.request.record.facts.get("id", self.request.record.name)),
+            "vitrine": versions()["vitrine"],
+        }

@@ -1,0 +1,307 @@
+"""Exports of a trained run: each format checked when it is made, and run where there is no vitrine."""
+
+import errno
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from helpers.exporting import CONFIGURATIONS, trained_run, untrained_run
+from helpers.running import ROOT, python
+from PIL import Image
+
+from vitrine import load_run
+from vitrine.config.model import ViTConfig
+from vitrine.errors import DataError, DiskFull, RunError
+from vitrine.inference.export import exporter, to_onnx
+from vitrine.inference.export.checks import BATCHES, AccuracyCost, largest_differences, probe_pictures
+from vitrine.inference.export.exporter import export_run
+from vitrine.inference.export.formats import ExportError, ExportRequest
+from vitrine.inference.export.source import ExportSource, PictureClassifier
+
+PAGE = (ROOT / "docs" / "exporting.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = re.findall(r"^python scripts/export.py (.*?)\s*(?:#.*)?$", PAGE, re.MULTILINE)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return trained_run(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def few_measurements(monkeypatch):
+    monkeypatch.setattr("vitrine.inference.export.checks.ROUNDS", 3)
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def probabilities(run, pictures):
+    """As in training: the model of the run, on normalised pictures."""
+    loaded = load_run(run)
+    mean, std = (
+        torch.tensor(values).reshape(1, -1, 1, 1) for values in (loaded.config.data.mean, loaded.config.data.std)
+    )
+    with torch.no_grad():
+        return loaded.model((pictures / 255 - mean) / std).softmax(dim=1)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The trained run's ONNX file, and the report."""
+    run = trained_run(tmp_path_factory.mktemp("exported"))
+    return run, export_run(ExportRequest(run, "onnx"))
+
+
+def test_an_onnx_export_is_written_and_reported(exported):
+    run, report = exported
+    assert report.path == run / "exports" / "model.onnx"
+    assert files(run / "exports") == ["model.onnx"]
+    assert set(report.differences) == {1, 2, 7, 64} == set(BATCHES)
+    assert max(report.differences.values()) < 1e-5
+    assert "checked    in onnxruntime" in report.text
+    assert "batches of 1, 2, 7 and 64: at most" in report.text
+    assert "latency    batch of 64:" in report.text
+    assert report.size == report.path.stat().st_size
+
+
+def test_an_export_says_what_a_program_has_to_know_and_no_path_of_this_machine(exported):
+    import onnxruntime
+
+    _, report = exported
+    assert str(ROOT).encode() not in report.path.read_bytes()
+    session = onnxruntime.InferenceSession(report.path)
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["classes"]) == [str(digit) for digit in range(10)]
+    assert facts["input"] == "images: uint8 (B, 1, 8, 8), pixels in [0, 255]"
+    assert facts["run"] == "2026-11-22_19-27-16_single_9c9f"
+    (picture,), (output,) = session.get_inputs(), session.get_outputs()
+    assert (picture.name, picture.type, picture.shape[1:]) == ("images", "tensor(uint8)", [1, 8, 8])
+    assert isinstance(picture.shape[0], str), "the batch is dynamic"
+    assert (output.name, output.type) == ("probabilities", "tensor(float)")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_smaller_types_are_reported_with_their_cost_in_accuracy(run, dtype):
+    report = export_run(ExportRequest(run, "onnx", dtype=dtype))
+    assert report.path == run / "exports" / f"model_{dtype}.onnx"
+    assert report.cost.images == 144  # the validation split of run.json
+    assert report.cost.pytorch == pytest.approx(load_run(run).metrics["val/acc"])
+    assert 0 < max(report.differences.values()) < 0.1
+    assert re.search(r"accuracy   0\.\d{4} on 144 validation images, PyTorch in float32 0\.\d{4}: [+-]", report.text)
+
+
+def test_the_cost_in_accuracy_has_an_interval_over_the_images():
+    labels = torch.tensor([0, 1, 2, 3])
+    cost = AccuracyCost.of(torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 2, 3]), labels)
+    assert (cost.exported, cost.pytorch, cost.changed, cost.images) == (0.75, 1.0, 1, 4)
+    assert cost.half_width == pytest.approx(1.96 * np.std([0, 0, 0, -1], ddof=1) / 2)
+
+
+def test_an_export_that_differs_from_pytorch_is_refused_and_nothing_is_left(run, monkeypatch):
+    """A wrong normalisation: a standard deviation that is a tenth of a percent off."""
+
+    def other(source):
+        reference = source.reference
+        return PictureClassifier(reference.model, reference.mean, 1.001 * reference.std).eval()
+
+    monkeypatch.setattr(ExportSource, "classifier", property(other))
+    before = files(run)
+    with pytest.raises(ExportError, match=r"not exact: its probabilities differ from PyTorch's by \S+ on a batch of"):
+        export_run(ExportRequest(run, "onnx"))
+    assert files(run) == before
+
+
+@pytest.mark.whole
+def test_an_existing_export_survives_one_that_fails(run, monkeypatch):
+    target = run / "exports" / "model.onnx"
+    target.parent.mkdir()
+    target.write_text("earlier")
+    monkeypatch.setattr(exporter, "MOST_DIFFERENCE", 0.0)
+    with pytest.raises(ExportError, match="not exact"):
+        export_run(ExportRequest(run, "onnx", overwrite=True))
+    assert (files(target.parent), target.read_text()) == (["model.onnx"], "earlier")
+    monkeypatch.undo()
+    export_run(ExportRequest(run, "onnx", overwrite=True))
+    assert target.stat().st_size > 1000
+
+
+def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(run):
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    before = files(run)
+    with pytest.raises(RunError, match=r"best\.ckpt is damaged"):
+        export_run(ExportRequest(run, "onnx"))
+    assert files(run) == before
+
+
+def test_a_full_disk_is_reported_as_such(run, monkeypatch):
+    def write(source, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(to_onnx, "write", write)
+    before = files(run)
+    with pytest.raises(DiskFull, match=r"the disk is full: cannot write .*model\.onnx; "):
+        export_run(ExportRequest(run, "onnx"))
+    assert files(run) == before
+
+
+@pytest.mark.whole
+def test_data_that_has_moved_is_asked_for(run):
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("name: digits", "name: mnist"))
+    with pytest.raises(DataError, match=r"compared with float32 on the validation images: .*--data-root DIR"):
+        export_run(ExportRequest(run, "onnx", dtype="float16", data_root=str(run / "nothing")))
+    assert not (run / "exports").exists()
+
+
+def test_a_model_that_takes_one_picture_at_a_time_is_refused():
+    def one(pictures):
+        if len(pictures) != 1:
+            raise ValueError("batch must be 1")
+        return pictures.flatten(1).float()
+
+    with pytest.raises(ExportError, match="fails on a batch of 2: batch must be 1"):
+        largest_differences(one, lambda pictures: pictures.flatten(1).float(), (1, 2, 2))
+
+
+@pytest.mark.parametrize("broken", [lambda x: x[:, :1], lambda x: x / 0])
+def test_another_shape_and_values_that_are_not_finite_are_refused(broken):
+    with pytest.raises(ExportError, match="on a batch of 1"):
+        largest_differences(lambda x: broken(x.flatten(1).float()), lambda x: x.flatten(1).float(), (1, 2, 2))
+
+
+def test_the_configurations_have_every_choice_of_every_part():
+    fields = ViTConfig.__dataclass_fields__
+    for part in ("position", "attention", "norm", "norm_placement", "mlp", "pool", "patch_embed"):
+        chosen = {configuration.get(part, fields[part].default) for configuration in CONFIGURATIONS}
+        assert chosen == set(fields[part].metadata["options"]), part
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("model", CONFIGURATIONS, ids=lambda model: model["position"])
+def test_any_configuration_gives_the_same_in_onnxruntime(tmp_path, model):
+    report = export_run(ExportRequest(untrained_run(tmp_path / "run", **model), "onnx"))
+    assert max(report.differences.values()) < 2e-6
+
+
+# What a fresh process must not have: vitrine, and for onnxruntime PyTorch, too.
+WITHOUT = "import sys\nsys.modules |= dict.fromkeys({names!r})\n"
+
+
+def fresh(code, folder, *without):
+    """Run a program where there is no vitrine, nor the other packages; return what it prints."""
+    prelude = WITHOUT.format(names=["vitrine", *without])
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + code], cwd=folder, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example_with(text):
+    """The program of the docs that contains ``text``."""
+    (program,) = [program for program in PYTHON if text in program]
+    return program
+
+
+@pytest.fixture
+def picture(tmp_path):
+    pixels = probe_pictures(1, (1, 8, 8))
+    Image.fromarray(pixels[0, 0].numpy()).save(tmp_path / "picture.png")
+    return pixels
+
+
+def answer(run, picture):
+    """What the docs' programs print: the most probable class and its probability."""
+    best = probabilities(run, picture)[0].max(dim=0)
+    return load_run(run).record.facts["classes"][best.indices], float(best.values)
+
+
+BATCHES_IN_ONNXRUNTIME = """
+for count in (1, 2, 7, 64):
+    (values,) = session.run(None, {"images": np.load(f"{count}.npy")})
+    np.save(f"{count}_out.npy", values)
+"""
+
+
+def test_the_docs_program_for_onnxruntime_runs_without_vitrine_and_torch(exported, picture, tmp_path):
+    run, report = exported
+    shutil.copy(report.path, tmp_path)
+    for count in BATCHES:
+        np.save(tmp_path / f"{count}.npy", probe_pictures(count, (1, 8, 8)).numpy())
+    printed = fresh(
+        example_with("onnxruntime") + BATCHES_IN_ONNXRUNTIME, tmp_path, "torch", "onnx", "onnxscript", "timm", "scipy"
+    )
+    name, probability = printed.split()
+    assert (name, float(probability)) == (answer(run, picture)[0], pytest.approx(answer(run, picture)[1], abs=1e-6))
+    for count in BATCHES:
+        expected = probabilities(run, probe_pictures(count, (1, 8, 8))).numpy()
+        np.testing.assert_allclose(np.load(tmp_path / f"{count}_out.npy"), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.whole
+def test_the_docs_programs_for_torch_and_timm_run_without_vitrine(run, picture, tmp_path):
+    """One process for all three: first PyTorch without timm, then timm."""
+    for name, to in (("torch_export", "model.pt2"), ("safetensors", "model"), ("hf", "hf")):
+        report = export_run(ExportRequest(run, name, to=tmp_path / to))
+        assert max(report.differences.values()) < 1e-5
+    torch_alone, timm_alone = example_with("torch.export.load"), example_with("local-dir:model")
+    card = re.search(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(), re.DOTALL)[1]
+    code = f"{torch_alone}\ndel sys.modules['timm']\n{timm_alone}\n{card.replace('hf-hub:NAME', 'local-dir:hf')}"
+    lines = fresh(code, tmp_path, "timm", "onnx", "onnxruntime", "lightning").splitlines()
+    assert len(lines) == 3
+    name, probability = answer(run, picture)
+    for line in lines:
+        assert line.split()[0] == name
+        assert float(line.split()[1]) == pytest.approx(probability, abs=1e-5)
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler")
+def test_a_compiled_export_runs_without_vitrine(run, picture, tmp_path):
+    report = export_run(ExportRequest(run, "aoti", to=tmp_path / "model_aoti.pt2"))
+    assert max(report.differences.values()) < 1e-5
+    printed = fresh(example_with("aoti_load_package"), tmp_path, "timm", "onnx", "onnxruntime", "lightning").split()
+    assert printed[0] == answer(run, picture)[0]
+    assert float(printed[1]) == pytest.approx(answer(run, picture)[1], abs=1e-5)
+
+
+def test_without_a_compiler_aoti_is_refused(run, monkeypatch):
+    monkeypatch.setattr(
+        "vitrine.inference.export.to_aoti.missing_for", lambda device: "this machine has no C++ compiler"
+    )
+    with pytest.raises(ExportError, match=r"this machine has no C\+\+ compiler; --format torch_export needs none"):
+        export_run(ExportRequest(run, "aoti"))
+
+
+@pytest.mark.whole
+def test_the_command_of_the_docs_exports_and_a_second_time_is_refused(run, tmp_path):
+    arguments = [str(run) if word == "outputs/runs/RUN" else word for word in shlex.split(COMMANDS[0])]
+    done = python(str(ROOT / "scripts" / "export.py"), *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"written    {run}/exports/model.onnx, ")
+    again = python(str(ROOT / "scripts" / "export.py"), *arguments, cwd=tmp_path)
+    assert again.returncode == 2
+    assert (
+        again.stderr
+        == f"vitrine: {run}/exports/model.onnx exists; --overwrite replaces it, --to PATH writes another one\n"
+    )
+
+
+def test_the_commands_of_the_docs_are_requests_that_pass_the_checks(run):
+    from vitrine.cli.export import request
+
+    assert len(COMMANDS) >= 5
+    for command in COMMANDS:
+        words = [str(run) if word == "outputs/runs/RUN" else word for word in shlex.split(command)]
+        assert request(words).record.path == run

@@ -1,0 +1,112 @@
+"""What ``vitrine export`` refuses before anything is loaded or written, each in one line."""
+
+import json
+import re
+import shutil
+import sys
+
+import pytest
+from helpers.exporting import STOPPED, TRAINED, trained_run
+
+from vitrine.cli.main import main
+from vitrine.inference.export import formats
+from vitrine.inference.export.formats import DTYPES, FORMATS, ExportError, ExportRequest
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained_run(tmp_path_factory.mktemp("trained"))
+
+
+def refusal(*arguments, **named):
+    with pytest.raises(ExportError) as error:
+        ExportRequest(*arguments, **named)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("given", "near"), [("onx", "onnx"), ("ONNX", "onnx"), ("torchexport", "torch_export")])
+def test_an_unknown_format_is_refused_with_the_nearest(given, near):
+    message = refusal("RUN", given)
+    assert message.startswith(f"there is no format {given}; the formats are onnx, torch_export, aoti, safetensors")
+    assert message.endswith(f"did you mean {near}?")
+
+
+def test_an_unknown_dtype_is_refused_with_the_nearest():
+    assert refusal("RUN", "onnx", dtype="float16s").endswith("float32, float16 and int8; did you mean float16?")
+
+
+@pytest.mark.parametrize("name", [name for name, kind in FORMATS.items() if "int8" not in kind.dtypes])
+def test_int8_is_refused_where_there_is_none(name):
+    assert refusal("RUN", name, dtype="int8").endswith("int8 takes --format onnx")
+
+
+def test_a_run_that_has_not_finished_is_refused_with_how_to_resume_it():
+    message = refusal(STOPPED, "onnx")
+    assert "has not finished (its status is interrupted), so this is not its final model" in message
+    assert message.endswith(f"resume={STOPPED}")
+
+
+def test_a_repository_is_for_the_hubs_format(run):
+    assert refusal(run, "onnx", hub="me/digits") == "--hub takes --format hf, not onnx"
+
+
+def test_a_missing_package_is_named_with_the_extra_that_has_it(run, monkeypatch):
+    monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnxscript" else sys)
+    assert refusal(run, "onnx") == "--format onnx takes onnxscript: pip install -e '.[export]'"
+    ExportRequest(run, "torch_export")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name in FORMATS for dtype in DTYPES])
+def test_each_format_and_type_has_a_name_of_its_own(run, name, dtype):
+    if dtype not in FORMATS[name].dtypes:
+        return
+    path = ExportRequest(run, name, dtype=dtype).path
+    assert path.parent == run / "exports"
+    assert (dtype in path.name) == (dtype != "float32")
+    assert path.suffix == FORMATS[name].suffix
+
+
+def test_no_two_formats_write_the_same_file():
+    assert len({kind.file for kind in FORMATS.values()}) == len(FORMATS)
+
+
+def test_an_existing_target_is_kept_unless_it_may_be_replaced(run, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_text("precious")
+    assert refusal(run, "onnx", to=path) == f"{path} exists; --overwrite replaces it, --to PATH writes another one"
+    assert ExportRequest(run, "onnx", to=path, overwrite=True).path == path
+    assert path.read_text() == "precious"
+
+
+def test_a_target_of_another_kind_is_refused_even_if_it_may_be_replaced(run, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "me.png").touch()
+    (tmp_path / "file").touch()
+    assert f"name a file: --to {tmp_path}/model.onnx" in refusal(run, "onnx", to=tmp_path, overwrite=True)
+    assert "ends in .pt2: --to model.pt.pt2" in refusal(run, "torch_export", to="model.pt")
+    assert "a folder of other things" in refusal(run, "hf", to=tmp_path / "photos", overwrite=True)
+    assert "is a file, but this format is a folder" in refusal(run, "hf", to=tmp_path / "file", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        ([str(TRAINED), "--format", "onx"], 2, "there is no format onx"),
+        ([str(TRAINED)], 2, "the following arguments are required: --format"),
+        (["nowhere", "--format", "onnx"], 2, "nowhere is not a folder"),
+        ([str(TRAINED), "--format", "onnx", "--trust", ""], 2, "has an empty prefix"),
+    ],
+)
+def test_the_command_exits_with_2_for_a_wrong_request(arguments, code, problem, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["export", *arguments])
+    assert end.value.code == code
+    assert problem in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_refused(run, tmp_path):
+    broken = shutil.copytree(run, tmp_path / "run")
+    (broken / "run.json").write_text(json.dumps({"status": "finished"})[:-3])
+    with pytest.raises(Exception, match=re.escape(f"cannot read {broken / 'run.json'}")):
+        ExportRequest(broken, "onnx")

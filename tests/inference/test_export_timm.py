@@ -1,0 +1,258 @@
+"""What timm can express gives timm's logits; the rest is refused with the reason. And the folder for the hub."""
+
+import base64
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import timm
+import torch
+import yaml
+from helpers.exporting import TRAINED, trained_run, untrained_run
+from helpers.levels import sampled
+from helpers.running import ROOT, python
+
+from vitrine import load_run
+from vitrine.inference.export import to_hub, to_timm
+from vitrine.inference.export.exporter import export_run
+from vitrine.inference.export.formats import ExportError, ExportRequest
+from vitrine.inference.export.model_card import TestAccuracy as Accuracy
+from vitrine.inference.export.source import ExportSource
+from vitrine.runs import RunRecord
+
+EXPRESSIBLE = {
+    "sincos2d": {},
+    "none": {"position": "none", "mlp": "relu", "patch_embed": "linear"},
+    "learned, class token": {"position": "learned", "class_token": True, "pool": "cls", "registers": 2},
+    "learned2d, rmsnorm": {"position": "learned2d", "norm": "rmsnorm", "qk_norm": True, "registers": 1},
+    "sincos1d, map": {"position": "sincos1d", "pool": "map", "mlp": "gelu_tanh", "class_token": True},
+    "norm before the blocks": {"embed_norm": True, "registers": 2, "final_norm": False},
+    "no position, norm before the blocks": {"position": "none", "embed_norm": True, "qkv_bias": False},
+    "swiglu": {"mlp": "swiglu", "mlp_ratio": 2.0, "in_channels": 3},
+    "swiglu, layer scale": {"mlp": "swiglu", "mlp_ratio": 1.0, "layer_scale": 0.5, "norm": "rmsnorm"},
+    "layer scale": {"layer_scale": 0.5, "depth": 2},
+    "rope": {"position": "rope"},
+    "rope, class token": {"position": "rope", "class_token": True, "pool": "cls", "registers": 1, "layer_scale": 0.5},
+    "rope, norm before the blocks": {"position": "rope", "embed_norm": True, "rope_theta": 50.0, "class_token": True},
+    "rope_mixed": {"position": "rope_mixed", "depth": 2, "pool": "map", "qk_norm": True},
+    "rope_mixed, no final norm": {"position": "rope_mixed", "final_norm": False, "patch_embed": "linear"},
+}
+INEXPRESSIBLE = [
+    ({"position": "alibi2d"}, "it has no position=alibi2d"),
+    ({"position": "conv"}, "it has no position=conv"),
+    ({"position": "relative"}, "it has no position=relative"),
+    ({"patch_embed": "shifted"}, "it has no patch_embed=shifted"),
+    ({"patch_embed": "conv_stem"}, "it has no patch_embed=conv_stem"),
+    ({"patch_stride": 1}, "its patches do not overlap, patch_stride=1 lets them"),
+    ({"attention": "local"}, "it has no attention=local"),
+    ({"attention": "headwise"}, "it has no attention=headwise"),
+    ({"out_projection": False}, "it always has an out_projection"),
+    ({"norm_placement": "post"}, "it has no norm_placement=post"),
+    ({"norm_eps": 1e-3}, "its norm_eps is 1e-06, not 0.001"),
+    ({"mlp": "swiglu", "mlp_ratio": 2.0, "pool": "map"}, "its pool=map has no mlp=swiglu"),
+    ({"position": "rope", "norm": "rmsnorm"}, "its position=rope has no norm=rmsnorm"),
+    ({"position": "rope", "mlp": "relu"}, "its position=rope has no mlp=relu"),
+]
+
+
+def source(run):
+    return ExportSource.load(ExportRequest(run, "safetensors"))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("model", sampled(list(EXPRESSIBLE.values()), every=7), ids=list(EXPRESSIBLE))
+@torch.no_grad()
+def test_timm_reads_the_folder_and_gives_the_same_logits(tmp_path, model):
+    made = source(untrained_run(tmp_path / "run", **model))
+    to_timm.write(made, tmp_path / "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    images = torch.randn(5, *made.picture_shape)
+    ours = made.reference.model(images)
+    assert ours.std() > 0.1
+    torch.testing.assert_close(theirs(images), ours, rtol=0, atol=1e-5)
+    assert theirs.pretrained_cfg["label_names"] == made.run.classes
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("model", "reason"), INEXPRESSIBLE, ids=[reason for _, reason in INEXPRESSIBLE])
+def test_what_timm_cannot_express_is_refused_with_the_reason(tmp_path, model, reason):
+    with pytest.raises(ExportError, match=re.escape(f"timm can't express this model: {reason}. --format onnx,")):
+        to_timm.write(source(untrained_run(tmp_path / "run", **model)), tmp_path / "timm")
+    assert not (tmp_path / "timm").exists()
+
+
+def test_all_reasons_are_given_at_once(tmp_path):
+    run = untrained_run(tmp_path / "run", attention="local", norm_placement="post")
+    with pytest.raises(ExportError, match="it has no attention=local; it has no norm_placement=post"):
+        export_run(ExportRequest(run, "safetensors"))
+
+
+@torch.no_grad()
+def test_the_check_notices_a_wrong_weight(tmp_path, monkeypatch):
+    run = trained_run(tmp_path)
+    write = to_timm.weights_for
+    monkeypatch.setattr(to_timm, "weights_for", lambda model: write(model) | {"head.bias": torch.zeros(10)})
+    with pytest.raises(ExportError, match="its logits differ from PyTorch's by"):
+        export_run(ExportRequest(run, "safetensors"))
+    assert not (run / "exports").exists()
+
+
+def test_timm_prepares_pictures_as_training_did(tmp_path):
+    """Pictures of the size of the data set, by timm's own transform."""
+    made = source(trained_run(tmp_path))
+    to_timm.write(made, tmp_path / "timm")
+    model = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True)
+    config = timm.data.resolve_model_data_config(model)
+    assert config["input_size"] == (1, 8, 8)
+    transform = timm.data.create_transform(**config, is_training=False)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    from PIL import Image
+
+    data = load_run(TRAINED).config.data
+    ours = (torch.from_numpy(pixels)[None].float() / 255 - data.mean[0]) / data.std[0]
+    torch.testing.assert_close(transform(Image.fromarray(pixels)), ours)
+
+
+def test_float16_halves_the_weights_and_reports_the_cost(tmp_path):
+    run = trained_run(tmp_path)
+    full, half = (export_run(ExportRequest(run, "safetensors", dtype=dtype)) for dtype in ("float32", "float16"))
+    weights = [report.path / "model.safetensors" for report in (full, half)]
+    assert weights[1].stat().st_size < 0.75 * weights[0].stat().st_size
+    assert half.cost.images == 144
+    assert max(half.differences.values()) < 0.02
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory):
+    run = trained_run(tmp_path_factory.mktemp("hub"))
+    export_run(ExportRequest(run, "hf", license="mit"))
+    return (run / "exports" / "hf" / "README.md").read_text()
+
+
+def test_the_card_has_the_metadata_that_the_hub_reads(card):
+    head = yaml.safe_load(card.split("---")[1])
+    assert (head["license"], head["library_name"], head["pipeline_tag"]) == ("mit", "timm", "image-classification")
+    (result,) = head["model-index"][0]["results"]
+    accuracy = Accuracy.of(RunRecord.open(TRAINED))
+    assert result["metrics"] == [{"type": "accuracy", "value": round(accuracy.value, 4)}]
+    assert result["dataset"]["name"] == "digits"
+
+
+def test_the_card_tells_the_accuracy_with_its_interval_the_data_and_the_command(card):
+    metrics, facts = load_run(TRAINED).metrics, RunRecord.open(TRAINED).facts
+    found = re.search(r"\| test accuracy \| (\S+) \(95 % interval (\S+) to (\S+)\), 360 images, one training \|", card)
+    value, low, high = map(float, found.groups())
+    assert value == pytest.approx(metrics["test/acc"], abs=1e-4)
+    assert low < value < high
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(value * (1 - value) / 360), rel=0.05)
+    assert "`digits`: 1,293 training, 144 validation and 360 test images." in card
+    assert facts["command"] in card
+    assert "| parameters | 1,018 |" in card
+    assert "Classes: 0, 1, 2, 3, 4, 5, 6, 7, 8 and 9." in card
+
+
+def test_without_test_images_the_card_says_that_the_accuracy_was_selected_on(tmp_path):
+    run = untrained_run(tmp_path / "run")
+    export_run(ExportRequest(run, "hf"))
+    text = (run / "exports" / "hf" / "README.md").read_text()
+    assert "| accuracy on validation, on which the epoch was selected | 0.5000 |" in text
+    assert "license: unknown" in text
+    assert "model-index" not in text
+
+
+@pytest.fixture
+def hub():
+    """A local server with the part of the hub's interface that an upload needs; every file is stored as it comes."""
+
+    class Hub(BaseHTTPRequestHandler):
+        files: dict[str, bytes] = {}  # noqa: RUF012
+        seen: list[str] = []  # noqa: RUF012
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+            self.seen.append(f"{self.path} {self.headers['Authorization']}")
+            if self.headers["Authorization"] != "Bearer hf_mine":
+                self.answer(401, {"error": "Invalid credentials"})
+            elif self.path == "/api/repos/create":
+                asked = json.loads(body)
+                assert asked.get("visibility") == "private" or asked.get("private")
+                self.answer(200, {"url": f"{address}/{asked.get('organization', 'me')}/{asked['name']}"})
+            elif "/preupload/" in self.path:
+                names = [file["path"] for file in json.loads(body)["files"]]
+                files = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
+                self.answer(200, {"files": files})
+            elif "/commit/" in self.path:
+                for line in map(json.loads, body.splitlines()):
+                    if line["key"] == "file":
+                        self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                self.answer(200, {"commitUrl": f"{address}/me/digits/commit/1", "commitOid": "1"})
+            else:
+                self.answer(200, {"errors": [], "warnings": []})
+
+        def do_GET(self):
+            self.answer(200, {"id": "me/digits", "sha": "1", "siblings": []})
+
+        def answer(self, code, content):
+            body = json.dumps(content).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield address, Hub
+    server.shutdown()
+
+
+def push(run, address, token, tmp_path):
+    return python(
+        str(ROOT / "scripts" / "export.py"),
+        *(str(run), "--format", "hf", "--hub", "me/digits", "--overwrite"),
+        cwd=tmp_path,
+        env={"HF_ENDPOINT": address, "HF_TOKEN": token, "HF_HOME": str(tmp_path / "hf"), "HF_XET_DISABLE": "1"},
+    )
+
+
+@pytest.mark.whole
+def test_an_export_is_pushed_with_the_users_own_token_only(tmp_path, hub):
+    run = trained_run(tmp_path)
+    address, server = hub
+    nobody = push(run, address, "", tmp_path)
+    folder = run / "exports" / "hf"
+    assert nobody.returncode == 1
+    assert nobody.stderr == (
+        f"vitrine: {folder} is written, but was not pushed to me/digits: "
+        "nobody is logged in; run `hf auth login`, or set HF_TOKEN\n"
+    )
+    assert server.seen == []
+
+    done = push(run, address, "hf_mine", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"pushed     {address}/me/digits\n")
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert server.files == written
+    assert set(written) == {"README.md", "config.json", "model.safetensors"}
+
+
+@pytest.mark.whole
+def test_a_refused_token_is_one_line_and_the_folder_stays(tmp_path, hub, monkeypatch):
+    run = trained_run(tmp_path)
+    done = push(run, hub[0], "hf_other", tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(r"vitrine: .*/exports/hf is written, but was not pushed to me/digits: .*401.*\n", done.stderr)
+    assert (run / "exports" / "hf" / "model.safetensors").is_file()
+
+
+def test_without_a_login_nothing_is_asked_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ExportError, match="nobody is logged in"):
+        to_hub.push(tmp_path, "me/digits")
