@@ -41,14 +41,6 @@ def clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def rough_duration(seconds: float) -> str:
-    """A duration in its largest sensible unit: ``45 seconds``, ``3 minutes``, ``5 hours``, ``4 days``."""
-    for size, noun in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
-        if seconds >= 2 * size:
-            return plural(round(seconds / size), noun)
-    return plural(max(1, round(seconds)), "second")
-
-
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """The allowed name most similar to ``given``, or an empty string if none is similar."""
     matches = get_close_matches(given, list(allowed), n=1, cutoff=0.6)

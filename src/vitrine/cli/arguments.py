@@ -1,18 +1,17 @@
-"""The argument parser of commands that do not go through Hydra, and types of arguments that several take."""
+"""The argument parser of commands that do not go through Hydra, types of several arguments, and errors."""
 
 import re
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from vitrine.errors import VitrineError
 from vitrine.runs.provenance import program
 
 
 def make_parser(name: str, description: str | None) -> ArgumentParser:
-    """A parser for ``vitrine NAME`` whose help shows commands in the form in which the user started this one.
-
-    Args:
-        name: the subcommand, such as ``wandb-sync``.
-        description: the module's docstring, with examples on lines that begin with ``vitrine NAME``.
-    """
+    """A parser for ``vitrine NAME``, with its examples in the form in which the user started this command."""
     text = re.sub(r"^vitrine ([a-z-]+)", lambda match: program(match[1]), description or "", flags=re.MULTILINE)
     return ArgumentParser(prog=program(name), description=text, formatter_class=RawDescriptionHelpFormatter)
 
@@ -23,3 +22,16 @@ def prefixes(text: str) -> list[str]:
     if not all(found):
         raise ArgumentTypeError(f"{text!r} has an empty prefix; give names, such as my_lab,other_lab")
     return found
+
+
+@contextmanager
+def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
+    """Print an error that a user can fix without a traceback and exit; end quietly if the reader of a pipe has."""
+    try:
+        yield
+        sys.stdout.flush()
+    except VitrineError as error:
+        print(f"vitrine: {error}", file=sys.stderr)
+        sys.exit(exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # vitrine compare ... | head

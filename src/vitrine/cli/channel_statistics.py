@@ -4,13 +4,11 @@ vitrine channel-statistics data=cifar10 data.root=DIR
 vitrine channel-statistics data=imagefolder data.root=DIR
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from vitrine import compose
-from vitrine.cli.arguments import make_parser
-from vitrine.errors import VitrineError
+from vitrine.cli.arguments import errors_in_one_line, make_parser
 
 CHUNK = 1_000  # images at a time: pictures in folders are decoded as they are read
 
@@ -20,11 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("channel-statistics", __doc__)
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="the data set, as in training")
     options = parser.parse_args(arguments)
-    try:
+    with errors_in_one_line():
         means, deviations = channel_statistics(options.overrides)
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(2)
     for name, values in (("mean", means), ("std", deviations)):
         print(f"{name}: [{', '.join(f'{value:.4f}' for value in values)}]")
 
@@ -37,8 +32,7 @@ def channel_statistics(overrides: Sequence[str]) -> tuple[list[float], list[floa
     from vitrine.data.datasets import load_dataset
 
     images = load_dataset(config.data, Path(config.paths.cache_dir)).train.images
-    pixels, total, squares = 0, torch.zeros(config.data.in_channels), torch.zeros(config.data.in_channels)
-    total, squares = total.double(), squares.double()
+    pixels, (total, squares) = 0, torch.zeros(2, config.data.in_channels, dtype=torch.float64)
     for indices in torch.arange(len(images)).split(CHUNK):
         chunk = images[indices].double() / 255  # (B, C, H, W)
         pixels += chunk[:, 0].numel()

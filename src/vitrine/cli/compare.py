@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitrine.cli.arguments import make_parser, prefixes
+from vitrine.cli.arguments import errors_in_one_line, make_parser, prefixes
 from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResults, load_results
 from vitrine.compare.table_formats import latex, markdown, terminal
-from vitrine.errors import RunError, VitrineError
+from vitrine.errors import RunError
 from vitrine.text import print_table
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
     if options.difference is not None and not options.difference > 0:
         parser.error(f"--difference {options.difference:g} must be above 0")
-    try:
+    with errors_in_one_line():
         compared = compare(
             _load(options.paths, options.group, options.trust),
             metric=options.metric,
@@ -70,12 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_report(compared, options.html, options.paths)
             print(f"written to {options.html}", file=sys.stderr)
         _print(compared, options)
-        sys.stdout.flush()
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has closed the pipe: vitrine compare ... | head
 
 
 def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:

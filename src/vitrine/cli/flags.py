@@ -35,7 +35,7 @@ def parse_flags(name: str, arguments: Sequence[str]) -> Namespace:
         flag = (error.argument_name or "").split("/")[0]
         raise ConfigError([Fault(flag, "", error.message)]) from None
     found = [_unknown(word) for word in unknown]
-    found += _refused(name, flags)
+    found += _refused(flags)
     if found:
         raise ConfigError(found)
     return flags
@@ -59,7 +59,7 @@ def _unknown(word: str) -> Fault:
     return Fault(word, "", "there is no such flag; see --help and --hydra-help", nearest(word, flag_names()))
 
 
-def _refused(name: str, flags: Namespace) -> list[Fault]:
+def _refused(flags: Namespace) -> list[Fault]:
     found = []
     if flags.config_path is not None:
         problem = "would replace vitrine's own conf/; --config-dir=DIR adds a folder of yours to it"

@@ -6,13 +6,11 @@ vitrine train data=cifar10 data.root=packed                      # on the other 
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from vitrine import compose
-from vitrine.cli.arguments import make_parser
-from vitrine.errors import VitrineError
+from vitrine.cli.arguments import errors_in_one_line, make_parser
 
 NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
@@ -26,11 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", default=None, help="folder in which NAME-packed is written (that of --root)")
     parser.add_argument("--part-size", default="60M", type=size, help="largest size of a file: 500k, 60M, 2G (60M)")
     options = parser.parse_args(arguments)
-    try:
+    with errors_in_one_line(exit_code=1):
         files = packed(options.name, options.root, Path(options.to or options.root), options.part_size)
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(1)
     for path in files:
         print(f"{path.stat().st_size:>13,}  {path}")
 

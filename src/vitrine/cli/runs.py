@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrine.cli.arguments import make_parser
-from vitrine.errors import RunError, VitrineError
+from vitrine.cli.arguments import errors_in_one_line, make_parser
+from vitrine.errors import RunError
 from vitrine.files import replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
@@ -73,13 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.filters += rest
-    try:
+    with errors_in_one_line():
         options.run_command(options)
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has closed the pipe: runs.py list | head
 
 
 def list_runs(options: argparse.Namespace) -> None:

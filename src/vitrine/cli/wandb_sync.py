@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import make_parser
+from vitrine.cli.arguments import errors_in_one_line, make_parser
 from vitrine.config import TrainConfig
 from vitrine.config.parts import ANY
 from vitrine.config.serialize import from_plain
@@ -34,11 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only list what would be pushed")
     parser.add_argument("--force", action="store_true", help="also push runs marked as running on other machines")
     options = parser.parse_args(arguments)
-    try:
+    with errors_in_one_line():
         failed = sync(options.folders, dry_run=options.dry_run, force=options.force)
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(2)
     sys.exit(1 if failed else 0)
 
 

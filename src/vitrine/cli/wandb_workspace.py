@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from vitrine.cli.arguments import make_parser
+from vitrine.cli.arguments import errors_in_one_line, make_parser
 from vitrine.config import TrainConfig
 from vitrine.config.keys import keys
 from vitrine.errors import VitrineError, first_line
@@ -24,11 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a configuration key that varies between runs")
     parser.add_argument("--group", help="only the runs of this sweep")
     options = parser.parse_args(arguments)
-    try:
+    with errors_in_one_line():
         workspace = layout(options.project, options.keys, options.group)
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(2)
     try:
         workspace.save()
     except Exception as error:

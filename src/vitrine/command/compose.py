@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import Composer, Variants, composition_fault
+from vitrine.command.hydra_settings import choice_faults
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, single_run
 from vitrine.command.overrides import all_groups, check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
@@ -21,9 +22,7 @@ from vitrine.command.sources import Sources, composing, conf, primary_config
 from vitrine.command.user_parts import for_hydra
 from vitrine.config import TrainConfig
 from vitrine.config.keys import optional_section
-from vitrine.config.sweep import LAUNCHERS
 from vitrine.errors import ConfigError, Fault
-from vitrine.text import nearest
 
 __all__ = ["Point", "Variants", "as_composed", "checked_overrides", "compose", "composing", "conf", "hydra_settings"]
 __all__ += ["launcher", "points"]
@@ -46,13 +45,9 @@ def compose(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> 
 
 
 def points(command: str, arguments: list[str], *, multirun: bool, check_devices: bool = True) -> list[Point]:
-    """Return the runs that ``arguments`` ask for, all checked.
+    """Return the runs that the overrides ``arguments`` of ``train`` or ``eval`` ask for, all checked.
 
-    Args:
-        command: a key of ``SCHEMAS``.
-        arguments: overrides as typed.
-        multirun: whether ``-m`` is given; otherwise they ask for a single run.
-        check_devices: whether the GPUs that they ask for must be there.
+    ``check_devices`` is whether the GPUs that they ask for must be there.
 
     Raises:
         ConfigError: with the faults of all runs.
@@ -78,13 +73,10 @@ def launcher(arguments: list[str]) -> str:
     with composing() as loader:
         overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
         choices = hydra_settings("train", fixed_overrides(overrides)).hydra.runtime.choices
-    for group, allowed in (("launcher", LAUNCHERS), ("sweeper", ("basic",))):
-        chosen = str(choices[f"hydra/{group}"])
-        if chosen not in allowed:
-            problem = f"is not supported; use {', '.join(allowed)}"
-            if group == "sweeper":
-                problem = "is not supported: searches are set up by sweep=...; see conf/sweep"
-            raise ConfigError([Fault(f"hydra/{group}", chosen, problem, nearest(chosen, allowed))])
+    if found := [
+        fault for group in ("hydra/launcher", "hydra/sweeper") for fault in choice_faults(group, choices[group])
+    ]:
+        raise ConfigError(found)
     return str(choices["hydra/launcher"])
 
 

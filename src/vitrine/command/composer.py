@@ -48,10 +48,6 @@ class Composer:
 
     Hydra spends its time on parsing overrides and on choosing files. So each override is parsed once, each choice of
     files is composed once, and other values are set in copies.
-
-    Args:
-        command: a key of ``SCHEMAS``.
-        loader: Hydra's.
     """
 
     def __init__(self, command: str, loader: ConfigLoader) -> None:
@@ -276,11 +272,7 @@ class Composer:
 
 
 class Variants:
-    """Configurations of ``train`` that share most overrides, composed one at a time.
-
-    Args:
-        fixed: the overrides that they share.
-    """
+    """Configurations of ``train`` that share the overrides ``fixed``, composed one at a time."""
 
     def __init__(self, fixed: Sequence[str]) -> None:
         self.fixed = list(fixed)

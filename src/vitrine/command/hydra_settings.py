@@ -1,11 +1,12 @@
 """Overrides of Hydra's own settings: which have an effect, and what to type in place of the others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hydra.core.override_parser.types import Override
 
 from vitrine.config.sweep import LAUNCHERS
 from vitrine.errors import Fault
+from vitrine.text import nearest
 
 OUTPUT_DIRS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
 
@@ -39,18 +40,23 @@ LAUNCHERS_OF_PLUGINS = {
 def hydra_faults(override: Override) -> Iterator[Fault]:
     """Yield what is wrong with an override whose key begins with ``hydra``."""
     key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
-    if key == "hydra/launcher":
-        if value not in LAUNCHERS:
-            near = LAUNCHERS_OF_PLUGINS.get(value)
-            problem = f"is not one of vitrine's launchers: {', '.join(LAUNCHERS)}"
-            yield Fault(key, value, problem, f"hydra/launcher={near}" if near else "")
-    elif key == "hydra/sweeper":
-        if value != "basic":
-            near = "sweep=optuna/lr_wd" if value == "optuna" else ""
-            problem = "searches are set up by the group sweep, in place of Hydra's sweepers; see conf/sweep"
-            yield Fault(key, value, problem, near)
+    if key in ("hydra/launcher", "hydra/sweeper"):
+        yield from choice_faults(key, {key: value})
     elif key not in OUTPUT_DIRS:
         dotted = key.replace("/", ".")
         hints = [hint for setting, hint in INSTEAD.items() if f"{dotted}.".startswith(f"{setting}.")]
         problem = hints[0] if hints else f"only {', '.join(OUTPUT_DIRS)} and hydra/launcher"
         yield Fault(key, "", f"this setting of Hydra is not used here: {problem}")
+
+
+def choice_faults(group: str, choices: Mapping[str, str]) -> Iterator[Fault]:
+    """Yield why the choice of ``hydra/launcher`` or ``hydra/sweeper`` cannot be used, typed or in a file."""
+    choice = choices[group]
+    if group == "hydra/launcher" and choice not in LAUNCHERS:
+        near = LAUNCHERS_OF_PLUGINS.get(choice) or nearest(choice, LAUNCHERS)
+        problem = f"is not one of vitrine's launchers: {', '.join(LAUNCHERS)}"
+        yield Fault(group, choice, problem, f"hydra/launcher={near}" if near else "")
+    elif group == "hydra/sweeper" and choice != "basic":
+        near = "sweep=optuna/lr_wd" if choice == "optuna" else ""
+        problem = "searches are set up by the group sweep, in place of Hydra's sweepers; see conf/sweep"
+        yield Fault(group, choice, problem, near)

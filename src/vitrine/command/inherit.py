@@ -31,14 +31,7 @@ ANOTHER_VERSION = "the run was made by another version"
 def inherited_base(
     name: str, values: Mapping[str, Any], choices: Sequence[str], parts: Sequence[str], loader: ConfigLoader
 ) -> DictConfig:
-    """Return a run's configuration, changed by the files that ``choices`` name.
-
-    Args:
-        name: the primary configuration in conf/.
-        values: the run's configuration as nested plain values.
-        choices: overrides that choose from groups.
-        parts: overrides that replace parts, by group or key.
-        loader: Hydra's.
+    """Return a run's configuration ``values``, changed by ``choices`` from groups and by overrides of ``parts``.
 
     Raises:
         ConfigError: the run has a key or a value that this version lacks.

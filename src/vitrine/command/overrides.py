@@ -57,13 +57,7 @@ INSTEAD_OF_DELETING = {"callbacks": "callbacks=default", "logger": "logger=csv",
 
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
-    """Split ``arguments`` into those that can be composed and the faults of the others.
-
-    Args:
-        arguments: overrides in Hydra's grammar, as typed.
-        schema: dataclass of the whole configuration.
-        loader: Hydra's, which knows the groups and their options.
-    """
+    """Split ``arguments`` into those that can be composed and the faults of the others."""
     parser = OverridesParser.create(config_loader=loader)
     groups = all_groups(loader) if issubclass(schema, TrainConfig) else frozenset()
     known = groups | set(keys(schema))

@@ -120,12 +120,8 @@ def feasible_start(
 ) -> Any:
     """Return the configuration of a point of the space where training can start.
 
-    The point has the first value of each key; where that is refused, another value of one key is tried.
-
-    Args:
-        space: lists and intervals.
-        checked: returns the configuration for a value of each key, or a ConfigError.
-        is_never_allowed: whether a fault of these values does not depend on the values of other keys.
+    The point has the first value of each key; where that is refused, another value of one key is tried. A fault that
+    ``is_never_allowed`` does not depend on the values of other keys.
 
     Raises:
         ConfigError: there is no such point; or a value, or an end of an interval, is never allowed.
@@ -150,9 +146,7 @@ def feasible_start(
 def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict[str, Values], list[Fault]]:
     """Return the space written in YAML, and the faults of entries that cannot be read.
 
-    Args:
-        raw: keys or groups, each with a list of values or the parts of an interval.
-        kind: returns the type of a key's value; ``None`` for a group.
+    ``kind`` returns the type of a key's value; ``None`` for a group.
     """
     space: dict[str, Values] = {}
     found: list[Fault] = []

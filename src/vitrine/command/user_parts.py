@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from vitrine.config.keys import keys, owner
+from vitrine.config.keys import leaves
 from vitrine.config.model import OF_ANY_MODEL
 from vitrine.config.parts import DOTTED, PartError, is_dotted, load, options_field
 from vitrine.config.schema import DataConfig
@@ -30,11 +30,9 @@ MODEL_GROUPS = ("depth", "norm_placement")  # set keys of Vision Transformers; p
 def part_keys() -> dict[str, str]:
     """Return the key that names a part, by config group: ``model.position`` for ``position``, and so on."""
     found = {}
-    for key in keys(TrainCommand):
-        section, name = owner(TrainCommand, key)
-        field = next(field for field in dataclasses.fields(section) if field.name == name)
+    for key, field in leaves(TrainCommand):
         if "part" in field.metadata:
-            found[key.rpartition(".")[0] if name in ("name", "parts") else name] = key
+            found[key.rpartition(".")[0] if field.name in ("name", "parts") else field.name] = key
     return found
 
 
@@ -80,10 +78,9 @@ def without_replaced(values: Mapping[str, Any], overrides: Iterable[str]) -> dic
 def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[[str], bool]) -> dict[str, str]:
     """Return the parts of the user's that a composed configuration names without permission, by their keys.
 
-    Args:
-        composed: may hold names from a run's folder or from files that were found.
-        overrides: as typed; what they name is permitted.
-        allowed: whether another name is.
+    Names come from a run's folder or from files that were found. Those in ``overrides`` are permitted, and those that
+    are
+    ``allowed``.
     """
     named = {*part_keys(), *part_keys().values()}
     typed: set[str] = set()

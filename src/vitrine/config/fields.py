@@ -39,12 +39,9 @@ class Facts:
 
 
 def setting(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Return a field with ``facts``, by the names of :class:`Facts`.
+    """Return a field with ``facts``, by the names of :class:`Facts`, that differ from the section's.
 
-    Args:
-        default: a value; a list or dict, of which each object gets its own copy; or a dataclass, made without
-            arguments.
-        **facts: those that differ from the section's.
+    A list or dict as ``default`` is copied for each object; a dataclass is made without arguments.
     """
     return _field(default, facts, {})
 
@@ -75,11 +72,7 @@ def part(
 ) -> Any:
     """Return a field for one of ``options``, or for the dotted name of a user's part (config/parts.py).
 
-    Args:
-        options: names of the built-in parts.
-        default: one of them.
-        interface: how a user's part is called.
-        rare: whether run folders leave the field out where it has its default.
+    A ``rare`` field is left out of run folders where it has its default.
     """
     limits: dict[str, Any] = {"options": tuple(options), "part": interface}
     return _field(default, {}, {**limits, "stored_unless": default} if rare else limits)
@@ -97,13 +90,14 @@ def part_options() -> Any:
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
-    return list(_faults(config, prefix))
-
-
-def fault_of(schema: type, name: str, value: Any) -> list[Fault]:
-    """Return what is wrong with ``value`` for the field ``name`` of ``schema``."""
-    (field,) = (field for field in dataclasses.fields(schema) if field.name == name)
-    return list(_field_faults(field, name, value))
+    found: list[Fault] = []
+    for field in dataclasses.fields(config):
+        value, key = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            found += faults(value, f"{key}.")
+        elif value is not None:
+            found += _field_faults(field, key, value)
+    return found
 
 
 def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
@@ -114,15 +108,6 @@ def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def _faults(config: Any, prefix: str) -> Iterator[Fault]:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _faults(value, f"{prefix}{field.name}.")
-        elif value is not None:
-            yield from _field_faults(field, f"{prefix}{field.name}", value)
 
 
 def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:

@@ -16,15 +16,20 @@ import omegaconf
 from vitrine.config.fields import Facts
 
 
-def keys(schema: Any, prefix: str = "") -> Iterator[str]:
-    """Yield every dotted key of ``schema`` that holds a value, with ``prefix`` before it."""
+def leaves(schema: Any, prefix: str = "") -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
+    """Yield every dotted key of ``schema`` that holds a value, and its field; ``prefix`` leads to the section."""
     hints = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
         inner = without_none(hints[field.name])
         if dataclasses.is_dataclass(inner):
-            yield from keys(inner, f"{prefix}{field.name}.")
+            yield from leaves(inner, f"{prefix}{field.name}.")
         else:
-            yield f"{prefix}{field.name}"
+            yield f"{prefix}{field.name}", field
+
+
+def keys(schema: Any) -> Iterator[str]:
+    """Yield every dotted key of ``schema`` that holds a value."""
+    return (key for key, _ in leaves(schema))
 
 
 def keys_where(schema: type, **wanted: Any) -> tuple[str, ...]:
@@ -52,27 +57,16 @@ def facts(schema: type, key: str) -> Facts:
     A name that ``schema`` lacks, such as a key of another version, has the facts that most keys have.
     """
     found: dict[str, Any] = {}
-    section: Any = schema
-    for name in key.split("."):
-        field = next((field for field in dataclasses.fields(section) if field.name == name), None)
-        if field is None:
-            break
+    for field, _ in _along(schema, key):
         found |= field.metadata.get("facts", {})
-        section = without_none(typing.get_type_hints(section)[name])
-        if not dataclasses.is_dataclass(section):
-            break
     return Facts(**found)
 
 
-def defaults(schema: type, prefix: str = "") -> dict[str, Any]:
+def defaults(schema: type) -> dict[str, Any]:
     """Return the default of each key that has one, those of sections that are off included."""
     found: dict[str, Any] = {}
-    hints = typing.get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        key, inner = f"{prefix}{field.name}", without_none(hints[field.name])
-        if dataclasses.is_dataclass(inner):
-            found |= defaults(typing.cast(type, inner), f"{key}.")
-        elif field.default_factory is not dataclasses.MISSING:
+    for key, field in leaves(schema):
+        if field.default_factory is not dataclasses.MISSING:
             found[key] = field.default_factory()
         elif field.default not in (dataclasses.MISSING, omegaconf.MISSING):
             found[key] = field.default
@@ -124,14 +118,21 @@ def owner(schema: Any, key: str) -> tuple[Any, str]:
 def optional_section(schema: Any, key: str) -> str:
     """Return the section around ``key`` that can be null: ``logger.wandb`` for ``logger.wandb.mode``; else ""."""
     names = key.split(".")
-    for depth, name in enumerate(names[:-1], start=1):
-        hint = typing.get_type_hints(schema).get(name)
-        schema = without_none(hint)
-        if not dataclasses.is_dataclass(schema):
-            return ""
-        if schema is not hint:
+    for depth, (_, hint) in enumerate(_along(schema, key), start=1):
+        if depth < len(names) and dataclasses.is_dataclass(inner := without_none(hint)) and inner is not hint:
             return ".".join(names[:depth])
     return ""
+
+
+def _along(schema: Any, key: str) -> Iterator[tuple["dataclasses.Field[Any]", Any]]:
+    """Yield field and type of each name in a dotted key, up to the first that ``schema`` lacks."""
+    for name in key.split("."):
+        known = {field.name: field for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else {}
+        if name not in known:
+            return
+        hint = typing.get_type_hints(schema)[name]
+        yield known[name], hint
+        schema = without_none(hint)
 
 
 def without_none(hint: Any) -> Any:

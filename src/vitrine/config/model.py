@@ -13,7 +13,6 @@ from vitrine.config.fields import choice, number, part, part_options, setting
 from vitrine.config.parts import Interface, check_trust, is_dotted, part_faults
 from vitrine.errors import Fault
 
-MODELS = ("vit",)
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
 POSITIONS = (
     "none",

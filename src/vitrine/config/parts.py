@@ -81,30 +81,28 @@ def parts_of(config: Any, prefix: str = "") -> Iterator[Part]:
 
     Options of a list of parts are by class: ``callbacks.parts_options.GradientNorm.every=10``.
     """
+    for key, value, options_key, options, interface in _choices(config, prefix):
+        if is_dotted(value):
+            yield Part(key, value, options_key, options, interface)
+        elif isinstance(value, list):
+            for name in filter(is_dotted, value):
+                own = name.rpartition(".")[2]
+                yield Part(key, name, f"{options_key}.{own}", options.get(own, {}), interface)
+
+
+def _choices(config: Any, prefix: str) -> Iterator[tuple[str, Any, str, Mapping[str, Any], Interface]]:
+    """Yield each key that can name parts, its value, the key and the value of their options, and their interface."""
     for entry in fields(config):
-        value = getattr(config, entry.name)
-        key = f"{prefix}{entry.name}"
+        key, value = f"{prefix}{entry.name}", getattr(config, entry.name)
         if is_dataclass(value):
-            yield from parts_of(value, f"{key}.")
+            yield from _choices(value, f"{key}.")
         elif (interface := entry.metadata.get("part")) is not None:
-            options_key = f"{prefix}{options_field(entry.name)}"
-            options = getattr(config, options_field(entry.name))
-            if is_dotted(value):
-                yield Part(key, value, options_key, options, interface)
-            elif isinstance(value, list):
-                for name in filter(is_dotted, value):
-                    own = name.rpartition(".")[2]
-                    yield Part(key, name, f"{options_key}.{own}", options.get(own, {}), interface)
+            options = options_field(entry.name)
+            yield key, value, f"{prefix}{options}", getattr(config, options), interface
 
 
 class PartError(VitrineError):
-    """A part that cannot be used.
-
-    Args:
-        name: its dotted name.
-        problem: what is wrong with it.
-        near: the name that was probably meant; empty where nothing is near.
-    """
+    """A part, by its dotted ``name``, that cannot be used; ``near`` is the name that was probably meant, if any."""
 
     def __init__(self, name: str, problem: str, near: str = "") -> None:
         super().__init__(f"{name} {problem}")
@@ -114,7 +112,7 @@ class PartError(VitrineError):
 
 def part_faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return what is wrong with the parts that a configuration names, and with their options. Imports the parts."""
-    found = [*_stray_options(config, prefix), *_list_faults(config, prefix)]
+    found = list(_stray_faults(config, prefix))
     for part in parts_of(config, prefix):
         try:
             found += _call_faults(part)
@@ -239,10 +237,7 @@ def part_at(config: Any, name: str) -> Part | None:
 def check_trust(config: Any, trust: Collection[str], source: object) -> None:
     """Refuse a configuration that was read from ``source`` and names parts outside ``trust``. Imports nothing.
 
-    Args:
-        config: a configuration or a section of one.
-        trust: dotted prefixes that the user allows: ``my_lab`` allows ``my_lab.fourier.Fourier``.
-        source: file or folder, for the message.
+    The prefix ``my_lab`` in ``trust`` allows ``my_lab.fourier.Fourier``.
 
     Raises:
         RunError: with how to allow the parts.
@@ -356,43 +351,19 @@ def _option_fault(part: Part, name: str, given: str, problem: str, near: str = "
     return Fault(f"{part.options_key}.{name}", given, problem, near)
 
 
-def _stray_options(config: Any, prefix: str) -> list[Fault]:
-    """Options of parts that are not there."""
-    used = {part.options_key for part in parts_of(config, prefix)}
-    found = []
-    for section, path in _sections(config, prefix):
-        for entry in fields(section):
-            if "part" not in entry.metadata:
-                continue
-            value, name = getattr(section, entry.name), options_field(entry.name)
-            options = getattr(section, name)
-            if isinstance(value, list):
-                stray = {key: given for key, given in options.items() if f"{path}{name}.{key}" not in used}
-                problem = f"{path}{entry.name} names no part {{}}"
-            else:
-                stray = {} if is_dotted(value) else options
-                problem = f"is an option of a part of your own; {path}{entry.name}={value} takes none"
-            found += [Fault(f"{path}{name}.{key}", str(given), problem.format(key)) for key, given in stray.items()]
-    return found
-
-
-def _list_faults(config: Any, prefix: str) -> Iterator[Fault]:
-    """Yield the entries of lists of parts that are no dotted names, or whose class names are not unique."""
-    for section, path in _sections(config, prefix):
-        for entry in fields(section):
-            names = getattr(section, entry.name)
-            if "part" not in entry.metadata or not isinstance(names, list):
-                continue
-            for name in names:
-                if not is_dotted(name):
-                    yield Fault(f"{path}{entry.name}", str(name), "is not a dotted name, such as my_lab.parts.MyPart")
-                elif [other.rpartition(".")[2] for other in names].count(name.rpartition(".")[2]) > 1:
-                    yield Fault(f"{path}{entry.name}", name, "another part of the list has this class name")
-
-
-def _sections(config: Any, prefix: str) -> Iterator[tuple[Any, str]]:
-    """A dataclass and those inside it, each with what leads to its keys."""
-    yield config, prefix
-    for entry in fields(config):
-        if is_dataclass(value := getattr(config, entry.name)):
-            yield from _sections(value, f"{prefix}{entry.name}.")
+def _stray_faults(config: Any, prefix: str) -> Iterator[Fault]:
+    """Yield options without their part, and entries of lists that are no dotted names or share a class name."""
+    for key, value, options_key, options, _ in _choices(config, prefix):
+        names = value if isinstance(value, list) else []
+        classes = [name.rpartition(".")[2] for name in names]
+        for option, given in options.items() if not is_dotted(value) else ():
+            if not isinstance(value, list):
+                problem = f"is an option of a part of your own; {key}={value} takes none"
+                yield Fault(f"{options_key}.{option}", str(given), problem)
+            elif option not in classes:
+                yield Fault(f"{options_key}.{option}", str(given), f"{key} names no part {option}")
+        for name, own in zip(names, classes, strict=True):
+            if not is_dotted(name):
+                yield Fault(key, str(name), "is not a dotted name, such as my_lab.parts.MyPart")
+            elif classes.count(own) > 1:
+                yield Fault(key, name, "another part of the list has this class name")

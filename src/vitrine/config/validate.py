@@ -42,13 +42,7 @@ def resume_faults(recorded: TrainConfig, given: TrainConfig) -> list[Fault]:
 
 
 def unequal_shares(config: TrainConfig, devices: int, shown: str = "trainer.devices={}") -> str:
-    """Return why a batch cannot be split evenly between ``devices`` ranks; "" if it can.
-
-    Args:
-        config: the configuration.
-        devices: number of ranks.
-        shown: what the message calls that number.
-    """
+    """Return why a batch cannot be split evenly between ``devices`` ranks, ``shown`` in messages; "" if it can."""
     shown = shown.format(devices)
     if config.data.batch_size % devices:
         return f"must be divisible by {shown}"

@@ -121,9 +121,7 @@ def keep_freed_memory() -> Iterator[None]:
 def missing_gpu(data: str, recipes: Path | None = None) -> Fault:
     """Return the fault of a configuration that needs a GPU where there is none.
 
-    Args:
-        data: name of the data set.
-        recipes: the folder ``conf/experiment``; the hint names its recipes for ``data`` that need no GPU.
+    The hint names the recipes for ``data``, in the folder ``recipes``, that need no GPU.
     """
     needs_gpu = re.compile(r"override /accelerator: \w*gpu")
     paths = sorted((recipes / data).glob("*.yaml")) if recipes else []

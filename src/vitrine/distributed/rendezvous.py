@@ -44,10 +44,6 @@ class OtherRankFailed(RunError):
 class Ranks:
     """This process and those that it trains with; a process alone is rank 0 of 1.
 
-    Args:
-        launch: this process's place; ``None`` if it is alone.
-        store: keys of one session; needed by several ranks only.
-
     Attributes:
         launch: this process's place; ``None`` if it is alone.
         rank: global rank; 0 alone writes.

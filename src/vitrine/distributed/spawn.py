@@ -30,13 +30,9 @@ HEAD_START_SECONDS = 2.0  # for the rank with the cause: run_all reports the one
 
 
 def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator: str) -> None:
-    """Call ``work()`` in ``count`` new processes, and wait for them.
+    """Call the picklable ``work()`` in ``count`` new processes, and wait for them.
 
-    Args:
-        work: picklable; :func:`vitrine.distributed.launch.launched` tells each process its rank.
-        record: the run folder, where a process leaves its error.
-        count: processes.
-        accelerator: where they compute; on ``cpu`` they divide this process's threads.
+    On ``cpu`` they divide this process's threads. A process leaves its error in the run folder.
 
     Raises:
         Interrupted: they were asked to stop; as ``OutOfTime``, by ``trainer.max_time``.

@@ -57,13 +57,9 @@ def trial_name(varies: Mapping[str, str], identity: str) -> str:
 def sweep_name(overrides: Sequence[str], keys: Sequence[str], data: str, searched: Any = None) -> str:
     """Folder name of a sweep: a hash of its fixed overrides and of the keys that vary, in any order.
 
-    The values of these keys do not count: a command with more values, or fewer, is the same sweep.
-
-    Args:
-        overrides: what all trials have in common.
-        keys: keys or groups that vary.
-        data: name of the data source.
-        searched: what identifies a search (``vitrine.sweeps.search``).
+    The values of these keys do not count: a command with more values, or fewer, is the same sweep. A search is
+    identified
+    by ``searched`` too.
     """
     parts = [override.partition("=") for override in overrides]
     fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or facts_of(key).affects(data))
@@ -79,9 +75,6 @@ class TrialFolders:
 
     The name of a trial's folder depends on how its values were typed, and earlier versions named folders differently.
     So a trial that has no folder of its expected name is looked for by the fingerprints of the other folders.
-
-    Args:
-        sweep: folder of the sweep; it need not exist.
     """
 
     def __init__(self, sweep: Path) -> None:
@@ -90,12 +83,7 @@ class TrialFolders:
         self._owners: dict[Path, str] = {}
 
     def find(self, config: TrainConfig, varies: Mapping[str, str], name: str | None = None) -> Path:
-        """Return the folder that holds the trial, or the path to create it at.
-
-        Args:
-            config: the trial's configuration.
-            varies: its varying values.
-            name: name that the user chose for a new folder; ``None`` is :func:`trial_name`.
+        """Return the folder that holds the trial, or the path to create it at, called ``name`` if the user chose one.
 
         Raises:
             RunError: the folder of this name belongs to another trial.

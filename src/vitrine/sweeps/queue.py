@@ -66,9 +66,6 @@ class GridQueue(TrialQueue):
     """The unfinished trials of a grid, in order.
 
     A trial that another process is training is looked at again later, since that process may leave it unfinished.
-
-    Args:
-        trials: those to train.
     """
 
     def __init__(self, trials: Sequence[Trial]) -> None:

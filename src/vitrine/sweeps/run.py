@@ -102,14 +102,7 @@ def _recording(progress: SweepProgress) -> Iterator[None]:
 def _prepare_launcher(
     name: str, settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path, ranks: Ranks
 ) -> Launch:
-    """Return the function that trains a queue's trials.
-
-    Args:
-        name: ``hydra/launcher``.
-        settings: ``launcher``.
-        configs: configurations of the trials, or of one that stands for all.
-        folder: the sweep's folder.
-        ranks: those that train each trial together.
+    """Return the function that trains a queue's trials; ``configs`` are theirs, or one that stands for all.
 
     Raises:
         ConfigError: the launcher cannot train such trials here.

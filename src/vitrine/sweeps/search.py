@@ -39,14 +39,10 @@ MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives 
 
 
 class Search(TrialQueue):
-    """The trials of a search, suggested sequentially.
+    """The trials of a search, suggested sequentially and added to the trials of ``sweep``.
 
     Processes that run the same command share the study: each asks for trials under a lock, and none is trained twice. A
     trial whose process died is handed out again and resumed from its checkpoint.
-
-    Args:
-        point: where the search starts, with its space.
-        sweep: its folder, as :func:`plan_search` returns it; runs are added to its trials.
 
     Attributes:
         study: the Optuna study.

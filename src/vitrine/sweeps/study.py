@@ -30,11 +30,7 @@ POPULATION = 16  # of NSGA-II: small, since each member is a training run
 
 
 def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
-    """Open the study in a sweep's folder.
-
-    Args:
-        folder: the sweep's folder.
-        metrics: objectives of a new study, which is created if there is none.
+    """Open the study in a sweep's folder; with ``metrics``, its objectives, it is created if there is none.
 
     Raises:
         RunError: the study is missing or damaged.

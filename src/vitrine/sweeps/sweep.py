@@ -164,13 +164,7 @@ class BestConfiguration:
 def best_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
 ) -> BestConfiguration | None:
-    """The best among the configurations with the most finished seeds; ``None`` if none is finished.
-
-    Args:
-        varies: varying overrides of each trial.
-        results: result of each trial.
-        metric: selects the best.
-    """
+    """The best among the configurations with the most finished seeds; ``None`` if none is finished."""
     found = {
         group: metrics
         for group, members in by_configuration(varies, results).items()

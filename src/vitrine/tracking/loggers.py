@@ -78,12 +78,8 @@ def _as_hparam(value: Any) -> Any:
 class RunLogger(Logger):
     """Writes each row of metrics to metrics.csv, then passes it to the trackers. For rank 0.
 
-    As a context manager it sets the run's final status (:meth:`RunRecord.end_with`), then ends the trackers with it.
-
-    Args:
-        record: the run folder.
-        step: optimiser steps done before; later rows of metrics.csv are dropped.
-        trackers: where else metrics go.
+    As a context manager it sets the run's final status (:meth:`RunRecord.end_with`), then ends the trackers with it. Rows
+    of metrics.csv after ``step`` are dropped.
     """
 
     def __init__(self, record: RunRecord, step: int, trackers: list[Tracker]) -> None:
@@ -149,12 +145,7 @@ class RunLogger(Logger):
 
 
 class LoggerTracker:
-    """A Lightning logger of the user's, as a tracker. It gets the configuration as its hyperparameters.
-
-    Args:
-        part: the logger's.
-        config: the run's configuration.
-    """
+    """A Lightning logger of the user's, as a tracker. It gets the configuration as its hyperparameters."""
 
     def __init__(self, part: Part, config: TrainConfig) -> None:
         self.name = part.name
@@ -167,7 +158,7 @@ class LoggerTracker:
         """Log metrics of an optimiser step."""
         self.logger.log_metrics(dict(metrics), step)
 
-    def finish(self, status: str, metrics: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+    def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         """Log the final metrics as ``final/...``, and end with the status of run.json."""
         if metrics:
             self.logger.log_metrics({f"final/{name}": value for name, value in metrics.items()})

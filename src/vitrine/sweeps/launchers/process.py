@@ -95,10 +95,6 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
 def allocate_slots(launcher: LauncherConfig, configs: Sequence[TrainConfig]) -> list[Slot]:
     """Share this machine's cores or GPUs out among as many trials at a time as ``launcher`` asks for.
 
-    Args:
-        launcher: settings of the launcher.
-        configs: configurations of the trials.
-
     Raises:
         ConfigError: there are fewer cores or GPUs than ``launcher`` asks for.
     """

@@ -69,11 +69,7 @@ class Resources:
 
 
 class Slurm:
-    """Jobs of a Slurm cluster, which outlive this process.
-
-    Args:
-        folder: for submitit's files of all commands, inside the sweep's folder.
-        settings: what each job asks for.
+    """Jobs of a Slurm cluster, which outlive this process. ``folder`` is for submitit's files of all commands.
 
     Raises:
         ConfigError: Slurm's commands are not installed.
@@ -178,12 +174,7 @@ class Slurm:
 
 
 class Local:
-    """submitit's jobs as processes of this machine, launcher.workers at a time, which end with this command.
-
-    Args:
-        folder: for submitit's files of all commands, inside the sweep's folder.
-        settings: what each job asks for.
-    """
+    """submitit's jobs as processes of this machine, launcher.workers at a time, which end with this command."""
 
     def __init__(self, folder: Path, settings: LauncherConfig) -> None:
         self.folder, self.settings = folder, settings
@@ -230,12 +221,6 @@ def make_scheduler(
     launcher: str, settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path
 ) -> Slurm | Local:
     """Return what runs the jobs of a sweep.
-
-    Args:
-        launcher: ``slurm`` or ``local``.
-        settings: settings of the launcher.
-        configs: configurations of the trials.
-        folder: for submitit's files.
 
     Raises:
         ConfigError: Slurm is not installed, or ``settings`` lack what a trial needs.
