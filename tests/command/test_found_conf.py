@@ -1,14 +1,11 @@
 """What a conf/ that was only found in the working directory may do: give values, but allow no code to run."""
 
-import sys
-
 import pytest
 import yaml
-from helpers.user_parts import imported, write_package
+from helpers.user_parts import enter_lab, imported
 
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
-from vitrine.config.parts import load
 from vitrine.errors import ConfigError
 
 LAB = "lab_of_a_found_folder"
@@ -17,13 +14,7 @@ PART = f"{LAB}.fourier.Fourier"
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    for module in [module for module in sys.modules if module.startswith(LAB)]:
-        monkeypatch.delitem(sys.modules, module)
-    load.cache_clear()
-    write_package(tmp_path, LAB)
-    return tmp_path
+    return enter_lab(tmp_path, monkeypatch, LAB)
 
 
 def write(path, values, package="_global_"):
@@ -58,6 +49,31 @@ def test_a_group_named_trust_grants_none(working_directory):
     write(working_directory / "conf/trust/lab.yaml", {"trust": ["os"]})
     with pytest.raises(ConfigError):
         made("trust=lab")
+
+
+def test_every_refused_name_of_a_list_is_named(working_directory):
+    write(working_directory / "conf/callbacks/mine.yaml", {"parts": [PART, f"{LAB}.fourier.Halved"]}, "callbacks")
+    with pytest.raises(ConfigError) as caught:
+        made("callbacks=[default,mine]")
+    (fault,) = caught.value.faults
+    assert (fault.key, fault.given) == ("callbacks.parts", f"{PART},{LAB}.fourier.Halved")
+    assert f"trust=[{PART},{LAB}.fourier.Halved]" in fault.problem
+    assert not imported(LAB)
+
+
+def test_a_found_primary_of_eval_does_not_decide_what_a_run_may_import(working_directory):
+    write(working_directory / "conf/mine.yaml", {"defaults": ["eval", "_self_"], "run": "RUN", "trust": [LAB]})
+    write(working_directory / "mine/mine.yaml", {"defaults": ["eval", "_self_"], "run": "RUN", "trust": [LAB]})
+
+    def trust(folder, *overrides):
+        with composing(Sources.choose(folder, "mine", "eval")):
+            (point,) = points("eval", list(overrides), multirun=False)
+        return point.config.trust
+
+    assert trust(None) == []
+    assert trust(None, f"trust=[{LAB}.fourier]") == [f"{LAB}.fourier"]
+    assert trust("mine") == [LAB]
+    assert not imported(LAB)
 
 
 @pytest.mark.parametrize("sampler", [{}, {"sampler": "random", "n_trials": 2}])

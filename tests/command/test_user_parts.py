@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import yaml
-from helpers.user_parts import imported, write_package
+from helpers.user_parts import enter_lab, imported
 
 from vitrine import compose
 from vitrine.command.compose import points
@@ -21,15 +21,7 @@ DATA = 'def shapes(count=9, seed=0): ...\nshapes.config = {"image_size": 16, "in
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    for module in [module for module in sys.modules if module.startswith(LAB)]:
-        monkeypatch.delitem(sys.modules, module)
-    from vitrine.config.parts import load
-
-    load.cache_clear()
-    write_package(tmp_path, LAB, data=DATA)
-    return tmp_path
+    return enter_lab(tmp_path, monkeypatch, LAB, data=DATA)
 
 
 def faults(*overrides):

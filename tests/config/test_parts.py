@@ -1,10 +1,11 @@
 import itertools
+import math
 import py_compile
 import re
 import sys
 
 import pytest
-from helpers.user_parts import imported, write_package
+from helpers.user_parts import enter_lab, imported
 
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.model import vit_config_from
@@ -33,9 +34,7 @@ COUNT = itertools.count()
 def lab(tmp_path, monkeypatch):
     """Name of a package in the working directory that no other test has imported."""
     name = f"lab_{next(COUNT)}"
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    write_package(tmp_path, name, broken="import no_such_module", faulty="1 / 0", bad="def (")
+    enter_lab(tmp_path, monkeypatch, name, broken="import no_such_module", faulty="1 / 0", bad="def (")
     return name
 
 
@@ -132,9 +131,18 @@ def test_only_the_code_of_a_package_is_reached_by_its_name(lab, tmp_path):
     assert caught.value.near == "torch.nn.modules.linear.Identity"
 
 
-def test_modules_come_from_the_working_directory_only_while_parts_are_imported(lab, tmp_path):
-    load(f"{lab}.fourier.Fourier")
+def test_the_working_directory_stays_importable_once_a_part_of_it_is_loaded(lab, tmp_path):
+    with pytest.raises(PartError):
+        load(f"{lab}.broken.Part")
+    load("torch.nn.RMSNorm")
     assert str(tmp_path) not in sys.path
+    (tmp_path / f"beside_{lab}.py").write_text("VALUE = 3\n")
+    (tmp_path / "math.py").write_text("VALUE = 4\n")
+    text = f"def part():\n    import math\n\n    from beside_{lab} import VALUE\n    return VALUE, math.pi\n"
+    (tmp_path / lab / "lazy.py").write_text(text)
+    assert load(f"{lab}.lazy.part")() == (3, math.pi)
+    assert sys.path[-1] == str(tmp_path), "behind installed packages"
+    assert f"beside_{lab}.py" in sources(f"{lab}.lazy.part")
 
 
 def test_trust_is_a_list_of_dotted_names():

@@ -4,6 +4,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
+from vitrine.config.parts import load
+
 LAYERS = """
 import torch
 
@@ -45,6 +49,17 @@ def write_package(folder: Path, name: str, **modules: str) -> None:
     package.mkdir()
     for module, text in ({"__init__": "", "layers": LAYERS, "fourier": FOURIER} | modules).items():
         (package / f"{module}.py").write_text(textwrap.dedent(text))
+
+
+def enter_lab(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **modules: str) -> Path:
+    """Make ``folder`` the working directory for a test, with the package ``name``, not imported yet, in it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(folder)
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    load.cache_clear()
+    write_package(folder, name, **modules)
+    return folder
 
 
 def imported(name: str) -> bool:

@@ -1,8 +1,6 @@
-import sys
-
 import pytest
 import torch
-from helpers.user_parts import write_package
+from helpers.user_parts import enter_lab
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import PartError
@@ -46,10 +44,7 @@ class Linear(nn.Module):
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    if LAB not in sys.modules:
-        write_package(tmp_path, LAB, parts=PARTS)
+    enter_lab(tmp_path, monkeypatch, LAB, parts=PARTS)
 
 
 def config(**changes):

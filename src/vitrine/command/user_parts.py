@@ -88,12 +88,12 @@ def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[
         key, _, value = override.lstrip("+").partition("=")
         if key in named:  # a dotted name elsewhere, as in the path after like=, permits nothing
             typed |= set(_entries(value))
-    found = {}
+    found: dict[str, str] = {}
     for key in part_keys().values():
         value = OmegaConf.select(composed, key)
         for name in value if OmegaConf.is_list(value) else [value]:
             if is_dotted(name) and name not in typed and not allowed(name):
-                found[key] = str(name)
+                found[key] = ",".join(filter(None, [found.get(key), str(name)]))
     return found
 
 

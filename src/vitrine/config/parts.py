@@ -17,10 +17,16 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from vitrine.config.source_code import code_hash, lacks_source, remember_sources, working_directory
+from vitrine.config.source_code import (
+    code_hash,
+    lacks_source,
+    remember_sources,
+    stay_importable,
+    working_directory,
+)
 from vitrine.errors import Fault, Interrupted, Pruned, RunError, VitrineError
 from vitrine.text import nearest
 
@@ -154,6 +160,7 @@ def load(name: str) -> Any:
         raise PartError(name, f"cannot be used: it is defined in {home}; name it where it is defined", defined)
     if lacks_source(name, module):
         raise PartError(name, f"cannot be used: {module} has no source file, {module.replace('.', '/')}.py, to store")
+    stay_importable(name)
     return value
 
 
@@ -226,7 +233,7 @@ def faults_of(name: str, problem: str) -> Iterator[None]:
     except Exception as error:
         if not is_dotted(name):
             raise
-        raise PartError(name, f"{problem}: {reason(error)}") from error
+        raise PartError(name, f"{problem}: {reason(error, name)}") from error
 
 
 def part_at(config: Any, name: str) -> Part | None:
@@ -293,13 +300,20 @@ def _module(part: str, name: str) -> ModuleType:
         raise PartError(part, f"cannot be imported: {reason(error)}") from None
 
 
-def reason(error: BaseException) -> str:
-    """Return an error of a user's code with its file and line, as one line."""
+def reason(error: BaseException, name: str = "") -> str:
+    """Return an error as one line, with the innermost file and line in the package of the part ``name``, if any."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    *_, frame = traceback.extract_tb(error.__traceback__)
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [(frame, line) for frame, line in frames if package_of(frame) == name.partition(".")[0]]
+    frame, line = (own or frames)[-1]
     message = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {message[0] if message else ''} ({frame.filename}, line {frame.lineno})"
+    return f"{type(error).__name__}: {message[0] if message else ''} ({frame.f_code.co_filename}, line {line})"
+
+
+def package_of(frame: FrameType) -> str:
+    """Return the top-level package or module whose code a frame of a traceback runs."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _taken(called: Any, interface: Interface, keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 @contextmanager
 def working_directory() -> Iterator[None]:
-    """Let modules be imported from the working directory: while parts are imported, and no longer."""
+    """Let modules be imported from the working directory, while a part is looked for."""
     here = str(Path.cwd())
     if here in sys.path:
         yield
@@ -26,6 +26,12 @@ def working_directory() -> Iterator[None]:
     finally:
         if here in sys.path:
             sys.path.remove(here)
+
+
+def stay_importable(name: str) -> None:
+    """Leave the folders that the part ``name`` is in on the path, for what it imports inside functions."""
+    roots, _ = _roots(name.partition(".")[0])
+    sys.path += [str(root) for root in roots if str(root) not in sys.path]  # behind installed packages
 
 
 def sources(name: str) -> dict[str, str]:

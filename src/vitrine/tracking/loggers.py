@@ -78,8 +78,8 @@ def _as_hparam(value: Any) -> Any:
 class RunLogger(Logger):
     """Writes each row of metrics to metrics.csv, then passes it to the trackers. For rank 0.
 
-    As a context manager it sets the run's final status (:meth:`RunRecord.end_with`), then ends the trackers with it. Rows
-    of metrics.csv after ``step`` are dropped.
+    As a context manager it sets the run's final status (:meth:`RunRecord.end_with`), then ends the trackers with it.
+    Rows of metrics.csv after ``step`` are dropped.
     """
 
     def __init__(self, record: RunRecord, step: int, trackers: list[Tracker]) -> None:

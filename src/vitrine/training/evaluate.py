@@ -10,6 +10,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from rich.console import Console
 
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
+from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.serialize import from_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.hardware import Hardware, choose, on_one_device
@@ -72,7 +73,8 @@ def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardwar
         enable_model_summary=False,
         plugins=LightningEnvironment(),
     )
-    trainer.test(module, datamodule=data, verbose=False)
+    with failing_in_one_line(config):
+        trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     logits, labels = (torch.cat(parts).numpy() for parts in zip(*module.test_outputs, strict=True))
     return Evaluation(metrics, logits, labels)

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from vitrine.config import TrainConfig
+from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import build_list
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.launch import Launch
@@ -121,7 +122,7 @@ def train(
         num_sanity_val_steps=0,
     )
     last = record.last if record.last.exists() else None
-    with restored_handlers():
+    with restored_handlers(), failing_in_one_line(config):
         trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
     if stop.asked:  # after the last epoch, when training looks no more
         raise Interrupted
