@@ -159,7 +159,7 @@ def test_a_name_that_vitrine_has_is_refused(vitrine, mine):
     assert f"{mine}/model/vit_nano.yaml\n      vitrine has a file of this name" in err
 
 
-def test_conf_in_the_working_directory_is_used_and_that_is_said(vitrine, mine):
+def test_conf_in_the_working_directory_is_used_and_reported(vitrine, mine):
     conf = mine.rename(mine.with_name("conf"))
     code, out, err = vitrine("train", "experiment=mine", "--cfg", "job", "-p", "seed")
     assert (code, out) == (0, "7\n")

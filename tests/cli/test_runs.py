@@ -57,7 +57,7 @@ def table(text):
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_a_run_like_another_has_its_configuration_and_says_of_which(outputs, runs):
+def test_a_run_like_another_has_its_configuration_and_records_which(outputs, runs):
     facts = json.loads((outputs / runs[1] / "run.json").read_text())
     assert facts["like"] == runs[0]
     assert "\nlike: null\n" in (outputs / runs[1] / "config.yaml").read_text()
@@ -86,7 +86,7 @@ def test_runs_are_listed_and_chosen(command, runs):
     assert rows == [{"run": runs[1].rpartition("/")[2], "seed": "0", "optimizer.lr": "0.5"}]
 
 
-def test_show_tells_all_of_a_run(command, outputs, runs):
+def test_show_prints_all_of_a_run(command, outputs, runs):
     shown = dict(line.split("\t") for line in command("show", runs[0]).stdout.splitlines() if "\t" in line)
     facts = json.loads((outputs / runs[0] / "run.json").read_text())
     assert (shown["status"], shown["command"], shown["data.name"]) == ("finished", facts["command"], "digits")
@@ -200,7 +200,7 @@ def test_a_value_of_several_lines_stays_in_its_row(script, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many"])
-def test_a_limit_that_is_no_number_of_rows_is_refused(script, monkeypatch, capsys, number):
+def test_a_limit_that_is_not_a_number_of_rows_is_refused(script, monkeypatch, capsys, number):
     monkeypatch.setattr("sys.argv", ["runs.py", "list", f"--limit={number}"])
     with pytest.raises(SystemExit, match="2"):
         script.main()

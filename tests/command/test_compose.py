@@ -55,7 +55,7 @@ def test_every_option_of_every_group_composes(compose, pictures, group, option):
         assert config.model.image_size == config.data.image_size
 
 
-def test_one_word_changes_what_its_group_stands_for(compose, pictures):
+def test_an_override_changes_what_its_group_stands_for(compose, pictures):
     default = compose()
     assert (default.data.name, default.model.dim, default.model.depth, default.seed) == ("digits", 192, 12, 0)
     assert compose("model=vit_nano").model.dim == 64
@@ -111,7 +111,7 @@ def test_what_does_not_go_together_is_refused(refusal, overrides, expected):
     assert refusal(*overrides) == [expected]
 
 
-def test_faults_of_words_and_of_the_whole_are_told_at_once(refusal):
+def test_faults_of_overrides_and_of_the_whole_are_reported_together(refusal):
     found = refusal("lr=3", "model=vit_mini", "patch=7", "model.heads=5", "data.batch_size=x", "optimizer.lr=-1")
     assert {fault.key for fault in found} == {
         "lr",
@@ -123,7 +123,7 @@ def test_faults_of_words_and_of_the_whole_are_told_at_once(refusal):
     }
 
 
-def test_a_folder_of_pictures_that_is_missing_is_told_with_the_nearest(refusal, pictures):
+def test_a_missing_folder_of_images_is_reported_with_the_nearest(refusal, pictures):
     (fault,) = refusal("data=imagefolder", f"data.root={pictures}s")
     assert (fault.key, fault.given) == ("data.root", f"{pictures}s")
     assert fault.problem == f"{pictures}s is not a folder; did you mean {pictures}?"

@@ -109,17 +109,17 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
         (["patch=3"], "patch=3"),
     ],
 )
-def test_what_cannot_work_is_told(run, words, told):
+def test_what_cannot_work_is_reported(run, words, told):
     with pytest.raises(ConfigError, match=told):
         compose([f"like={run.path}", *words])
 
 
-def test_no_such_run_is_told_with_the_nearest(run):
+def test_no_such_run_is_reported_with_the_nearest(run):
     with pytest.raises(ConfigError, match=f"is not a folder; did you mean {run.path}"):
         compose([f"like={run.path}x"])
 
 
-def test_a_configuration_of_another_version_is_told_by_its_keys(run):
+def test_a_configuration_of_another_version_is_reported_by_its_keys(run):
     values = run.config
     values["model"]["no_such_key"] = 1
     values["trainer"]["max_epochs"] = "many"
@@ -137,7 +137,7 @@ def test_a_key_that_the_run_did_not_know_is_as_it_is_by_itself(run):
     assert compose([f"like={run.path}"]).callbacks.monitor == "val/acc"
 
 
-def test_a_damaged_configuration_is_told(run):
+def test_a_damaged_configuration_is_reported(run):
     (run.path / "config.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match=r"like=.*\n.*cannot read"):
         compose([f"like={run.path}"])

@@ -71,7 +71,7 @@ def test_numbers_are_typed_with_six_digits_inside_their_interval():
     assert Interval(0.0, 1.0).numbers == ()
 
 
-def test_what_cannot_be_an_interval_is_told():
+def test_what_cannot_be_an_interval_is_reported():
     assert "low must be <= high" in written(lr={"low": 2, "high": 1})
     assert "low must be > 0 where log is true" in written(lr={"low": 0, "high": 1, "log": True})
     assert "takes log or step" in written(lr={"low": 1, "high": 2, "log": True, "step": 0.5})
@@ -89,7 +89,7 @@ def test_what_cannot_be_an_interval_is_told():
     assert written(lr={"low": 1, "high": 1}) == written(depth=[1, None]) == ""
 
 
-def test_unknown_keys_and_values_of_a_space_are_told_with_what_was_meant(refusal):
+def test_unknown_keys_and_values_of_a_space_are_reported_with_the_nearest(refusal):
     at_once = refusal(
         *TPE,
         "position=lerned,rope",
@@ -113,7 +113,7 @@ def test_unknown_keys_and_values_of_a_space_are_told_with_what_was_meant(refusal
     assert "did you mean depth?" in str(unknown)
 
 
-def test_what_a_search_cannot_go_by_is_told(refusal):
+def test_what_a_search_cannot_optimise_is_reported(refusal):
     lr = "optimizer.lr=interval(1e-4,1e-3)"
     test = refusal(*TPE, lr, "sweep.metrics=[test/acc]")
     assert "models are selected on the validation split" in test
@@ -125,7 +125,7 @@ def test_what_a_search_cannot_go_by_is_told(refusal):
     assert "measured after each epoch" in refusal(*TPE, lr, "sweep.metrics=[val/acc,val/loss]", "sweep.pruner=median")
 
 
-def test_what_does_not_go_together_in_a_search_is_told(refusal):
+def test_what_excludes_each_other_in_a_search_is_reported(refusal):
     lr = "optimizer.lr=interval(1e-4,1e-3)"
     at_once = refusal(lr, "sweep.sampler=cmaes", "sweep.n_trials=0", "seed=1,2", "sweep.metrics=[val/acc,val/loss]")
     for problem in ("must be >= 1", "at least two intervals", "takes a single metric", "sweep.repeats=3"):

@@ -60,7 +60,7 @@ def test_all_faults_are_reported_together():
     assert {fault.key for fault in found} == {"model.position", "model.mlp", "model.depth"}
 
 
-def test_words_and_parts_are_swept_together():
+def test_choices_and_parts_are_swept_together():
     made = points("train", [f"position=learned,{LAB}.fourier.Fourier", "seed=0,1"], multirun=True)
     assert [point.config.model.position for point in made] == ["learned"] * 2 + [f"{LAB}.fourier.Fourier"] * 2
     assert made[2].varies == {"position": f"{LAB}.fourier.Fourier", "seed": "0"}
@@ -76,7 +76,7 @@ def test_edited_code_is_another_trial(lab):
     assert fingerprint(compose(["position=learned"])) == learned
 
 
-def test_a_data_set_says_what_its_images_are():
+def test_a_data_set_describes_its_images():
     config = compose([f"data={LAB}.data.shapes", "data.options.count=5", "data.patch_size=4"])
     assert (config.model.image_size, config.model.num_classes, config.data.options) == (16, 3, {"count": 5})
     (fault,) = faults(f"data={LAB}.data.shapes")

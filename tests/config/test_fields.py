@@ -43,7 +43,7 @@ def test_values_at_their_limits_pass():
         ({"colour": "black"}, "colour", "black", "is not one of red, green, blue"),
     ],
 )
-def test_a_value_outside_its_limits_is_told_with_what_is_allowed(changes, key, given, problem):
+def test_a_value_outside_its_limits_is_reported_with_what_is_allowed(changes, key, given, problem):
     assert faults(Outer(**changes)) == [Fault(key, given, problem)]
 
 

@@ -131,7 +131,7 @@ def test_keys_that_comparisons_leave_out_beside_those_without_effect():
     }
 
 
-def test_keys_that_say_how_a_run_was_started():
+def test_keys_about_how_a_run_was_started():
     assert set(keys_where(TrainConfig, describes_run=False)) == {"resume", "like"}
 
 

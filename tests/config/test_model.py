@@ -26,17 +26,17 @@ def test_every_default_is_accepted():
 
 
 FIELDS = {field.name: field.metadata for field in dataclasses.fields(ViTConfig)}
-WORDS = {name: metadata["options"] for name, metadata in FIELDS.items() if "options" in metadata}
+CHOICES = {name: metadata["options"] for name, metadata in FIELDS.items() if "options" in metadata}
 
 
 @pytest.mark.parametrize("reader", [{}, {"class_token": False, "pool": "mean"}, {"class_token": False, "pool": "map"}])
-@pytest.mark.parametrize(("key", "word"), [(key, word) for key, words in WORDS.items() for word in words])
-def test_every_word_is_accepted(key, word, reader):
-    assert vit_faults(config(**(reader | ({} if key == "pool" and reader else {key: word})))) == []
+@pytest.mark.parametrize(("key", "choice"), [(key, name) for key, names in CHOICES.items() for name in names])
+def test_every_choice_is_accepted(key, choice, reader):
+    assert vit_faults(config(**(reader | ({} if key == "pool" and reader else {key: choice})))) == []
 
 
 @pytest.mark.parametrize(
-    ("words", "registry"),
+    ("choices", "registry"),
     [
         (vit.PATCH_EMBEDS, patch.PATCH_EMBEDS),
         (vit.POOLS, pool.POOLS),
@@ -47,8 +47,8 @@ def test_every_word_is_accepted(key, word, reader):
         (vit.INITS, init.INITS),
     ],
 )
-def test_every_word_has_what_it_builds(words, registry):
-    assert words == tuple(registry)
+def test_every_choice_has_what_it_builds(choices, registry):
+    assert choices == tuple(registry)
 
 
 def test_every_position_has_what_it_builds():
@@ -160,14 +160,14 @@ BROKEN = [
 
 
 def followed(made, fault):
-    """The configuration with what a fault suggests: ``key=value``, or a word for the fault's own key."""
-    name, word = fault.nearest.split("=") if "=" in fault.nearest else (fault.key, fault.nearest)
-    value = literal_eval(word) if word[0].isdigit() else None if word == "null" else word
+    """The configuration with what a fault suggests: ``key=value``, or a value for the fault's own key."""
+    name, text = fault.nearest.split("=") if "=" in fault.nearest else (fault.key, fault.nearest)
+    value = literal_eval(text) if text[0].isdigit() else None if text == "null" else text
     return dataclasses.replace(made, **{name: value})
 
 
 @pytest.mark.parametrize(("changes", "key", "nearest"), BROKEN)
-def test_each_rule_tells_the_key_and_a_value_that_is_accepted(changes, key, nearest):
+def test_each_rule_names_the_key_and_a_value_that_is_accepted(changes, key, nearest):
     made = config(**changes)
     (fault,) = vit_faults(made)
     assert (fault.key, fault.given) == (key, str(getattr(made, key)))
@@ -261,7 +261,7 @@ def test_every_number_has_limits():
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("key", OUT_OF_RANGE)
-def test_a_number_out_of_range_is_told_alone_without_what_follows_from_it(base, key):
+def test_a_number_out_of_range_is_reported_alone_without_what_follows_from_it(base, key):
     assert vit_faults(config(**BASES[base])) == []
     for value in OUT_OF_RANGE[key]:
         (fault,) = vit_faults(config(**(BASES[base] | {key: value})))
@@ -269,10 +269,10 @@ def test_a_number_out_of_range_is_told_alone_without_what_follows_from_it(base, 
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("key", WORDS)
-def test_a_word_that_is_none_is_told_alone_with_those_that_are(base, key):
+@pytest.mark.parametrize("key", CHOICES)
+def test_an_unknown_choice_is_reported_alone_with_the_known_ones(base, key):
     found = vit_faults(config(**(BASES[base] | {key: "xyz"})))
-    assert found == [Fault(key, "xyz", f"is not one of {', '.join(WORDS[key])}")]
+    assert found == [Fault(key, "xyz", f"is not one of {', '.join(CHOICES[key])}")]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -285,7 +285,7 @@ def test_rates_that_are_no_finite_numbers_are_refused(key, value):
     assert fault.problem.startswith("must be finite and ")
 
 
-def test_all_faults_are_told_at_once_under_their_prefix():
+def test_all_faults_are_reported_together_under_their_prefix():
     made = config(
         patch_size=5,
         heads=5,
@@ -313,7 +313,7 @@ def test_all_faults_are_told_at_once_under_their_prefix():
     assert "model.class_token=false" in found["model.pool"].problem
 
 
-def test_one_rule_tells_all_that_it_finds():
+def test_a_rule_reports_all_that_it_finds():
     stem = config(image_size=12, patch_size=12, patch_embed="conv_stem", patch_stride=6)
     assert [fault.key for fault in vit_faults(stem)] == ["patch_size", "patch_stride", "patch_embed"]
     assert [fault.key for fault in vit_faults(config(class_token=False, position="conv", depth=1))] == [

@@ -212,7 +212,7 @@ def test_devices_that_are_not_counted_yet_are_no_fault(change):
     assert change(trainer__devices=None) == []
 
 
-def test_faults_of_every_section_are_told_at_once(change):
+def test_faults_of_every_section_are_reported_together(change):
     found = change(model__heads=5, data__mean=[1.0, 2.0], optimizer__lr=-1.0, trainer__max_epochs=0, seed=-1)
     assert {fault.key for fault in found} == {"model.heads", "data.mean", "optimizer.lr", "trainer.max_epochs", "seed"}
     assert len(found) == 5

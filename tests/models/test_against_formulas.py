@@ -101,7 +101,7 @@ def test_attention_is_what_its_formula_says(small, randomise, assert_same, writt
     assert_same(attention, written(attention), some_tokens())
 
 
-def test_local_attention_starts_as_sharp_as_joint_attention_and_is_told_from_it(small, randomise):
+def test_local_attention_starts_as_sharp_as_joint_attention_and_differs_from_it(small, randomise):
     model = VisionTransformer(small(attention="local"))
     for block in model.blocks:
         assert block.attn.temperature.tolist() == pytest.approx([1 / math.sqrt(8)] * 3)

@@ -156,7 +156,7 @@ def test_all_kernels_give_the_same_logits_and_gradients(small, randomise, images
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "explicit"])
-def test_a_model_computes_attention_by_the_kernel_it_is_told_to(small, images_for, monkeypatch, kernel):
+def test_a_model_computes_attention_by_the_configured_kernel(small, images_for, monkeypatch, kernel):
     calls = []
     fused = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(

@@ -75,7 +75,7 @@ def assert_exported(model, images):
         torch.testing.assert_close(exported(some), model(some), rtol=0, atol=1e-12)
 
 
-def test_every_word_is_in_one_of_the_bundles(small):
+def test_every_choice_is_in_one_of_the_bundles(small):
     for name in ("pool", "patch_embed", "norm", "norm_placement", "mlp", "attention_kernel"):
         words = {getattr(small(**bundle), name) for bundle in BUNDLES.values()} | {getattr(small(), name)}
         assert words == set(getattr(vit, f"{name.upper()}S"))
@@ -136,7 +136,7 @@ def test_batches_of_other_sizes_and_evaluation_take_one_more_graph_each(build, i
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "wrapped"])
-def test_a_compiled_model_still_tells_its_attention_and_intermediates(build, images_for, graphs, in_place):
+def test_a_compiled_model_still_returns_its_attention_and_intermediates(build, images_for, graphs, in_place):
     model = build(position="relative", attention="local").eval()
     images = images_for(model.config)
     expected = model.intermediates(images) | {"maps": model.attention_maps(images)}

@@ -38,7 +38,7 @@ def test_swiglu_multiplies_hidden_units_by_the_silu_of_as_many_others(randomise,
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_the_model_has_the_mlp_and_the_hidden_width_that_it_is_told_to(small, kind):
+def test_the_model_has_the_configured_mlp_and_hidden_width(small, kind):
     model = VisionTransformer(small(mlp=kind, mlp_ratio=1.5, pool="map"))
     for mlp in [*(block.mlp for block in model.blocks), model.attn_pool.mlp]:
         assert mlp.fc1.weight.shape == ((72 if kind == "swiglu" else 36), 24)

@@ -10,7 +10,7 @@ from pathlib import Path
 from vitrine import compose
 from vitrine.cli.arguments import errors_in_one_line, make_parser
 
-CHUNK = 1_000  # images at a time: pictures in folders are decoded as they are read
+CHUNK = 1_000  # images at a time: image files are decoded as they are read
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

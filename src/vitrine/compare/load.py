@@ -103,7 +103,7 @@ def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) ->
 
     Args:
         paths: run folders, and folders of runs.
-        trust: prefixes of the dotted names that runs with parts of your own may import, for pictures of their models.
+        trust: prefixes of the dotted names that runs with parts of your own may import, for images of their models.
 
     Raises:
         RunError: there is no run at one of the paths.

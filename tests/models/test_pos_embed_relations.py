@@ -46,7 +46,7 @@ def assert_only_offsets_matter(scores, before):
     for values in found.values():
         assert values == pytest.approx([values[0]] * len(values), abs=1e-6)
     first = sorted(values[0] for values in found.values())
-    assert min(after - one for one, after in pairwise(first)) > 1e-5
+    assert min(after - before for before, after in pairwise(first)) > 1e-5
 
 
 @pytest.fixture(params=[(position, prefix) for position in ROTARY for prefix in PREFIXES], ids=str)
@@ -57,7 +57,7 @@ def rotary(request, on_the_grid, randomise):
     return config, randomise(build_relations(config)[0])
 
 
-def test_scores_of_turned_queries_and_keys_tell_offsets_and_nothing_else(rotary, noise):
+def test_scores_of_rotated_queries_and_keys_depend_on_offsets_only(rotary, noise):
     config, relation = rotary
     query, key = (noise(1, 3, 1, 8, seed=seed).expand(-1, -1, config.tokens, -1) for seed in (1, 2))
     q, k, bias = relation(query, key)
@@ -67,22 +67,22 @@ def test_scores_of_turned_queries_and_keys_tell_offsets_and_nothing_else(rotary,
         assert_only_offsets_matter(scores[head], config.prefix)
 
 
-def test_tokens_without_a_place_are_not_turned_and_no_vector_changes_its_length(rotary, noise):
+def test_the_prefix_is_not_rotated_and_no_vector_changes_its_length(rotary, noise):
     config, relation = rotary
     given = [noise(2, 3, config.tokens, 8, seed=seed) for seed in (1, 2)]
-    for vectors, turned in zip(given, relation(*given), strict=False):
+    for vectors, rotated in zip(given, relation(*given), strict=False):
         before = config.prefix
-        assert torch.equal(turned[:, :, :before], vectors[:, :, :before])
-        assert (turned[:, :, before + 1 :] - vectors[:, :, before + 1 :]).abs().amax(dim=-1).min() > 0.01
-        torch.testing.assert_close(turned.norm(dim=-1), vectors.norm(dim=-1), rtol=1e-6, atol=0)
+        assert torch.equal(rotated[:, :, :before], vectors[:, :, :before])
+        assert (rotated[:, :, before + 1 :] - vectors[:, :, before + 1 :]).abs().amax(dim=-1).min() > 0.01
+        torch.testing.assert_close(rotated.norm(dim=-1), vectors.norm(dim=-1), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("theta", "base"), [(None, 100.0), (7.0, 7.0)])
-def test_rope_turns_half_of_the_pairs_with_the_column_and_half_with_the_row(on_the_grid, noise, theta, base):
+def test_rope_rotates_half_of_the_pairs_with_the_column_and_half_with_the_row(on_the_grid, noise, theta, base):
     config = on_the_grid(position="rope", rope_theta=theta)
     q, k = noise(1, 3, 10, 8, seed=1), noise(1, 3, 10, 8, seed=2)
-    turned = build_relations(config)[0].double()(q, k)
-    for given, result in zip((q, k), turned, strict=False):
+    rotated = build_relations(config)[0].double()(q, k)
+    for given, result in zip((q, k), rotated, strict=False):
         for patch, (row, column) in enumerate(PLACES):
             angles = [column, column * base**-0.5, row, row * base**-0.5]
             for pair, angle in enumerate(angles):
@@ -92,8 +92,8 @@ def test_rope_turns_half_of_the_pairs_with_the_column_and_half_with_the_row(on_t
                 assert found == pytest.approx([expected.real, expected.imag], abs=1e-6)
 
 
-def assert_turned_by(frequencies, given, result, atol):
-    """``frequencies`` (2, heads, pairs) turn each head's pairs with column and row together; one token in front."""
+def assert_rotated_by(frequencies, given, result, atol):
+    """``frequencies`` (2, heads, pairs) rotate each head's pairs with column and row together; one token in front."""
     x, y = frequencies.tolist()
     for head, (patch, (row, column)), pair in product(range(3), enumerate(PLACES), range(4)):
         one, other = given[0, head, 1 + patch, 2 * pair : 2 * pair + 2].tolist()
@@ -102,15 +102,15 @@ def assert_turned_by(frequencies, given, result, atol):
         assert found == pytest.approx([expected.real, expected.imag], abs=atol)
 
 
-def test_rope_mixed_turns_each_pair_with_column_and_row_as_each_head_has_learned(on_the_grid, randomise, noise):
+def test_rope_mixed_rotates_each_pair_with_column_and_row_as_each_head_has_learned(on_the_grid, randomise, noise):
     relation = randomise(build_relations(on_the_grid(position="rope_mixed"))[0])
     q, k = noise(1, 3, 10, 8, seed=1), noise(1, 3, 10, 8, seed=2)
     for given, result in zip((q, k), relation(q, k), strict=False):
-        assert_turned_by(relation.frequencies, given, result, 1e-6)
+        assert_rotated_by(relation.frequencies, given, result, 1e-6)
 
 
 @pytest.mark.parametrize(("theta", "base"), [(None, 10.0), (7.0, 7.0)])
-def test_rope_mixed_starts_as_two_axes_at_right_angles_turned_at_random_in_each_head(on_the_grid, theta, base):
+def test_rope_mixed_starts_as_two_axes_at_right_angles_rotated_at_random_in_each_head(on_the_grid, theta, base):
     torch.manual_seed(0)
     model = VisionTransformer(on_the_grid(position="rope_mixed", rope_theta=theta))
     directions = set()
@@ -131,21 +131,21 @@ def test_rope_mixed_starts_as_two_axes_at_right_angles_turned_at_random_in_each_
 def test_angles_of_rope_mixed_do_not_suffer_from_the_precision_of_the_model(small, noise):
     config = small(image_size=128, dim=8, heads=1, position="rope_mixed", rope_theta=1.5)
     relation = build_relations(config)[0].bfloat16()
-    relation.frequencies.data = relation.frequencies.data.sign() * 0.9  # far columns turn by many radians
+    relation.frequencies.data = relation.frequencies.data.sign() * 0.9  # far columns rotate by many radians
     ones = torch.ones(1, 1, config.tokens, 8, dtype=torch.bfloat16)
-    turned = relation(ones, ones)[0].float()
+    rotated = relation(ones, ones)[0].float()
     (x, *_), (y, *_) = relation.frequencies[:, 0].tolist()
     row, column = 29, 31
     expected = complex(1, 1) * cmath.exp(1j * (column * x + row * y))
-    found = turned[0, 0, 1 + 32 * row + column, :2].tolist()
+    found = rotated[0, 0, 1 + 32 * row + column, :2].tolist()
     assert found == pytest.approx([expected.real, expected.imag], abs=0.02)
 
 
 @pytest.mark.parametrize("position", ["rope", "rope_mixed"])
-def test_turned_queries_and_keys_keep_their_precision(on_the_grid, noise, position):
+def test_rotated_queries_and_keys_keep_their_precision(on_the_grid, noise, position):
     relation = build_relations(on_the_grid(position=position))[0]
     low = noise(1, 3, 10, 8).bfloat16()
-    assert [turned.dtype for turned in relation(low, low)[:2]] == [torch.bfloat16] * 2
+    assert [rotated.dtype for rotated in relation(low, low)[:2]] == [torch.bfloat16] * 2
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
