@@ -12,7 +12,10 @@ import time
 
 import pytest
 from helpers.running import ROOT, only_run, python
+from helpers.user_parts import enter, imported
 
+from vitrine.cli import evaluate
+from vitrine.cli import train as train_command
 from vitrine.command.compose import points
 
 EXAMPLES = {
@@ -26,9 +29,26 @@ ONE_OF_EACH_LEVEL = [pytest.param(name, marks=[] if name == "fourier" else [pyte
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch, "my_lab")
     shutil.copytree(ROOT / "examples", tmp_path / "my_lab", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
+
+
+@pytest.fixture
+def in_this_process(capfd):
+    """Carry out a command without a new process, which would import torch again."""
+
+    def call(main, *arguments):
+        capfd.readouterr()
+        code = 0
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return call
 
 
 def train(*overrides, cwd):
@@ -54,7 +74,7 @@ def test_the_commands_in_an_example_can_be_typed(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_LEVEL)
-def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name):
+def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name, in_this_process):
     swept = train("-m", *EXAMPLES[name], "seed=0,1,2", "hydra/launcher=process", "launcher.threads=1", cwd=folder)
     assert swept.returncode == 0, swept.stdout + swept.stderr
     records = sorted(folder.glob("outputs/sweeps/*/*/run.json"))
@@ -62,17 +82,20 @@ def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name):
     run = records[0].parent
     assert (run / "parts" / "my_lab" / f"{name}.py").read_text() == (folder / "my_lab" / f"{name}.py").read_text()
     assert len({path.parent.name.rsplit("_", 1)[1] for path in records}) == 3
-    read = ["eval.py", f"run={run.relative_to(folder)}", "accelerator=cpu"]
-    refused = python(str(ROOT / read[0]), *read[1:], cwd=folder)
+    read = [f"run={run.relative_to(folder)}", "accelerator=cpu"]
+    refused = in_this_process(evaluate.main, *read)
     assert refused.returncode == 1
     assert "trust=[my_lab." in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
-    assert python(str(ROOT / read[0]), *read[1:], "trust=[my_lab]", cwd=folder).returncode == 0
+    assert not imported("my_lab")
+    trusted = in_this_process(evaluate.main, *read, "trust=[my_lab]")
+    assert trusted.returncode == 0
+    assert "test accuracy" in trusted.stdout
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, name):
+def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, name, in_this_process):
     command = [sys.executable, str(ROOT / "train.py"), *EXAMPLES[name], *BRIEF, "trainer.max_epochs=2000"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
@@ -86,16 +109,16 @@ def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, nam
         process.wait()
     run = only_run(folder)
     epochs = f"trainer.max_epochs={len((run / 'metrics.csv').read_text().splitlines()) + 1}"
-    resume = [str(ROOT / "train.py"), f"resume={run.relative_to(folder)}", epochs]
-    refused = python(*resume, cwd=folder)
-    assert refused.returncode != 0
+    resume = [f"resume={run.relative_to(folder)}", epochs]
+    refused = in_this_process(train_command.main, *resume)
+    assert refused.returncode == 2
     assert "trust=[my_lab." in refused.stderr
     source = folder / "my_lab" / f"{name}.py"
     source.write_text(source.read_text() + "# edited\n")
-    edited = python(*resume, "trust=[my_lab]", cwd=folder)
+    edited = in_this_process(train_command.main, *resume, "trust=[my_lab]")
     assert edited.returncode == 1
     assert "allow_changed_code=true" in edited.stderr
     source.write_text(source.read_text().removesuffix("# edited\n"))
-    resumed = python(*resume, "trust=[my_lab]", cwd=folder)
+    resumed = python(str(ROOT / "train.py"), *resume, "trust=[my_lab]", cwd=folder)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert json.loads((run / "run.json").read_text())["status"] == "finished"

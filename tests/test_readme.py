@@ -5,6 +5,7 @@ import shlex
 import shutil
 
 import pytest
+from helpers.forking import forking_server
 from helpers.running import ROOT, only_run, python, write_image_folder
 
 README = (ROOT / "README.md").read_text()
@@ -25,6 +26,13 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     assert python(str(ROOT / "train.py"), *SHORT, cwd=folder).returncode == 0
     return only_run(folder)
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """Runs the scripts of the checkout in processes of their own, without importing torch again in each."""
+    with forking_server() as server:
+        yield server
 
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -64,7 +72,7 @@ def test_the_readme_shows_the_first_commands_a_user_needs():
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.whole
-def test_a_command_of_the_readme_runs(command, tmp_path, request):
+def test_a_command_of_the_readme_runs(command, tmp_path, request, scripts):
     arguments = shlex.split(command)[1:]
     if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
         run = shutil.copytree(request.getfixturevalue("finished"), tmp_path / "run")
@@ -87,7 +95,7 @@ def test_a_command_of_the_readme_runs(command, tmp_path, request):
     if "-m" in arguments:
         arguments = shortened(arguments)
 
-    done = python(str(ROOT / arguments[0]), *arguments[1:], cwd=tmp_path)
+    done = scripts.run(*arguments, cwd=tmp_path)
 
     if "accelerator=gpu" in arguments and "there is no GPU here" in done.stderr:
         return

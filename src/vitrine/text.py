@@ -1,4 +1,4 @@
-"""Text for people: plurals, lists, file sizes, durations, and "did you mean"."""
+"""Text for people: plurals, lists, numbers, sizes, durations, and "did you mean"."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -34,6 +34,19 @@ def file_size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def short_number(value: float) -> str:
+    """A number to three digits: ``1.23 M``."""
+    for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def as_override(value: object) -> str:
+    """A value as an override has it: ``null``, ``true``, ``0.1``."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def clock(seconds: float) -> str:

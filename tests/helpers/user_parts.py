@@ -53,13 +53,18 @@ def write_package(folder: Path, name: str, **modules: str) -> None:
 
 def enter_lab(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **modules: str) -> Path:
     """Make ``folder`` the working directory for a test, with the package ``name``, not imported yet, in it."""
+    enter(folder, monkeypatch, name)
+    write_package(folder, name, **modules)
+    return folder
+
+
+def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Make ``folder`` the working directory for a test, and forget what was imported of the package ``name``."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(folder)
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)
     load.cache_clear()
-    write_package(folder, name, **modules)
-    return folder
 
 
 def imported(name: str) -> bool:

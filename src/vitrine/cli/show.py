@@ -19,6 +19,7 @@ from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, primary_config
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
+from vitrine.text import as_override
 
 
 def show_help(name: str, flags: Namespace) -> None:
@@ -67,7 +68,7 @@ def show_config(name: str, flags: Namespace) -> None:
     if heading:
         print(heading)
     if not OmegaConf.is_config(shown):
-        print("null" if shown is None else str(shown).lower() if isinstance(shown, bool) else shown)
+        print(as_override(shown))
         return
     if flags.package not in (None, "_global_"):
         print(f"# @package {flags.package}")

@@ -28,11 +28,3 @@ PARAMETERS = Cost("parameters", "parameters", lambda row: row.parameters)
 THROUGHPUT = Cost("images/s", "training throughput (images/s)", lambda row: row.images_per_second, True)
 TIME = Cost("", "training time (s)", lambda row: row.train_seconds)
 COSTS = (PARAMETERS, FLOPS, THROUGHPUT, TIME)
-
-
-def short_number(value: float) -> str:
-    """Return a number to three digits: ``1.23 M``."""
-    for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"

@@ -9,9 +9,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from vitrine.compare.comparison import Comparison, RowSummary
-from vitrine.compare.costs import COSTS, Cost, short_number
+from vitrine.compare.costs import COSTS, Cost
 from vitrine.compare.findings import BaselineComparison, format_p
 from vitrine.compare.metric import MISSING
+from vitrine.text import short_number
 
 LATEX = {
     "\\": r"\textbackslash{}",

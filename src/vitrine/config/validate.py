@@ -12,6 +12,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
+from vitrine.text import as_override
 
 
 def train_faults(config: TrainConfig) -> list[Fault]:
@@ -36,8 +37,8 @@ def resume_faults(recorded: TrainConfig, given: TrainConfig) -> list[Fault]:
         if known.path and before is not None and after is not None:
             before, after = Path(before).absolute(), Path(after).absolute()
         if before != after and known.describes_run and not known.may_change_on_resume:
-            problem = f"is {_typed(before)} in the run, and cannot change on resume; what can: {changeable}"
-            found.append(Fault(key, _typed(after), problem))
+            problem = f"is {as_override(before)} in the run, and cannot change on resume; what can: {changeable}"
+            found.append(Fault(key, as_override(after), problem))
     return found
 
 
@@ -57,10 +58,6 @@ def unequal_parts(config: TrainConfig, devices: int) -> str:
     if each % config.trainer.accumulate_grad_batches == 0:
         return ""
     return f"must divide the {each} images of each rank" if devices > 1 else f"must divide data.batch_size={each}"
-
-
-def _typed(value: object) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:

@@ -13,7 +13,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
-from vitrine.text import plural
+from vitrine.text import plural, short_number
 from vitrine.training.compile import Compiled
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
@@ -47,7 +47,7 @@ def show_start(
         "images": storage,
         "model": architecture,
         "parameters": f"{facts['parameters']:,}",
-        "FLOPs per image": f"{_short(facts['flops_per_image'])} (forward; a multiply-add is 2)",
+        "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)",
         "training": f"{plan}, {config.optimizer.name} at {config.optimizer.lr:g}, seed {config.seed}",
         "device": f"{hardware.name}{processes}",
         "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
@@ -126,7 +126,7 @@ def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
         )
         promised = speed["mfu_datasheet"]
         rows["model FLOP/s"] = (
-            f"{_short(speed['flops_per_second'] or 0)}, {speed['mfu_measured']:.0%} of a matrix product's here"
+            f"{short_number(speed['flops_per_second'] or 0)}, {speed['mfu_measured']:.0%} of a matrix product's here"
         )
         rows["model FLOP/s"] += "" if promised is None else f", {promised:.0%} of the datasheet's"
     if "startup_seconds" in speed:
@@ -163,11 +163,3 @@ def _print(console: Console, rows: Mapping[str, str]) -> None:
     for name, value in rows.items():
         console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), soft_wrap=True)
     console.file.flush()
-
-
-def _short(number: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} P"

@@ -24,7 +24,7 @@ from vitrine.config.model import WEIGHT_FILES, missing_weights
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
-from vitrine.text import did_you_mean, nearest
+from vitrine.text import as_override, did_you_mean, nearest
 from vitrine.training.weights import check_weights, load_weights, model_weights, read_checkpoint
 
 # Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
@@ -184,15 +184,10 @@ def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
         else:
             agree = ours in theirs if several else ours == theirs
         if not agree:
-            values = [_as_override(value) for value in (theirs if several else (theirs,))]
+            values = [as_override(value) for value in (theirs if several else (theirs,))]
             near = "" if several else f"model.{key}={values[0]}"
-            found.append(Fault(f"model.{key}", _as_override(ours), f"the weights have {' or '.join(values)}", near))
+            found.append(Fault(f"model.{key}", as_override(ours), f"the weights have {' or '.join(values)}", near))
     return found
-
-
-def _as_override(value: object) -> str:
-    """Write a value as in an override."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def infer_architecture(weights: Mapping[str, Tensor]) -> dict[str, Any]:

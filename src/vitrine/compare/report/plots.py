@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.comparison import Comparison, RowSummary, summarise
-from vitrine.compare.costs import COSTS, PARAMETERS, THROUGHPUT, short_number
+from vitrine.compare.costs import COSTS, PARAMETERS, THROUGHPUT
 from vitrine.compare.metric import Metric
 from vitrine.compare.report.style import (
     COLOURS,
@@ -24,7 +24,7 @@ from vitrine.compare.report.style import (
     shorten,
 )
 from vitrine.compare.table import ConfigurationRow
-from vitrine.text import listed
+from vitrine.text import listed, short_number
 
 MAX_ROWS = 40  # in plots that grow with the number of rows
 MAX_POINTS = 60  # of a curve
