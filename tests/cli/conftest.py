@@ -10,9 +10,9 @@ def vitrine(tmp_path, monkeypatch, capsys):
     """Runs ``vitrine ...`` in this process, in an empty folder: exit code, what it printed, and its errors."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         try:
-            main(words)
+            main(arguments)
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)

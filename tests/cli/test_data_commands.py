@@ -9,8 +9,8 @@ from vitrine.data.shards import read_shards
 
 def test_a_data_set_is_packed_into_files_of_the_given_size(tmp_path):
     write_fashion_mnist(tmp_path / "data")
-    words = ["fashion_mnist", "--root", "data", "--to", "packed", "--part-size", "3k"]
-    done = python(str(ROOT / "scripts" / "pack.py"), *words, cwd=tmp_path)
+    arguments = ["fashion_mnist", "--root", "data", "--to", "packed", "--part-size", "3k"]
+    done = python(str(ROOT / "scripts" / "pack.py"), *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     folder = tmp_path / "packed" / "fashion_mnist-packed"
     files = ["test-00.npz", "train-00.npz", "train-01.npz", "index.json"]

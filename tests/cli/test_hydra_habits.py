@@ -53,7 +53,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["-m", "seed=0,1", "hydra.sweep.subdir=same"], ["hydra.sweep.subdir=same", "several trials share this one"]),
         (["-m", "seed=0,1", "hydra.run.dir=x"], ["hydra.run.dir", "hydra.sweep.dir=DIR"]),
@@ -87,8 +87,8 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["-m", "seed=0,1", "hydra/launcher=joblib"], ["did you mean hydra/launcher=process?"]),
     ],
 )
-def test_what_cannot_work_gets_one_clear_fault_and_leaves_nothing(vitrine, tmp_path, words, named):
-    code, out, err = vitrine("train", *words)
+def test_what_cannot_work_gets_one_clear_fault_and_leaves_nothing(vitrine, tmp_path, arguments, named):
+    code, out, err = vitrine("train", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("vitrine: invalid configuration:\n")
     assert "Traceback" not in err
@@ -115,7 +115,7 @@ def test_cfg_prints_what_would_be_trained(vitrine):
 
 
 @pytest.mark.parametrize(
-    ("words", "printed"),
+    ("arguments", "printed"),
     [
         (["--hydra-help"], "== Flags =="),
         (["--info", "defaults-tree"], "train_schema"),
@@ -124,32 +124,32 @@ def test_cfg_prints_what_would_be_trained(vitrine):
         (["--version"], "vitrine "),
     ],
 )
-def test_what_prints_does_not_train(train, tmp_path, words, printed):
-    done = train(*words)
+def test_what_prints_does_not_train(train, tmp_path, arguments, printed):
+    done = train(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert printed in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_of_the_users_own_adds_choices(vitrine, mine):
-    words = ["--config-dir", "mine", "--cfg", "job", "-p"]
-    assert vitrine("train", "experiment=mine", *words, "seed")[1] == "7\n"
-    assert vitrine("train", "experiment=mine", *words, "model.dim")[1] == "32\n"
-    assert vitrine("train", "position=turned", "-cd", "mine", *words[2:], "model.position")[1] == "rope\n"
-    assert vitrine("train", "--config-name", "night", *words, "seed")[1] == "3\n"
+    arguments = ["--config-dir", "mine", "--cfg", "job", "-p"]
+    assert vitrine("train", "experiment=mine", *arguments, "seed")[1] == "7\n"
+    assert vitrine("train", "experiment=mine", *arguments, "model.dim")[1] == "32\n"
+    assert vitrine("train", "position=turned", "-cd", "mine", *arguments[2:], "model.position")[1] == "rope\n"
+    assert vitrine("train", "--config-name", "night", *arguments, "seed")[1] == "3\n"
     assert compose(["experiment=mine"], config_dir=str(mine)).seed == 7
-    code, out, err = vitrine("train", "--config-name", "nigth", *words, "seed")
+    code, out, err = vitrine("train", "--config-name", "nigth", *arguments, "seed")
     assert (code, out) == (2, "")
     assert "at its top level: night" in err
     (mine / "alone.yaml").write_text("seed: 3\n")
-    assert "its defaults begin with `- train`" in vitrine("train", "--config-name", "alone", *words, "seed")[2]
+    assert "its defaults begin with `- train`" in vitrine("train", "--config-name", "alone", *arguments, "seed")[2]
     (mine / "position" / "astray.yaml").write_text("position: rope\n")
     (mine / "position" / "broken.yaml").write_text("position: [rope\n  x: : y\n")
     assert (
         f"{mine}/position/broken.yaml\n      is not valid YAML: line 2"
-        in vitrine("train", "position=broken", *words, "seed")[2]
+        in vitrine("train", "position=broken", *arguments, "seed")[2]
     )
-    assert "`# @package model`" in vitrine("train", "position=astray", *words, "seed")[2]
+    assert "`# @package model`" in vitrine("train", "position=astray", *arguments, "seed")[2]
 
 
 def test_a_name_that_vitrine_has_is_refused(vitrine, mine):

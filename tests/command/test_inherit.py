@@ -28,9 +28,9 @@ def run(tmp_path, recipe):
     return record
 
 
-def changes(run, *words):
+def changes(run, *overrides):
     """What differs from the run, as {key: new value}, and the configuration."""
-    before, after = flatten(run.config), flatten(to_plain(compose([f"like={run.path}", *words])))
+    before, after = flatten(run.config), flatten(to_plain(compose([f"like={run.path}", *overrides])))
     assert after.pop("like") == str(run.path)
     return {key: value for key, value in after.items() if before.get(key, "nothing") != value}
 
@@ -40,7 +40,7 @@ def test_nothing_typed_changes_nothing(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "changed"),
+    ("overrides", "changed"),
     [
         (["seed=3"], {"seed": 3}),
         (["seed=0", "data=mnist"], {}),
@@ -52,8 +52,8 @@ def test_nothing_typed_changes_nothing(run):
         (["tags=[]", "augment.mixup=0"], {"tags": [], "augment.mixup": 0}),
     ],
 )
-def test_what_is_typed_changes_and_what_follows_from_it(run, words, changed):
-    assert changes(run, *words) == changed
+def test_what_is_typed_changes_and_what_follows_from_it(run, overrides, changed):
+    assert changes(run, *overrides) == changed
 
 
 def test_a_group_takes_its_file_as_hydra_would(run):
@@ -93,15 +93,15 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
         compose([f"like={run.path}", "logger=csv", "logger.wandb.mode=offline"])
     with pytest.raises(ConfigError, match=r"callbacks\.ema is off"):
         compose([f"like={run.path}", "callbacks.ema.decay=0.9"])
-    words = [f"like={run.path}", "seed=1,2", "logger.wandb.mode=offline"]
-    assert [one.config.logger.wandb.mode for one in points("train", words, multirun=True)] == ["offline"] * 2
-    assert launcher(words) == "basic"
+    overrides = [f"like={run.path}", "seed=1,2", "logger.wandb.mode=offline"]
+    assert [one.config.logger.wandb.mode for one in points("train", overrides, multirun=True)] == ["offline"] * 2
+    assert launcher(overrides) == "basic"
     with pytest.raises(ConfigError, match=r"logger\.wandb is off"):
-        points("train", words[1:], multirun=True)
+        points("train", overrides[1:], multirun=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "problem"),
     [
         (["modle=vit_tiny"], "did you mean model"),
         (["model.heads=5"], "must divide the width"),
@@ -109,9 +109,9 @@ def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
         (["patch=3"], "patch=3"),
     ],
 )
-def test_what_cannot_work_is_reported(run, words, told):
-    with pytest.raises(ConfigError, match=told):
-        compose([f"like={run.path}", *words])
+def test_what_cannot_work_is_reported(run, overrides, problem):
+    with pytest.raises(ConfigError, match=problem):
+        compose([f"like={run.path}", *overrides])
 
 
 def test_no_such_run_is_reported_with_the_nearest(run):

@@ -16,10 +16,10 @@ TPE = ["sweep.sampler=tpe", "sweep.n_trials=9"]
 
 @pytest.fixture
 def space(tmp_path):
-    """The space of a search that these words ask for."""
+    """The space of a search that these overrides ask for."""
 
-    def call(*words):
-        (point,) = points("train", [f"paths.output_dir={tmp_path}", *words], multirun=True)
+    def call(*overrides):
+        (point,) = points("train", [f"paths.output_dir={tmp_path}", *overrides], multirun=True)
         return point.space
 
     return call
@@ -29,9 +29,9 @@ def space(tmp_path):
 def refusal(space):
     """The faults for which a search is refused, as they are told."""
 
-    def call(*words):
+    def call(*overrides):
         with pytest.raises(ConfigError) as error:
-            space(*words)
+            space(*overrides)
         return str(error.value)
 
     return call

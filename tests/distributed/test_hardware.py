@@ -22,13 +22,13 @@ with_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 
 
 @cache
-def composed(*words: str) -> TrainConfig:
-    return compose(list(words))
+def composed(*overrides: str) -> TrainConfig:
+    return compose(list(overrides))
 
 
-def config(*words: str, **trainer: object) -> TrainConfig:
+def config(*overrides: str, **trainer: object) -> TrainConfig:
     """Composed, then set: the command line's own checks are not what is tested here."""
-    made = deepcopy(composed("model=vit_nano", *words))
+    made = deepcopy(composed("model=vit_nano", *overrides))
     for name, value in trainer.items():
         setattr(made.trainer, name, value)
     return made
@@ -36,8 +36,8 @@ def config(*words: str, **trainer: object) -> TrainConfig:
 
 def the_cpu_multiplies_bf16() -> bool:
     path = Path("/proc/cpuinfo")
-    words = path.read_text().split() if path.exists() else []
-    return "avx512_bf16" in words or "amx_bf16" in words
+    flags = path.read_text().split() if path.exists() else []
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def test_accelerator_cpu():
@@ -105,7 +105,7 @@ def test_tf32_rounds_products_and_float32_does_not():
 
 
 @pytest.mark.parametrize(
-    ("words", "kernel"),
+    ("overrides", "kernel"),
     [
         (["trainer.precision=bf16-mixed"], "explicit"),
         (["trainer.precision=32-true"], "sdpa"),
@@ -119,9 +119,13 @@ def test_tf32_rounds_products_and_float32_does_not():
         ),
     ],
 )
-def test_the_attention_kernel_depends_on_precision_and_memory(words, kernel):
-    parts = 8 if words[-1] == "+parts=8" else 1
-    made = config(*[word for word in words if word != "+parts=8"], accelerator="cpu", accumulate_grad_batches=parts)
+def test_the_attention_kernel_depends_on_precision_and_memory(overrides, kernel):
+    parts = 8 if overrides[-1] == "+parts=8" else 1
+    made = config(
+        *[override for override in overrides if override != "+parts=8"],
+        accelerator="cpu",
+        accumulate_grad_batches=parts,
+    )
     assert choose(made).attention_kernel == kernel
 
 
@@ -236,6 +240,6 @@ def test_parts_that_cannot_be_equal_are_refused():
 @pytest.mark.whole
 def test_a_deterministic_training_runs(tmp_path):
     """In a process of its own: PyTorch asks once what the library of products may do."""
-    words = "model=vit_nano accelerator=gpu trainer.deterministic=true debug.limit_batches=2 trainer.max_epochs=1"
-    done = python(str(ROOT / "train.py"), *words.split(), f"paths.output_dir={tmp_path}", cwd=tmp_path)
+    command = "model=vit_nano accelerator=gpu trainer.deterministic=true debug.limit_batches=2 trainer.max_epochs=1"
+    done = python(str(ROOT / "train.py"), *command.split(), f"paths.output_dir={tmp_path}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from helpers.running import ROOT, only_run
 
 pytestmark = pytest.mark.whole
 
-WORDS = [
+OVERRIDES = [
     "model=vit_nano",
     "depth=1",
     "trainer.max_epochs=3",
@@ -24,13 +24,13 @@ WORDS = [
 ]
 
 
-def start(folder, *words):
-    return command(*WORDS, f"paths.output_dir={folder}", *words)
+def start(folder, *overrides):
+    return command(*OVERRIDES, f"paths.output_dir={folder}", *overrides)
 
 
-def command(*words):
+def command(*overrides):
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *words],
+        [sys.executable, str(ROOT / "train.py"), *overrides],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -50,9 +50,9 @@ def children(pid):
 
 @pytest.mark.parametrize("group", ["digits", "strong"])
 def test_two_ranks_train_the_same_as_one(tmp_path, group):
-    words = [f"augment={group}"]
+    overrides = [f"augment={group}"]
     in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2", "logger=wandb", "logger.wandb.mode=offline")
-    alone, together = start(tmp_path / "one", *words), start(tmp_path / "two", *in_parts, *words)
+    alone, together = start(tmp_path / "one", *overrides), start(tmp_path / "two", *in_parts, *overrides)
     for running in (alone, together):
         out, err = running.communicate(timeout=200)
         assert running.returncode == 0, err
@@ -95,10 +95,10 @@ class Watching(trainer.GracefulStop):  # a callback that every rank has
 
 trainer.GracefulStop = Watching
 if __name__ == "__main__":
-    words = {WORDS!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
-    words += ["callbacks=[default,ema]"]
-    words += ["paths.output_dir={tmp_path}"]
-    fit(compose(words))
+    overrides = {OVERRIDES!r} + ["patch_embed=conv_stem", "optimizer=muon", "accelerator=cpu_ddp"]
+    overrides += ["callbacks=[default,ema]"]
+    overrides += ["paths.output_dir={tmp_path}"]
+    fit(compose(overrides))
 """
     script = tmp_path / "script.py"
     script.write_text(code)

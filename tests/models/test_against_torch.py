@@ -7,7 +7,7 @@ from torch import nn
 
 from vitrine.models import VisionTransformer
 
-WORDS = (
+NAMES = (
     ("attn.qkv.", "self_attn.in_proj_"),
     ("attn.proj", "self_attn.out_proj"),
     ("mlp.fc1", "linear1"),
@@ -16,7 +16,7 @@ WORDS = (
 
 
 def torch_names(tensors):
-    return renamed(tensors, WORDS)
+    return renamed(tensors, NAMES)
 
 
 class Encoder(nn.Module):

@@ -11,7 +11,7 @@ from torchvision.models.vision_transformer import ConvStemConfig
 from vitrine.config.model import ViTConfig
 from vitrine.models import VisionTransformer
 
-WORDS = (
+NAMES = (
     ("cls_token", "class_token"),
     ("pos_embed", "encoder.pos_embedding"),
     ("patch_embed.proj", "conv_proj"),
@@ -28,7 +28,7 @@ WORDS = (
 
 def torchvision_names(tensors):
     last = {name: f"encoder.ln.{name.removeprefix('norm.')}" for name in tensors if name.startswith("norm.")}
-    return renamed({last.get(name, name): value for name, value in tensors.items()}, WORDS)
+    return renamed({last.get(name, name): value for name, value in tensors.items()}, NAMES)
 
 
 def torchvision_vit(config, **changes):

@@ -77,8 +77,8 @@ def assert_exported(model, images):
 
 def test_every_choice_is_in_one_of_the_bundles(small):
     for name in ("pool", "patch_embed", "norm", "norm_placement", "mlp", "attention_kernel"):
-        words = {getattr(small(**bundle), name) for bundle in BUNDLES.values()} | {getattr(small(), name)}
-        assert words == set(getattr(vit, f"{name.upper()}S"))
+        choices = {getattr(small(**bundle), name) for bundle in BUNDLES.values()} | {getattr(small(), name)}
+        assert choices == set(getattr(vit, f"{name.upper()}S"))
 
 
 @each_attention

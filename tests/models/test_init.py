@@ -5,7 +5,7 @@ import torch
 from scipy.stats import kstest
 from torch import nn
 
-from vitrine.config.model import INITS as WORDS
+from vitrine.config.model import INITS
 from vitrine.models import VisionTransformer
 from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
@@ -69,7 +69,7 @@ def test_these_models_have_every_kind_of_linear_map(fresh):
 
 @pytest.mark.parametrize("changes", [{}, *EVERY_KIND], ids=["plain", *IDS])
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
-@pytest.mark.parametrize("init", WORDS)
+@pytest.mark.parametrize("init", INITS)
 def test_under_every_scheme_norms_start_as_the_identity_and_the_class_token_at_zero(fresh, init, norm, changes):
     model = fresh(init, norm=norm.__name__.lower(), **changes)
     norms = [module for module in model.modules() if isinstance(module, norm | nn.BatchNorm2d)]
@@ -79,7 +79,7 @@ def test_under_every_scheme_norms_start_as_the_identity_and_the_class_token_at_z
     assert not model.cls_token.any()
 
 
-@pytest.mark.parametrize("init", WORDS)
+@pytest.mark.parametrize("init", INITS)
 def test_no_scheme_touches_what_is_no_linear_map(fresh, init):
     model = fresh(init, registers=8, pool="map", layer_scale=0.3, attention="local")
     assert follows(model.pos_embed, "norm", 0, 0.02)
@@ -172,9 +172,9 @@ def test_torch_encoder_draws_as_pytorchs_encoder_layer_does(fresh):
             assert own.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.05)
 
 
-@pytest.mark.parametrize(("word", "law", "arguments"), [("normal", "norm", ()), ("uniform", "uniform", ())])
+@pytest.mark.parametrize(("choice", "law", "arguments"), [("normal", "norm", ()), ("uniform", "uniform", ())])
 @pytest.mark.parametrize("position", ["learned", "learned2d"])
-def test_class_token_and_learned_positions_start_from_the_law_that_is_named(fresh, word, law, arguments, position):
-    model = fresh("xavier", class_token_init=word, position_init=word, position=position, dim=960)
+def test_class_token_and_learned_positions_start_from_the_law_that_is_named(fresh, choice, law, arguments, position):
+    model = fresh("xavier", class_token_init=choice, position_init=choice, position=position, dim=960)
     for table in (model.cls_token, model.pos_embed):
         assert kstest(table.detach().flatten().numpy(), law, args=arguments).pvalue > 1e-3

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrine.config.model import MLPS as WORDS
+from vitrine.config.model import MLPS as CHOICES
 from vitrine.models import VisionTransformer
 from vitrine.models.mlp import MLPS
 
@@ -37,7 +37,7 @@ def test_swiglu_multiplies_hidden_units_by_the_silu_of_as_many_others(randomise,
     torch.testing.assert_close(mlp(tokens)[1, 2], mlp.fc2.weight @ hidden + mlp.fc2.bias, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", CHOICES)
 def test_the_model_has_the_configured_mlp_and_hidden_width(small, kind):
     model = VisionTransformer(small(mlp=kind, mlp_ratio=1.5, pool="map"))
     for mlp in [*(block.mlp for block in model.blocks), model.attn_pool.mlp]:
@@ -45,7 +45,7 @@ def test_the_model_has_the_configured_mlp_and_hidden_width(small, kind):
         assert mlp.fc2.weight.shape == (24, 36)
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", CHOICES)
 def test_dropout_stands_after_each_of_the_two_layers(randomise, noise, kind):
     tokens = noise(1, 2000, 24)
     mlp = randomise(MLPS[kind](24, 30, (0.25, 0.25))).train()
@@ -62,7 +62,7 @@ def test_dropout_stands_after_each_of_the_two_layers(randomise, noise, kind):
     assert [module.p for module in mlp.modules() if isinstance(module, nn.Dropout)] == [0.25, 0.25]
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind", CHOICES)
 def test_dropout_of_hidden_units_can_be_set_apart(small, kind):
     def rates(**changes):
         model = VisionTransformer(small(mlp=kind, **changes))

@@ -44,10 +44,10 @@ def variables():
 before = variables()
 folder = Path(sys.argv[1])
 
-def run(words):
+def run(overrides):
     record = RunRecord.create(folder, "word")
     record.update(id=record.name)
-    guests = start_trackers(compose(["model=vit_nano", *words]), record, 0, None, "")
+    guests = start_trackers(compose(["model=vit_nano", *overrides]), record, 0, None, "")
     with RunLogger(record, 0, guests) as logger:
         logger.log_metrics({"epoch": 1, "lr": 0.1}, 1)
     return record
@@ -260,8 +260,8 @@ def test_wandb_has_the_requested_checkpoints(runs):
 
 def test_wandb_has_the_whole_configuration(runs):
     for number, sent in enumerate(runs.values()):
-        words = [*OFFLINE, "logger.wandb.checkpoints=all", f"seed={number}"]
-        expected = json.loads(json.dumps(to_plain(compose(words))))
+        overrides = [*OFFLINE, "logger.wandb.checkpoints=all", f"seed={number}"]
+        expected = json.loads(json.dumps(to_plain(compose(overrides))))
         assert {name: value for name, value in sent.config.items() if name != "_wandb"} == expected
 
 
@@ -288,8 +288,13 @@ def test_an_offline_run_is_complete_and_not_pushed(runs):
 @pytest.mark.whole
 def test_a_resumed_run_is_the_same_wandb_run_and_own_names_take_precedence(runs, tmp_path):
     record = RunRecord(Path(shutil.copytree(runs["interrupted"].record.path, tmp_path / "run", symlinks=True)))
-    words = ["logger.wandb.group=mine", "logger.wandb.name=own", "logger.wandb.project=other", "logger.wandb.notes=why"]
-    config = compose([*OFFLINE, *words])
+    overrides = [
+        "logger.wandb.group=mine",
+        "logger.wandb.name=own",
+        "logger.wandb.project=other",
+        "logger.wandb.notes=why",
+    ]
+    config = compose([*OFFLINE, *overrides])
     tracker = WandbTracker(config.logger.wandb, config, record, group="a-sweep", varies="seed=0")
     tracker.log({"epoch": 2, "train/loss": 0.5}, 30)
     tracker.finish("finished", {}, {})
@@ -306,8 +311,8 @@ def test_a_private_run_sends_nothing_of_the_machine_or_the_code(tmp_path):
     weights = tmp_path / "my-secret-place" / "weights.pt"
     weights.parent.mkdir()
     weights.touch()
-    words = ["logger.wandb.private=true", f"paths.output_dir={weights.parent}", f"model.pretrained={weights}"]
-    config = compose([*OFFLINE, *words])
+    overrides = ["logger.wandb.private=true", f"paths.output_dir={weights.parent}", f"model.pretrained={weights}"]
+    config = compose([*OFFLINE, *overrides])
     record = new_record(tmp_path)
     record.update(images={"train": 9}, parameters=5, command="python my-secret-place/train.py")
     WandbTracker(config.logger.wandb, config, record, None, f"model.pretrained={weights}").finish(
@@ -382,7 +387,7 @@ def test_a_run_of_wandbs_agent_has_the_agents_id(tmp_path, monkeypatch):
     assert summary == {"parameters": 5, "images_per_second": 2.5, "command": "python train.py ***", "commit": "abc"}
     assert sent.summary["images"] == {"train": 9}
     kept = b"".join(path.read_bytes() for path in record.path.rglob("*") if path.is_file())
-    assert b"an-argument-of-ours" not in kept, "words of the command may be secret"
+    assert b"an-argument-of-ours" not in kept, "parts of the command may be secret"
 
 
 # --- TensorBoard -------------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ def server(tmp_path_factory):
         wandb.teardown()
 
 
-def carry_out(folder, *words, before=None, status="finished"):
+def carry_out(folder, *overrides, before=None, status="finished"):
     """A run of six steps; what is to happen to the client happens after the third."""
-    config = compose(["model=vit_nano", "logger=wandb", *words])
+    config = compose(["model=vit_nano", "logger=wandb", *overrides])
     record = RunRecord.create(folder, "word")
     record.start()
     record.update(id=record.name, group="a-sweep", varies="seed=7")
@@ -62,8 +62,8 @@ def losses(run):
     return [row["train/loss"] for row in run.rows]
 
 
-def sync(*words):
-    command = [sys.executable, str(ROOT / "scripts" / "wandb_sync.py"), *map(str, words)]
+def sync(*overrides):
+    command = [sys.executable, str(ROOT / "scripts" / "wandb_sync.py"), *map(str, overrides)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
 
 

@@ -27,8 +27,8 @@ def console(request) -> Console:
 
 
 @cache
-def composed(*words: str) -> TrainConfig:
-    return compose(list(words))
+def composed(*overrides: str) -> TrainConfig:
+    return compose(list(overrides))
 
 
 def printed(console: Console) -> str:
@@ -36,8 +36,8 @@ def printed(console: Console) -> str:
     return " ".join(console.file.getvalue().split())
 
 
-def start(console: Console, record: RunRecord, *words: str, devices: int = 1) -> None:
-    config = composed("model=vit_nano", "position=learned", "optimizer.lr=0.003", "seed=7", *words)
+def start(console: Console, record: RunRecord, *overrides: str, devices: int = 1) -> None:
+    config = composed("model=vit_nano", "position=learned", "optimizer.lr=0.003", "seed=7", *overrides)
     hardware = Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads")
     show_start(console, config, record, hardware, FACTS, SIZES, STORAGE)
 

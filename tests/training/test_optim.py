@@ -25,8 +25,8 @@ SMALL = ["model=vit_nano", "depth=1"]
 
 
 @cache
-def composed(*words: str) -> TrainConfig:
-    return compose(list(words))
+def composed(*overrides: str) -> TrainConfig:
+    return compose(list(overrides))
 
 
 def cosine(step: int, *, steps: int = 100, warmup: float = 0.1) -> float:
@@ -134,9 +134,9 @@ def test_the_schedule_moves_every_group():
 # --- weight decay ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [[], ["pool=cls", "position=learned"]], ids=["fixed-tables", "learned-tables"])
-def test_only_matrices_decay_and_every_parameter_is_in_one_group(words):
-    model = VisionTransformer(composed(*SMALL, *words).model)
+@pytest.mark.parametrize("overrides", [[], ["pool=cls", "position=learned"]], ids=["fixed-tables", "learned-tables"])
+def test_only_matrices_decay_and_every_parameter_is_in_one_group(overrides):
+    model = VisionTransformer(composed(*SMALL, *overrides).model)
     decaying, spared = parameter_groups(model, decay(0.3))
     assert (decaying["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
 
@@ -146,7 +146,7 @@ def test_only_matrices_decay_and_every_parameter_is_in_one_group(words):
     matrices = ["attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"]
     blocks = {f"blocks.{index}.{matrix}" for index in range(1) for matrix in matrices}
     assert set(groups[0]) == blocks | {"patch_embed.proj.weight", "head.weight"}
-    assert ({"cls_token", "pos_embed"} <= set(groups[1])) == bool(words)
+    assert ({"cls_token", "pos_embed"} <= set(groups[1])) == bool(overrides)
 
 
 def test_where_all_parameters_decay_none_is_spared():
@@ -184,8 +184,8 @@ def test_without_a_gradient_matrices_shrink_and_biases_stay(name):
 )
 def test_each_optimizer_has_its_settings_and_takes_a_step(name, kind, settings):
     own = {"betas": "optimizer.betas=[0.8,0.95]", "momentum": "optimizer.momentum=0.7"}
-    words = [own[key] for key in settings]
-    config = composed(*SMALL, f"optimizer={name}", "optimizer.lr=0.02", "optimizer.weight_decay=0.03", *words)
+    overrides = [own[key] for key in settings]
+    config = composed(*SMALL, f"optimizer={name}", "optimizer.lr=0.02", "optimizer.weight_decay=0.03", *overrides)
     torch.manual_seed(0)
     model = VisionTransformer(config.model)
     optimizer = build_optimizer(config.optimizer, model)
@@ -226,19 +226,19 @@ def with_gradients(model: VisionTransformer, step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [[], ["pool=cls", "position=relative", "attention=local"], ["optimizer.decay_all=true"]],
     ids=["plain", "tables", "decay-all"],
 )
-def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(words):
-    config = composed(*SMALL, *MUON, *words)
+def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(overrides):
+    config = composed(*SMALL, *MUON, *overrides)
     torch.manual_seed(0)
     model, twin = VisionTransformer(config.model), VisionTransformer(config.model)
     twin.load_state_dict(model.state_dict())
     matrices = {f"blocks.0.{name}.weight" for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
     decaying = {"patch_embed.proj.weight", "head.weight"}
     named = dict(twin.named_parameters())
-    if "optimizer.decay_all=true" in words:
+    if "optimizer.decay_all=true" in overrides:
         decaying = set(named) - matrices
     references = [
         torch.optim.Muon(

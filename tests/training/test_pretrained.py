@@ -158,8 +158,8 @@ def test_the_settings_that_are_suggested_fit(saved):
     source = saved(theirs)
     with pytest.raises(ConfigError) as refusal:
         started(source)
-    words = dict(fault.nearest.removeprefix("model.").split("=") for fault in refusal.value.faults)
-    assert words == {"class_token": "false", "pool": "mean", "mlp_ratio": "2.0"}
+    suggested = dict(fault.nearest.removeprefix("model.").split("=") for fault in refusal.value.faults)
+    assert suggested == {"class_token": "false", "pool": "mean", "mlp_ratio": "2.0"}
     model, _ = started(source, class_token=False, pool="mean", mlp_ratio=2.0)
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
 
@@ -214,8 +214,8 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
     model = timm.create_model(name, pretrained=False)
     hub_cache(tmp_path / "home", timm.get_pretrained_cfg(name).hf_hub_id, model)
     write_image_folder(tmp_path / "DIR", "train", "test", size=(32, 32))
-    words = ["model=vit_tiny", "patch=16", "data=imagefolder", "data.root=DIR", "data.image_size=32", *SHORT]
-    done = train(*words, f"model.pretrained={name}", env={"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"})
+    overrides = ["model=vit_tiny", "patch=16", "data=imagefolder", "data.root=DIR", "data.image_size=32", *SHORT]
+    done = train(*overrides, f"model.pretrained={name}", env={"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr
     assert f"{name}; positions resized from 14x14 to 2x2; new head for 2 classes" in done.stdout
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
@@ -250,8 +250,8 @@ def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))
     best = first.run_dir / "checkpoints" / "best.ckpt"
     same = ["position=sincos2d", "pool=mean", "trainer.max_epochs=1", "optimizer.lr=1e-9"]
-    words = [*SMALL, *same, f"model.pretrained={best}", f"paths.output_dir={tmp_path / 'second'}"]
-    second = fit(compose(words))
+    overrides = [*SMALL, *same, f"model.pretrained={best}", f"paths.output_dir={tmp_path / 'second'}"]
+    second = fit(compose(overrides))
     assert second.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
 
     best.unlink()

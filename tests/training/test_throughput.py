@@ -50,8 +50,10 @@ class Slow(Callback):
 
 @pytest.fixture
 def trained(tmp_path):
-    def train(*words, callbacks=()):
-        return RunRecord(fit(compose([*SMALL, f"paths.output_dir={tmp_path}", *words]), callbacks=callbacks).run_dir)
+    def train(*overrides, callbacks=()):
+        return RunRecord(
+            fit(compose([*SMALL, f"paths.output_dir={tmp_path}", *overrides]), callbacks=callbacks).run_dir
+        )
 
     return train
 

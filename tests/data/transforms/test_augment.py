@@ -165,17 +165,17 @@ def test_nothing_is_read_back_from_the_device(data_config, device):
     assert (changed.shape, changed.dtype, changed.device.type) == (images.shape, torch.uint8, device)
 
 
-def chain_of(*words):
-    config = vitrine.compose(["model=vit_nano", *words])
+def chain_of(*overrides):
+    config = vitrine.compose(["model=vit_nano", *overrides])
     return build_augmentation(config.augment, config.data)
 
 
-@pytest.mark.parametrize(("words", "most"), [(["data=mnist"], 3), (["data=cifar10"], 4), (["data=digits"], 1)])
-def test_light_shifts_by_an_eighth_and_mirrors_where_that_keeps_the_class(words, most):
-    chain = chain_of(*words, "augment=light")
+@pytest.mark.parametrize(("overrides", "most"), [(["data=mnist"], 3), (["data=cifar10"], 4), (["data=digits"], 1)])
+def test_light_shifts_by_an_eighth_and_mirrors_where_that_keeps_the_class(overrides, most):
+    chain = chain_of(*overrides, "augment=light")
     assert chain.steps[0].padding == most
     assert [type(step) for step in chain.steps] == (
-        [RandomCrop, RandomHorizontalFlip] if words == ["data=cifar10"] else [RandomCrop]
+        [RandomCrop, RandomHorizontalFlip] if overrides == ["data=cifar10"] else [RandomCrop]
     )
 
 
