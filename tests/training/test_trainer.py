@@ -42,4 +42,4 @@ def test_a_part_that_fails_in_training_is_one_line(tmp_path, monkeypatch, overri
     (folder,) = (tmp_path / "runs").iterdir()
     record = RunRecord(folder)
     assert record.status == "failed"
-    assert record.facts["error"].startswith(override.partition("=")[2])
+    assert f"{override.partition('=')[2]} failed: " in record.facts["error"]

@@ -73,9 +73,7 @@ def launcher(arguments: list[str]) -> str:
     with composing() as loader:
         overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
         choices = hydra_settings("train", fixed_overrides(overrides)).hydra.runtime.choices
-    if found := [
-        fault for group in ("hydra/launcher", "hydra/sweeper") for fault in choice_faults(group, choices[group])
-    ]:
+    if found := [*choice_faults("hydra/launcher", choices), *choice_faults("hydra/sweeper", choices)]:
         raise ConfigError(found)
     return str(choices["hydra/launcher"])
 
