@@ -38,7 +38,7 @@ def file_size(count: float) -> str:
 
 def short_number(value: float) -> str:
     """A number to three digits: ``1.23 M``."""
-    for size, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+    for size, letter in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
