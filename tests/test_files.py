@@ -1,5 +1,6 @@
 """Files are there whole or not at all."""
 
+import errno
 import os
 import signal
 import stat
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.files import link, replacing, staging, write_text
+from vitrine.files import copy, move_aside, remove_leftovers, replacing, staging, write_text
 
 KILLED_MIDWAY = """
 import os, signal, sys
@@ -91,39 +92,32 @@ def test_text_is_written_as_utf8(tmp_path):
     assert (tmp_path / "file").read_bytes() == "Größe ≥ 1\n".encode()
 
 
-def test_a_link_shares_the_file_until_its_source_is_replaced(tmp_path):
+def test_a_copy_is_a_file_of_its_own(tmp_path):
     source, path = tmp_path / "last", tmp_path / "best"
-    write_text(source, "epoch 1")
-    link(source, path)
-    assert path.samefile(source)
-    write_text(source, "epoch 2")
-    assert (source.read_text(), path.read_text()) == ("epoch 2", "epoch 1")
-    link(source, path)
-    assert path.read_text() == "epoch 2"
-    link(source, path)  # where both are one file already
-    assert path.read_text() == "epoch 2"
-    assert names(tmp_path) == ["best", "last"]
-
-
-def test_without_hard_links_a_link_is_a_copy(tmp_path, monkeypatch):
-    def refuse(self, target):
-        raise OSError("no hard links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    source, path = tmp_path / "last", tmp_path / "best"
-    source.write_bytes(b"weights")
-    path.write_bytes(b"older weights")
-    link(source, path)
-    assert path.read_bytes() == b"weights"
+    source.write_bytes(os.urandom(100_000))
+    path.write_text("older weights")
+    copy(source, path)
+    assert path.read_bytes() == source.read_bytes()
     assert not path.samefile(source)
     assert names(tmp_path) == ["best", "last"]
 
 
-def test_a_link_to_a_missing_file_leaves_the_old_file(tmp_path):
+def test_without_the_systems_copy_a_file_is_copied_by_reading_it(tmp_path, monkeypatch):
+    def refuse(reader, writer, size):
+        os.write(writer, b"half")
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    (tmp_path / "last").write_bytes(b"weights")
+    copy(tmp_path / "last", tmp_path / "best")
+    assert (tmp_path / "best").read_bytes() == b"weights"
+
+
+def test_a_copy_of_a_missing_file_leaves_the_old_file(tmp_path):
     path = tmp_path / "best"
     path.write_text("old")
     with pytest.raises(FileNotFoundError):
-        link(tmp_path / "last", path)
+        copy(tmp_path / "last", path)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["best"]
 
@@ -167,3 +161,31 @@ def test_an_error_in_staging_leaves_what_was_there_and_no_folder(tmp_path):
         fail_in_staging(tmp_path / "new" / "deeper" / "folder")
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["with-hard-links", "without"])
+def test_the_file_that_is_replaced_can_be_kept(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", lambda path, target: os.link(target / "no", path))
+    last, previous = tmp_path / "last", tmp_path / "previous"
+    for number in range(4):
+        with replacing(last, keep=previous) as temporary:
+            temporary.write_text(f"epoch {number}")
+        assert last.read_text() == f"epoch {number}"
+        assert not previous.exists() or previous.read_text() == f"epoch {number - 1}"
+    assert not last.samefile(previous)
+    assert names(tmp_path) == ["last", "previous"]
+
+
+def test_a_damaged_file_is_kept_under_another_name_each_time(tmp_path):
+    for content in ("first", "second", "third"):
+        (tmp_path / "last").write_text(content)
+        assert move_aside(tmp_path / "last").read_text() == content
+    assert names(tmp_path) == ["last.damaged", "last.damaged2", "last.damaged3"]
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    for name in (".a.npz.x1.tmp", ".b.npz.x2.tmp", "a.npz", ".hidden"):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path, "a.npz")
+    assert names(tmp_path) == [".b.npz.x2.tmp", ".hidden", "a.npz"]

@@ -12,11 +12,16 @@ from vitrine.errors import DiskFull
 from vitrine.text import file_size
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+COPIED_AT_ONCE = 1 << 26  # bytes
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, keep: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``, which replaces ``path`` when the block ends without an error.
+
+    Args:
+        path: the file to write.
+        keep: what the file that is replaced is called from then on, in the same folder.
 
     Raises:
         DiskFull: the disk is full; ``path`` is unchanged.
@@ -31,6 +36,8 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
+        if keep is not None and path.exists():
+            _rename_keeping(path, keep)
         temporary.replace(path)
         _sync_folder(path.parent)
     except Exception as error:
@@ -85,14 +92,47 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def link(source: Path, path: Path) -> None:
-    """Make ``path`` a hard link to ``source``, atomically; a copy where the file system has no hard links."""
-    with replacing(path) as temporary:
-        temporary.unlink()
+def copy(source: Path, path: Path) -> None:
+    """Copy a file, atomically. Where the file system can share blocks, they are shared until one file is written to."""
+    with replacing(path) as temporary, source.open("rb") as reader, temporary.open("wb") as writer:
         try:
-            temporary.hardlink_to(source)
-        except OSError:
-            temporary.write_bytes(source.read_bytes())
+            while os.copy_file_range(reader.fileno(), writer.fileno(), COPIED_AT_ONCE):
+                pass
+        except (AttributeError, OSError):  # not Linux, or another file system
+            reader.seek(0)
+            writer.seek(0)
+            writer.truncate()
+            shutil.copyfileobj(reader, writer, COPIED_AT_ONCE)
+
+
+def move_aside(path: Path) -> Path:
+    """Rename a damaged file to ``NAME.damaged``, or ``NAME.damaged2`` if that exists; return its new path."""
+    aside, number = path.with_name(f"{path.name}.damaged"), 2
+    while aside.exists():
+        aside, number = path.with_name(f"{path.name}.damaged{number}"), number + 1
+    return path.rename(aside)
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of :func:`replacing` that killed writers of ``name`` left in ``folder``.
+
+    Nobody else may write it meanwhile.
+    """
+    for leftover in folder.glob(f".{name}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def _rename_keeping(path: Path, keep: Path) -> None:
+    """Rename ``path`` to ``keep`` and, where the file system has hard links, leave it at ``path``, too."""
+    temporary = path.with_name(f".{keep.name}.{os.getpid()}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.hardlink_to(path)
+        temporary.replace(keep)
+    except OSError:
+        path.replace(keep)
+    finally:
+        temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
 
 
 @contextmanager

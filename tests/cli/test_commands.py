@@ -24,6 +24,7 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, t
         "attention.png",
         "checkpoints/best.ckpt",
         "checkpoints/last.ckpt",
+        "checkpoints/previous.ckpt",
         *(["code.diff"] if (run / "code.diff").exists() else []),
         "config.yaml",
         "confusion.png",

@@ -2,6 +2,7 @@
 
 All else is real: overrides, Optuna, the study on disk, locks and run folders. As a program it is a process of such a
 search, to be killed or to share the search with another one: python searching.py FOLDER SECONDS OVERRIDE...
+Without an interval among the overrides it is a sweep.
 """
 
 import math
@@ -13,8 +14,11 @@ from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Diverged
 from vitrine.runs import RunRecord, provenance
+from vitrine.runs.lock import RunLocked
+from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.search import Search, plan_search
-from vitrine.sweeps.trial import DONE, TrialLocked, locked, read_result
+from vitrine.sweeps.sweep import Sweep
+from vitrine.sweeps.trial import DONE, locked, read_result
 
 TWO = ["optimizer.lr=tag(log,interval(1e-4,1e-2))", "optimizer.weight_decay=tag(log,interval(1e-3,1))"]
 
@@ -67,7 +71,7 @@ def run(queue, metrics_of=accuracy, seconds=0.0, most=math.inf):
         queue.started(trial)
         try:
             train(trial, metrics_of, seconds)
-        except TrialLocked:
+        except RunLocked:
             queue.put_back(trial)
         else:
             queue.tell(trial, read_result(trial.folder))
@@ -75,5 +79,11 @@ def run(queue, metrics_of=accuracy, seconds=0.0, most=math.inf):
     return queue
 
 
+def grid(folder, *overrides):
+    """The trials of a sweep that is not a search."""
+    return GridQueue(Sweep.plan(points("train", [f"paths.output_dir={folder}", *overrides], multirun=True)).trials)
+
+
 if __name__ == "__main__":
-    run(search(Path(sys.argv[1]), *sys.argv[3:]), seconds=float(sys.argv[2]))
+    make = search if any(word.startswith("sweep=optuna") or "interval(" in word for word in sys.argv) else grid
+    run(make(Path(sys.argv[1]), *sys.argv[3:]), seconds=float(sys.argv[2]))

@@ -287,7 +287,7 @@ def test_a_run_is_removed_as_a_whole_unless_it_is_running(outputs):
     assert [path.name for path in (outputs / "runs").iterdir()] == ["b"]
     record = RunRecord(outputs / "runs" / "b")
     record.start()
-    with pytest.raises(RunError, match=r"b is still running \(process \d+"):
+    with pytest.raises(RunError, match=r"b is still running, as process \d+"):
         remove_runs([record.path])
     assert json.loads((record.path / "run.json").read_text())["status"] == "running"
     with pytest.raises(RunError, match="is not a run folder"):

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import time
@@ -8,10 +9,10 @@ import pytest
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, OutOfTime
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import RunLocked
 from vitrine.sweeps import run as sweeps_run
 from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.trial import (
-    TrialLocked,
     TrialResult,
     locked,
     read_result,
@@ -54,11 +55,14 @@ def test_an_interrupted_trial_is_resumed_with_the_same_result(make_trial, monkey
     assert len(RunRecord(trial.folder).facts["resumed"]) == 1
 
 
-def test_a_trial_with_a_damaged_checkpoint_starts_over(make_trial, left, capsys):
+def test_a_trial_whose_only_checkpoint_is_damaged_starts_over_and_keeps_what_it_had(make_trial, left, capsys):
     trial = make_trial()
     left(trial, "interrupted").last.write_bytes(b"half a checkpoint")
     assert run_trial(trial).status == "finished"
     assert "starts over" in capsys.readouterr().err
+    (aside,) = trial.folder.parent.glob(f".{trial.folder.name}_*")
+    assert (aside / "checkpoints" / "last.ckpt.damaged").read_bytes() == b"half a checkpoint"
+    assert json.loads((aside / "run.json").read_text())["status"] == "interrupted"
 
 
 def test_a_failure_before_the_run_starts_is_recorded_and_retried(make_trial, small):
@@ -72,20 +76,20 @@ def test_a_failure_before_the_run_starts_is_recorded_and_retried(make_trial, sma
 def test_one_process_at_a_time_trains_a_trial_and_a_dead_one_holds_no_lock(make_trial):
     trial = make_trial()
     code = f"""
-from filelock import FileLock
-lock = FileLock({str(trial.lock)!r})
-lock.acquire()
+from pathlib import Path
+from vitrine.runs.lock import RunLock
+RunLock(Path({str(trial.folder)!r})).acquire()
 print("held", flush=True)
 input()
 """
-    trial.lock.parent.mkdir(parents=True)
+    trial.folder.mkdir(parents=True)
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(TrialLocked):
+    with pytest.raises(RunLocked):
         run_trial(trial)
     other.kill()
     other.wait()
-    with locked(trial), pytest.raises(TrialLocked), locked(trial):
+    with locked(trial), pytest.raises(RunLocked), locked(trial):
         pass
 
 

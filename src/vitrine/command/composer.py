@@ -40,7 +40,8 @@ NEEDED = {
     "run": "needs a run folder: {} run=outputs/runs/RUN",
     "input": "needs a picture, folder, glob pattern or CSV file: {} input=DIR",
 }
-PERMISSIONS = {"trust": [], "allow_changed_code": False}  # keys of permissions, and their values that allow nothing
+# Keys of permissions, and their values that allow nothing.
+PERMISSIONS = {"trust": [], "allow_changed_code": False, "force": False}
 
 
 class Composer:

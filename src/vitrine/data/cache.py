@@ -16,7 +16,7 @@ import numpy as np
 from filelock import FileLock
 
 from vitrine.errors import DataError
-from vitrine.files import replacing
+from vitrine.files import remove_leftovers, replacing
 
 
 def cached(
@@ -46,6 +46,7 @@ def cached(
         with FileLock(path.with_suffix(".lock")):
             images = _read(path, key)
             if images is None:
+                remove_leftovers(folder, path.name)
                 images = make()
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.savez(file, key=np.array(key), images=images)

@@ -12,14 +12,15 @@
         curves.png        loss and accuracy over the epochs
         confusion.png     confusion matrix of the test images
         attention.png     attention rollout on a few images
-        checkpoints/      best.ckpt, last.ckpt
+        checkpoints/      best.ckpt, last.ckpt, previous.ckpt; *.damaged was moved aside
+        .lock             held by the process that writes to the run (:mod:`vitrine.runs.lock`)
 
 The ``status`` in run.json is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
 ``diverged`` (with ``error`` and ``diverged``: the step and the last finite loss), or ``pruned``: stopped by a search,
 after the epoch that ``error`` names. Files are replaced atomically
 (:mod:`vitrine.files`), so a crash leaves the old or the new version. Only metrics.csv is appended to, row by row; a row
-that a crash cut short is dropped when the run is resumed. A killed process leaves ``running`` in run.json;
-:attr:`RunRecord.status` checks whether the process still exists.
+that a crash cut short is dropped when the run is resumed. A killed process leaves its lock, and ``running`` in
+run.json; :attr:`RunRecord.status` checks whether the process still exists.
 """
 
 import csv
@@ -28,9 +29,9 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ import yaml
 from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line
 from vitrine.files import disk_full, write_text
 from vitrine.redact import redact
+from vitrine.runs.lock import Claim, RunLock, RunLocked, look
+from vitrine.runs.lock_file import LockState
+from vitrine.runs.process import process_exists, process_start
 from vitrine.text import did_you_mean, nearest
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
@@ -48,9 +52,15 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is te
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run folder. ``RunRecord(path)`` does not check the path; :meth:`open` does; :meth:`create` makes one."""
+    """A run folder. ``RunRecord(path)`` does not check the path; :meth:`open` does; :meth:`create` makes one.
+
+    Attributes:
+        path: the run folder.
+        claim: the run's lock, if its holder writes with this record: nothing is written once the lock is lost.
+    """
 
     path: Path
+    claim: Claim | None = field(default=None, compare=False)
 
     @classmethod
     def create(cls, parent: Path, label: str) -> "RunRecord":
@@ -114,6 +124,11 @@ class RunRecord:
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
+    def previous(self) -> Path:
+        """The checkpoint of the step saved before :attr:`last`."""
+        return self.path / "checkpoints" / "previous.ckpt"
+
+    @property
     def best(self) -> Path:
         """The checkpoint of the best epoch on the validation split."""
         return self.path / "checkpoints" / "best.ckpt"
@@ -142,7 +157,36 @@ class RunRecord:
     @property
     def status(self) -> str:
         """The status in run.json, but ``interrupted`` for a ``running`` run whose process is gone."""
-        return status_of(self.facts)
+        return status_of(self.facts, self.path)
+
+    @contextmanager
+    def owned(self, *, force: bool = False, notify: Callable[[str], None] | None = None) -> Iterator["RunRecord"]:
+        """Hold the run's lock, which all who write to the run share; yields the record to write with.
+
+        A run that a killed process left as ``running`` becomes ``interrupted``.
+
+        Args:
+            force: also take the run over from a process of another machine that may be alive.
+            notify: called with a line before watching such a process; ``None`` does not watch.
+
+        Raises:
+            RunLocked: another process writes to the run.
+            RunError: it is running in a process without a lock, or its folder is not writable.
+        """
+        lock = RunLock(self.path)
+        lock.acquire(force=force, notify=notify)
+        try:
+            record = replace(self, claim=lock.claim)
+            if (self.path / "run.json").exists() and (facts := self.facts).get("status") == "running":
+                # Without a lock file it was started by an earlier version, or someone has deleted the file.
+                gone = force if _is_elsewhere(facts) else not process_exists(facts.get("pid"), facts.get("process"))
+                if lock.taken_from is None and not gone:
+                    process = f"process {facts.get('pid')} on {facts.get('host')}"
+                    raise RunLocked(self.path, process, elsewhere=_is_elsewhere(facts))
+                record.end("interrupted", reason="its process was killed")
+            yield record
+        finally:
+            lock.release()
 
     def has_ended(self, *, force: bool = False) -> bool:
         """Whether no process writes to the run any more.
@@ -150,8 +194,7 @@ class RunRecord:
         A run with status ``running`` on another machine counts as running, unless ``force`` is given: that machine may
         be gone.
         """
-        elsewhere = self.facts.get("host") != socket.gethostname()
-        return self.status != "running" or (force and elsewhere)
+        return self.status != "running" or (force and _is_elsewhere(self.facts))
 
     def history(self) -> list[dict[str, float]]:
         """Return metrics.csv as a dict per row, without the columns that are empty there. Incomplete rows are skipped.
@@ -186,7 +229,7 @@ class RunRecord:
         """Mark the run as running in this process, and delete temporary files that a killed process left."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
-        process = {"host": socket.gethostname(), "pid": os.getpid(), "process": _process_start()}
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "process": process_start()}
         self.update(status="running", error=None, reason=None, diverged=None, **process)
 
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
@@ -236,12 +279,19 @@ class RunRecord:
         """Write a file of the folder, atomically.
 
         Raises:
-            RunError: the file cannot be written; ``DiskFull``: for lack of space.
+            RunError: the file cannot be written, or another process has taken the run over; ``DiskFull``: for lack of
+                space.
         """
+        self.check_claim()
         try:
             write_text(self.path / name, text)
         except OSError as error:
             raise RunError(f"cannot write {self.path / name}: {error.strerror}") from error
+
+    def check_claim(self) -> None:
+        """Raise RunError if another process has taken over the lock that this one writes under."""
+        if self.claim is not None:
+            self.claim.check()
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -254,12 +304,22 @@ class RunRecord:
         return values
 
 
-def status_of(facts: Mapping[str, Any]) -> str:
-    """Return the status of a run from its run.json: ``interrupted`` for a ``running`` run whose process is gone."""
+def status_of(facts: Mapping[str, Any], folder: Path) -> str:
+    """Return the status in run.json of the run in ``folder``: ``interrupted`` if a killed process left it running."""
     status = str(facts.get("status"))
-    if status == "running" and facts.get("host") == socket.gethostname() and not _alive(facts.get("pid"), facts):
-        return "interrupted"
-    return status
+    return "interrupted" if status == "running" and _has_lost_process(facts, folder) else status
+
+
+def _has_lost_process(facts: Mapping[str, Any], folder: Path) -> bool:
+    """Whether the process of a run with status ``running`` is known to be gone."""
+    state, _ = look(folder)
+    if state is LockState.FREE:  # it was started by an earlier version, or without a lock
+        return not _is_elsewhere(facts) and not process_exists(facts.get("pid"), facts.get("process"))
+    return state is LockState.DEAD
+
+
+def _is_elsewhere(facts: Mapping[str, Any]) -> bool:
+    return facts.get("host") != socket.gethostname()
 
 
 def now() -> str:
@@ -280,34 +340,6 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryDirectory(dir=ancestor).cleanup()
     except OSError as error:
         raise RunError(f"cannot write to {ancestor}: {error.strerror}") from None
-
-
-def _process_start() -> str:
-    """Start time of this process, which distinguishes it from a later process with the same id."""
-    stat = _stat(os.getpid())
-    return stat[19] if stat else ""
-
-
-def _alive(pid: Any, facts: Mapping[str, Any]) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, TypeError, ValueError):
-        return False
-    except PermissionError:
-        pass  # the process exists, and belongs to another user
-    stat = _stat(pid)
-    if stat is None:
-        return True
-    ended = stat[0] in "ZX"  # a zombie
-    return not ended and facts.get("process") in ("", None, stat[19])
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of ``/proc/PID/stat`` from the state on (proc(5)); ``None`` if there is no such file."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
 
 
 def _nearest_run_hint(path: Path) -> str:

@@ -4,9 +4,8 @@ import json
 import math
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Any
 
 from vitrine.errors import RunError
 from vitrine.runs.index import STORED, index_runs
+from vitrine.runs.lock import RunLocked
 from vitrine.runs.record import RunRecord, status_of
 from vitrine.text import did_you_mean, nearest
 
@@ -45,7 +45,7 @@ class RunEntry:
     @cached_property
     def status(self) -> str:
         """The status, see :attr:`RunRecord.status`."""
-        return status_of(self.facts)
+        return status_of(self.facts, self.path)
 
     def value(self, column: str) -> Any:
         """Return the value of a column, given by its full name; ``None`` if the run has none."""
@@ -167,28 +167,29 @@ def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
 
     Args:
         runs: the folders.
-        force: also delete runs with status ``running`` on another machine.
+        force: also delete runs that a process on another machine may write to.
 
     Raises:
-        RunError: a path is not a run, or the run is still running, and nothing is deleted; or deletion fails.
+        RunError: a path is not a run, or a process writes to the run, and nothing is deleted; or deletion fails.
     """
-    records = [RunRecord.open(run) for run in runs]
-    for record in records:
-        if not record.has_ended(force=force):
-            facts = record.facts
-            gone = "" if facts.get("host") == socket.gethostname() else ", or give --force if that machine is gone"
-            process = f"process {facts.get('pid')} on {facts.get('host')}"
-            raise RunError(f"{record.path} is still running ({process}): stop it first{gone}; nothing was deleted")
-    for path in dict.fromkeys(record.path.resolve() for record in records):
-        try:
-            for leftover in path.parent.glob(".*.removed"):  # from a deletion that was killed
-                shutil.rmtree(leftover, ignore_errors=True)
-            hidden = path.with_name(f".{path.name}.removed")
-            path.rename(hidden)
-            with suppress(FileNotFoundError):  # another process deletes leftovers, too
-                shutil.rmtree(hidden)
-        except OSError as error:
-            raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
+    records = {record.path.resolve(): record for record in map(RunRecord.open, runs)}
+    with ExitStack() as locks:
+        for record in records.values():
+            try:
+                locks.enter_context(record.owned(force=force))
+            except RunLocked as error:
+                gone = ", or give --force if that machine is gone" if error.elsewhere else ""
+                raise RunError(f"{error}: stop it first{gone}; nothing was deleted") from None
+        for path in records:
+            try:
+                for leftover in path.parent.glob(".*.removed"):  # from a deletion that was killed
+                    shutil.rmtree(leftover, ignore_errors=True)
+                hidden = path.with_name(f".{path.name}.removed")
+                path.rename(hidden)
+                with suppress(FileNotFoundError):  # another process deletes leftovers, too
+                    shutil.rmtree(hidden)
+            except OSError as error:
+                raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
 
 
 def _is_finite(value: Any) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from vitrine.runs import RunRecord, provenance
-from vitrine.sweeps.trial import Trial, TrialLocked, locked, read_result
+from vitrine.runs.lock import RunLocked
+from vitrine.sweeps.trial import Trial, locked, read_result
 
 
 def forget_outdated(trials: Sequence[Trial]) -> list[Trial]:
@@ -17,7 +18,7 @@ def forget_outdated(trials: Sequence[Trial]) -> list[Trial]:
     code = _code_here() if diverged else ()
     outdated = [trial for trial in diverged if _code_of(RunRecord(trial.folder)) != code]
     for trial in outdated:
-        with suppress(TrialLocked), locked(trial):
+        with suppress(RunLocked), locked(trial):
             shutil.rmtree(trial.folder, ignore_errors=True)
     return outdated
 

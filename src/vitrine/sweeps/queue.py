@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result
+from vitrine.runs.lock import Watch
+from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result, take_up
 
 
 class TrialListener(Protocol):
@@ -24,12 +25,19 @@ class TrialQueue(ABC):
 
     A launcher calls :meth:`ask` until the queue is :attr:`done`, and :meth:`started` when it starts a trial. It then
     gives back each trial: by :meth:`tell` with its result, or by :meth:`put_back` if another process is training it.
+
+    Args:
+        force: take up trials of processes on other machines without watching them for a sign of life.
+
+    Attributes:
+        watch: what it has seen of those processes.
     """
 
     POLL_SECONDS = 1.0  # between two looks at the trials of other processes
 
-    def __init__(self) -> None:
+    def __init__(self, *, force: bool = False) -> None:
         self._listeners: list[TrialListener] = []
+        self.watch = Watch(0.0) if force else Watch()
 
     def subscribe(self, listener: TrialListener) -> None:
         """Notify ``listener`` of every trial that is started or ends from now on."""
@@ -68,8 +76,8 @@ class GridQueue(TrialQueue):
     A trial that another process is training is looked at again later, since that process may leave it unfinished.
     """
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        super().__init__()
+    def __init__(self, trials: Sequence[Trial], *, force: bool = False) -> None:
+        super().__init__(force=force)
         self._waiting = deque(trials)
         self._elsewhere: deque[Trial] = deque()
         self._last_look = 0.0
@@ -105,7 +113,7 @@ class GridQueue(TrialQueue):
             return
         self._last_look = time.monotonic()
         for trial in list(self._elsewhere):
-            if is_locked(trial):
+            if not take_up(trial, self.watch):
                 continue
             self._elsewhere.remove(trial)
             result = read_result(trial.folder)

@@ -15,13 +15,14 @@ from vitrine.distributed.launch import launched
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs import provenance
+from vitrine.runs.lock import RunLocked
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.queue import GridQueue, TrialQueue
 from vitrine.sweeps.summary import print_sweep
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import DONE, Trial, TrialLocked, run_trial, run_trials_of_rank_0, time_is_short
+from vitrine.sweeps.trial import DONE, Trial, run_trial, run_trials_of_rank_0, time_is_short
 
 Launch = Callable[[TrialQueue], None]
 
@@ -58,7 +59,7 @@ def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     configs = [trial.config for trial in left]
     name = launcher if left else "basic"
     launch = _prepare_launcher(name, points[0].config.launcher, configs, sweep.folder, ranks)
-    queue = GridQueue(left)
+    queue = GridQueue(left, force=points[0].config.force)
     progress = SweepProgress(sweep, results, live=_is_live(launcher))
     queue.subscribe(progress)
     with progress, _recording(progress):
@@ -134,5 +135,5 @@ def _train_in_this_process(queue: TrialQueue, ranks: Ranks) -> None:
         try:
             queue.tell(trial, run_trial(trial, time_from=time_from, ranks=ranks))
             trained.append(trial)
-        except TrialLocked:
+        except RunLocked:
             queue.put_back(trial)

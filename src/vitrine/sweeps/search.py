@@ -27,13 +27,14 @@ from vitrine.command.space import Interval, Space, includes
 from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import RunLocked
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
 from vitrine.sweeps.sweep import Sweep, check_format, newest
-from vitrine.sweeps.trial import DONE, ENDED, Trial, TrialLocked, TrialResult, is_locked, locked, read_result
+from vitrine.sweeps.trial import DONE, ENDED, Trial, TrialResult, is_locked, locked, read_result, take_up
 
 MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
 
@@ -52,8 +53,8 @@ class Search(TrialQueue):
     """
 
     def __init__(self, point: Point, sweep: Sweep) -> None:
-        super().__init__()
         command: TrainCommand = point.config
+        super().__init__(force=command.force)
         self.sweep, self.command, self.settings = sweep, command, command.sweep
         self.space, self.overrides = point.space, point.overrides
         self.n_trials = _count_trials(command.sweep, point.space)
@@ -303,7 +304,7 @@ class Search(TrialQueue):
         return [
             run
             for run in runs
-            if run.folder not in taken and read_result(run.folder).status not in DONE and not is_locked(run)
+            if run.folder not in taken and read_result(run.folder).status not in DONE and take_up(run, self.watch)
         ]
 
     def _retry_failed(self) -> None:
@@ -324,7 +325,7 @@ class Search(TrialQueue):
             )
             self.study.add_trial(retry)
             for run in failed:
-                with suppress(TrialLocked), locked(run):
+                with suppress(RunLocked), locked(run):
                     RunRecord(run.folder).end("interrupted")
 
 

@@ -4,7 +4,7 @@
 
     outputs/sweeps/vit_nano_patch-seed_1f0c2b9a/
         sweep.json                   the command and each trial's result, rewritten as trials end
-        locks/                       held by the processes that train; can be deleted when none runs
+        locks/                       of sweep.json and a search's study; can be deleted when no process runs
         patch-2_seed-0_8c6f2d1e/     a run folder (runs/record.py)
         patch-2_seed-1_...
 
@@ -27,7 +27,7 @@ from filelock import FileLock
 from vitrine.command.compose import Point
 from vitrine.config.sweep import OBJECTIVES, TrainCommand
 from vitrine.errors import RunError
-from vitrine.files import write_text
+from vitrine.files import remove_leftovers, write_text
 from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.trial import Trial, TrialResult, read_result
@@ -111,6 +111,7 @@ class Sweep:
         best = self.best(results)
         (self.folder / "locks").mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / "locks" / "sweep.lock"):
+            remove_leftovers(self.folder, "sweep.json")
             before = read_sweep(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
             for trial in before:
                 if trial["folder"] in described or tuple(sorted(trial["varies"].items())) in asked:

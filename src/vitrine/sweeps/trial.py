@@ -1,7 +1,7 @@
 """A trial of a sweep: trained once, by whichever process gets to it first.
 
-The state of a trial is its folder. The process that trains it holds a lock, which the system releases when the process
-dies. It reads the folder and does what is left: nothing, the epochs after the last checkpoint, or everything.
+The state of a trial is its folder. The process that trains it holds the lock of this run folder (``runs/lock.py``), as
+``resume=`` does. It reads the folder and does what is left: nothing, the epochs after the last checkpoint, or all.
 """
 
 import secrets
@@ -9,13 +9,12 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from vitrine.config import TrainConfig
 from vitrine.config.parts import code_of, names_of
@@ -25,6 +24,9 @@ from vitrine.durations import duration_seconds
 from vitrine.errors import DiskFull, Diverged, Interrupted, Pruned, RunError, VitrineError
 from vitrine.files import disk_full
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
+from vitrine.runs.lock_file import NAME as LOCK_NAME
+from vitrine.runs.lock_file import LockState
 from vitrine.runs.record import status_of
 from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
@@ -63,11 +65,6 @@ class Trial:
         return ",".join(f"{key}={value}" for key, value in self.varies.items())
 
     @property
-    def lock(self) -> Path:
-        """Lock file, outside the run folder, which may be removed."""
-        return self.folder.parent / "locks" / f"{self.folder.name}.lock"
-
-    @property
     def log(self) -> Path:
         """Output of the trial's process, if the launcher gives it one."""
         return self.folder.parent / "logs" / f"{self.folder.name}.txt"
@@ -100,7 +97,7 @@ def read_result(folder: Path) -> TrialResult:
     record = RunRecord(folder)
     try:
         known = record.facts
-        status = status_of(known)
+        status = status_of(known, folder)
         metrics = record.metrics if status == "finished" else {}
     except RunError as error:
         return TrialResult("damaged", error=str(error))
@@ -117,7 +114,12 @@ def _size_and_speed(known: dict[str, Any]) -> dict[str, float]:
 
 
 def run_trial(
-    trial: Trial, began: float | None = None, time_from: float | None = None, ranks: Ranks | None = None
+    trial: Trial,
+    began: float | None = None,
+    time_from: float | None = None,
+    ranks: Ranks | None = None,
+    *,
+    patient: bool = False,
 ) -> TrialResult:
     """Train what is left of ``trial``; a failure is recorded in its folder and returned, not raised.
 
@@ -126,13 +128,14 @@ def run_trial(
         began: when its process began, as ``time.time()`` gives it; now if ``None``.
         time_from: when ``trainer.max_time`` began; ``began`` if ``None``.
         ranks: those that train it together; this is rank 0, the others call :func:`run_trials_of_rank_0`.
+        patient: watch a process of another machine that holds the trial, instead of leaving the trial to it.
 
     Raises:
-        TrialLocked: another process is training it.
+        RunLocked: another process is training it.
         Interrupted: stopped by a signal or by ``trainer.max_time``, with a checkpoint.
         DiskFull: the disk is full, as it would be for the next trial.
     """
-    with locked(trial):
+    with locked(trial, patient=patient) as claim:
         known = read_result(trial.folder)
         if known.status in DONE:
             return known
@@ -141,7 +144,7 @@ def run_trial(
             resumes = _prepare_folder(trial, known)
             if ranks is not None:
                 ranks.send(_message(trial, resumes=resumes))
-            _train(trial, began, time_from, resumes=resumes)
+            _train(trial, began, time_from, resumes=resumes, claim=claim)
         except Interrupted:
             raise
         except Pruned as error:
@@ -151,55 +154,90 @@ def run_trial(
         except DiskFull:
             raise
         except VitrineError as error:
+            if (holder := claim.taken_by()) is not None:
+                raise RunLocked(trial.folder, holder, elsewhere=True) from None
             print(f"vitrine: {trial.label}: {error}", file=sys.stderr)
-            return _record_failure(trial, str(error))
+            return _record_failure(trial, str(error), claim)
         except Exception as error:
             if (full := disk_full(error, trial.folder)) is not None:
                 raise full from error
             traceback.print_exc()
-            return _record_failure(trial, f"{type(error).__name__}: {error}")
+            return _record_failure(trial, f"{type(error).__name__}: {error}", claim)
         return read_result(trial.folder)
 
 
-class TrialLocked(Exception):
-    """Another process is training the trial."""
-
-
 @contextmanager
-def locked(trial: Trial) -> Iterator[None]:
-    """Hold the trial's lock.
+def locked(trial: Trial, *, force: bool = False, patient: bool = False) -> Iterator[Claim]:
+    """Hold the lock of the trial's folder, which is created if need be.
+
+    Args:
+        trial: the trial.
+        force: also take it over from a process of another machine that may be alive.
+        patient: watch such a process until it is known to be dead or alive.
 
     Raises:
-        TrialLocked: another process holds it.
+        RunLocked: another process holds the lock.
+        RunError: the folder is not writable.
     """
-    trial.lock.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(trial.lock)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise TrialLocked from None
+        trial.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the run folder {trial.folder}: {error.strerror}") from None
+    lock = RunLock(trial.folder)
+    lock.acquire(force=force, notify=partial(print, f"vitrine: {trial.label}:", file=sys.stderr) if patient else None)
     try:
-        yield
+        yield lock.claim
     finally:
         lock.release()
 
 
-def is_locked(trial: Trial) -> bool:
-    """Whether a process is training the trial."""
-    try:
-        with locked(trial):
+def is_locked(trial: Trial, watch: Watch | None = None) -> bool:
+    """Whether a process is training the trial.
+
+    Args:
+        trial: the trial.
+        watch: what earlier looks have seen of the locks of other machines; ``None`` takes their processes for alive.
+    """
+    state, holder = look(trial.folder)
+    if state is LockState.UNKNOWN:
+        return watch is None or not watch.has_expired(trial.folder, holder)
+    return state is LockState.HELD
+
+
+def take_up(trial: Trial, watch: Watch) -> bool:
+    """Return whether the trial can be trained; a lock that a dead process of another machine left is released.
+
+    Args:
+        trial: the trial.
+        watch: what earlier looks have seen of the locks of other machines.
+    """
+    if is_locked(trial, watch):
+        return False
+    state, holder = look(trial.folder)
+    if state is LockState.UNKNOWN:
+        try:
+            with locked(trial, force=True) as claim:
+                if (trial.folder / "run.json").exists():
+                    RunRecord(trial.folder, claim).end("interrupted", reason="its process was killed")
+        except RunLocked:
             return False
-    except TrialLocked:
-        return True
+        print(f"vitrine: {trial.label}: taken over from {holder or 'another process'}", file=sys.stderr)
+    return True
 
 
-def record_crash(trial: Trial, reason: str) -> TrialResult:
-    """Mark a trial as failed whose process ended without a result, unless another process has taken it up since."""
+def record_crash(trial: Trial, reason: str, *, force: bool = False) -> TrialResult:
+    """Mark a trial as failed whose process ended without a result, unless another process has taken it up since.
+
+    Args:
+        trial: the trial.
+        reason: why its process ended.
+        force: whether its process is known to be dead, though it was on another machine.
+    """
     try:
-        with locked(trial):
+        with locked(trial, force=force) as claim:
             known = read_result(trial.folder)
-            return known if known.status in DONE else _record_failure(trial, reason)
-    except TrialLocked:
+            return known if known.status in DONE else _record_failure(trial, reason, claim)
+    except RunLocked:
         return read_result(trial.folder)
 
 
@@ -218,7 +256,7 @@ def run_trials_of_rank_0(ranks: Ranks, time_from: float) -> None:
             None if rule is None else Pruner(**rule | {"folder": Path(rule["folder"])}),
         )
         try:
-            _train(trial, None, time_from, resumes=message["resumes"])
+            _train(trial, None, time_from, resumes=message["resumes"], claim=None)
         except (Pruned, VitrineError):
             pass
         except Interrupted:
@@ -249,34 +287,58 @@ def _refuse_edited_code(trial: Trial) -> None:
 
 
 def _prepare_folder(trial: Trial, known: TrialResult) -> bool:
-    """Remove the trial's folder unless it can be resumed; return whether it can."""
-    from vitrine.training.weights import read_checkpoint
+    """Empty the trial's folder unless it can be resumed; return whether it can. What is damaged is moved aside."""
+    from vitrine.training.recovery import recover
 
     record = RunRecord(trial.folder)
-    if known.status in ("running", "interrupted", "failed") and record.last.exists():
+    problem = known.error if known.status == "damaged" else ""
+    if known.status in ("running", "interrupted", "failed") and any(record.last.parent.glob("*.ckpt*")):
         try:
-            read_checkpoint(record.last)
+            recover(record)
         except RunError as error:
-            print(f"vitrine: {trial.label} starts over: {error}", file=sys.stderr)
+            problem = str(error)
         else:
             record.end("interrupted")  # also if it reads as running: that process would hold the lock
             return True
-    if known.status == "damaged":
+    if problem:
         aside = trial.folder.with_name(f".{trial.folder.name}_{secrets.token_hex(2)}")
-        print(f"vitrine: {trial.label} starts over; the damaged folder is now {aside}: {known.error}", file=sys.stderr)
-        trial.folder.rename(aside)
-    shutil.rmtree(trial.folder, ignore_errors=True)
+        print(f"vitrine: {trial.label} starts over; what it had is now in {aside}: {problem}", file=sys.stderr)
+        aside.mkdir()
+        _empty(trial.folder, lambda path: path.rename(aside / path.name))
+    _empty(trial.folder, _delete)
     return False
 
 
-def _train(trial: Trial, began: float | None, time_from: float | None, *, resumes: bool) -> None:
+def _empty(folder: Path, remove: Callable[[Path], object]) -> None:
+    """Remove all but the lock from a folder, run.json last: with it the folder is a run still."""
+    inside = (path for path in folder.iterdir() if path.name != LOCK_NAME)
+    for path in sorted(inside, key=lambda path: path.name == "run.json"):
+        remove(path)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _train(trial: Trial, began: float | None, time_from: float | None, *, resumes: bool, claim: Claim | None) -> None:
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
 
     rule = trial.pruning_rule
     if resumes:
         trust = names_of(trial.config)
-        resume(trial.folder, trial.config, began=began, time_from=time_from, pruning_rule=rule, trust=trust)
+        resume(
+            trial.folder,
+            trial.config,
+            began=began,
+            time_from=time_from,
+            pruning_rule=rule,
+            trust=trust,
+            claim=claim,
+        )
         return
     fit(
         trial.config,
@@ -287,6 +349,7 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
         began=began,
         time_from=time_from,
         pruning_rule=rule,
+        claim=claim,
     )
 
 
@@ -311,11 +374,10 @@ def _start_seconds(trial: Trial) -> float:
     return max((session["seconds"] + session["compiling"] for session in sessions), default=0.0)
 
 
-def _record_failure(trial: Trial, error: str) -> TrialResult:
+def _record_failure(trial: Trial, error: str, claim: Claim) -> TrialResult:
     """Record a failure in run.json, if it can be written: a full disk may be the cause."""
-    record = RunRecord(trial.folder)
+    record = RunRecord(trial.folder, claim)
     with suppress(OSError, RunError):
-        trial.folder.mkdir(parents=True, exist_ok=True)
         record.update(id=record.name, group=trial.folder.parent.name, varies=trial.label, **record_facts(trial.config))
         record.end("failed", error)
     return TrialResult("failed", error=error)

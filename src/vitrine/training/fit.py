@@ -20,15 +20,17 @@ from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import Claim
 from vitrine.tracking.loggers import RunLogger, start_trackers
 from vitrine.training.callbacks import ProgressBar, PruningRule
 from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_compiling, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
-from vitrine.training.lifecycle import StartUp, record_origin, record_resumption, recorded
+from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
+from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
 from vitrine.training.throughput import PeakFlops, Throughput, flops_per_image, peak_memory, reset_peak_memory
 from vitrine.training.trainer import train
@@ -46,6 +48,7 @@ def fit(
     began: float | None = None,
     time_from: float | None = None,
     pruning_rule: PruningRule | None = None,
+    claim: Claim | None = None,
 ) -> Result:
     """Train, select the best epoch on validation, test it once, and leave a run folder.
 
@@ -64,6 +67,7 @@ def fit(
         began: when the command began, as ``time.time()`` gives it; now if ``None``. Start-up time counts from here.
         time_from: when ``trainer.max_time`` began; ``began`` if ``None``. All trials of a sweep share it.
         pruning_rule: asked after each epoch whether to stop early; must be picklable.
+        claim: the lock of ``folder``, if the caller holds it.
 
     Raises:
         ConfigError: ``config`` is invalid; nothing has been written.
@@ -88,16 +92,23 @@ def fit(
             record, status = RunRecord(Path(attempt["path"])), attempt["status"]
             if status == "finished":
                 return Result(ranks.share(lambda: record.metrics), record.path)
-            end = deadline(config, attempt["time_from"])
-            run = TrainingRun(
-                config, record, hardware, began, data.placement, end, group, varies, pretrained, pruning_rule, callbacks
-            )
-            with recorded(record, ranks):
-                if ranks.rank == 0 and status == "new":
-                    record_origin(run, data, inherited, facts or {})
-                elif ranks.rank == 0:
-                    record_resumption(run)
-                return carry_out(run, data, ranks)
+            # An attempt of torchrun begins when the one before has ended, on whichever machine.
+            with owned(record, ranks, claim, force=status != "new") as record:
+                if ranks.rank == 0 and status == "new" and (record.path / "run.json").exists():
+                    raise RunError(f"{record.path} already holds a run")
+                end = deadline(config, attempt["time_from"])
+                run = TrainingRun(
+                    *(config, record, hardware, began, data.placement, end, group, varies),
+                    *(pretrained, pruning_rule, callbacks),
+                )
+                with recorded(record, ranks):
+                    if status != "new":
+                        ranks.share(partial(recover, record))
+                    if ranks.rank == 0 and status == "new":
+                        record_origin(run, data, inherited, facts or {})
+                    elif ranks.rank == 0:
+                        record_resumption(run)
+                    return carry_out(run, data, ranks)
 
 
 def carry_out(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Result:

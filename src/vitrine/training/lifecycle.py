@@ -1,24 +1,43 @@
 """What run.json keeps of a run's life: how it began, each resumption, its start-up time, and how it ended."""
 
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DiskFull, Interrupted
-from vitrine.files import disk_full, link
+from vitrine.files import disk_full
 from vitrine.runs import RunRecord, provenance
+from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
-from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.run import TrainingRun
-from vitrine.training.weights import read_checkpoint
+
+
+@contextmanager
+def owned(record: RunRecord, ranks: Ranks, claim: Claim | None = None, *, force: bool = False) -> Iterator[RunRecord]:
+    """Hold the run's lock on rank 0, and yield the record to write with.
+
+    Args:
+        record: the run.
+        ranks: those that train it together.
+        claim: the run's lock, if the caller holds it.
+        force: as in :meth:`RunRecord.owned`.
+
+    Raises:
+        RunLocked: another process writes to the run.
+    """
+    if ranks.rank > 0 or claim is not None:
+        yield replace(record, claim=claim)
+        return
+    with record.owned(force=force, notify=lambda line: print(f"vitrine: {line}", file=sys.stderr)) as own:
+        yield own
 
 
 @contextmanager
@@ -31,6 +50,7 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
             yield
     except BaseException as error:
         if ranks.rank == 0:
+            record.check_claim()
             if record.facts.get("status") == "finished":  # all is written; something failed after that
                 raise
             record.end_with(error)
@@ -87,19 +107,10 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
 def record_resumption(run: TrainingRun) -> None:
     """Add to the run folder that the run is resumed now, with the configuration it is resumed with."""
     record = run.record
-    if record.last.exists() and _is_best(record.last):
-        link(record.last, record.best)  # the process may have been killed just before it did this
     times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
     code = store_code(record, run.config) if edited_parts(record, run.config) else {}
     record.update(resumed=times, storage=asdict(run.placement), **code)
     record.write_config(to_plain(run.config))
-
-
-def _is_best(last: Path) -> bool:
-    """Whether last.ckpt was written at the end of the best epoch so far."""
-    checkpoint = read_checkpoint(last)
-    best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
-    return bool(best) and best["best_epoch"] == checkpoint["epoch"] + 1
 
 
 class StartUp:

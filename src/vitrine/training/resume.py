@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,12 +15,14 @@ from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import together
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import carry_out
-from vitrine.training.lifecycle import record_resumption, recorded
+from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.pretrained import Pretrained
+from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, deadline, load_data
 from vitrine.training.weights import differences, read_checkpoint
 
@@ -33,6 +36,8 @@ def resume(
     pruning_rule: PruningRule | None = None,
     trust: Collection[str] = (),
     allow_changed_code: bool = False,
+    force: bool = False,
+    claim: Claim | None = None,
 ) -> Result:
     """Resume the run in ``folder`` from its last checkpoint, with the configuration it has.
 
@@ -47,20 +52,20 @@ def resume(
         pruning_rule: as in ``fit``.
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
         allow_changed_code: resume even if the code of these parts was edited.
+        force: take the run over from a process on another machine without waiting to see whether it is alive.
+        claim: the run's lock, if the caller holds it.
 
     Raises:
-        RunError: there is no such run, it is running, or its checkpoint doesn't fit it; or it names code that is
-            not trusted, or was edited.
+        RunLocked: another process writes to the run.
+        RunError: there is no such run, no checkpoint of it reads whole, or the checkpoint doesn't fit it; or it names
+            code that is not trusted, or was edited.
         ConfigError: ``given`` would make it another run.
         Interrupted: as in ``fit``.
         Pruned: as in ``fit``.
     """
     began = time.time() if began is None else began
-    with quiet_libraries(), together() as ranks:
-        record = RunRecord.open(folder)
-        status = ranks.share(lambda: record.status)
-        if status == "running":
-            raise RunError(f"{record.path} is still running, as process {record.facts.get('pid')}")
+    with quiet_libraries(), together() as ranks, owned(RunRecord.open(folder), ranks, claim, force=force) as record:
+        status = ranks.share(lambda: record.facts.get("status"))
         config = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         planned = config.trainer.max_epochs
         if given is not None:
@@ -73,6 +78,8 @@ def resume(
                 print(f"{record.path} is finished; trainer.max_epochs=N with N > {planned} trains it longer")
                 show_result(Console(), record, record.metrics, speed=record.facts.get("speed"))
             return Result(record.metrics, record.path)
+        ranks.share(partial(recover, record))
+        _check_checkpoint(config, record)
         hardware = choose(config)
         with hardware.set_up():
             pretrained = None if record.last.exists() else Pretrained.prepare(config.model)
@@ -92,23 +99,22 @@ def resume(
 
 
 def _check(config: TrainConfig, record: RunRecord) -> None:
-    """Check a configuration against the run that is to be resumed with it.
-
-    Raises:
-        ConfigError: it is invalid, or has fewer epochs than are done.
-        RunError: the checkpoint is damaged, or belongs to another model.
-    """
+    """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
     if found := train_faults(config):
         raise ConfigError(found)
+    done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
+    if config.trainer.max_epochs < done:
+        problem = f"must be >= {done}, the number of epochs done"
+        raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
+
+
+def _check_checkpoint(config: TrainConfig, record: RunRecord) -> None:
+    """Raise RunError where the checkpoint to resume from belongs to another model."""
     if record.last.exists():
         stored = read_checkpoint(record.last)["config"]["model"]
         if other := differences(stored, config.model):
             config_file = record.path / "config.yaml"
             raise RunError(f"{record.last} belongs to another model than {config_file}: {', '.join(other)}")
-    done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
-    if config.trainer.max_epochs < done:
-        problem = f"must be >= {done}, the number of epochs done"
-        raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
 def _apply(config: TrainConfig, given: TrainConfig) -> None:

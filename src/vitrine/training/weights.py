@@ -1,5 +1,6 @@
 """Reading checkpoints safely, and the weights in them. Imports no Lightning, which takes seconds."""
 
+import errno
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -13,12 +14,19 @@ from vitrine.config import ViTConfig, vit_config_from
 from vitrine.config.parts import ANY
 from vitrine.errors import RunError, first_line
 
+UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
+
+
+class DamagedCheckpoint(RunError):
+    """A file that is there and can be read, but is not a whole checkpoint."""
+
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of tensors and plain values. Pickled objects are refused, and never executed.
 
     Raises:
-        RunError: there is no checkpoint at ``path``, it is damaged, or it contains pickled objects.
+        DamagedCheckpoint: the file is damaged, or not a checkpoint of vitrine.
+        RunError: there is no checkpoint at ``path``, it cannot be opened, or it contains pickled objects.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -31,9 +39,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError:
         raise RunError(f"{path} contains pickled objects, which could run any code; refused") from None
     except Exception as error:  # reading a damaged file can fail in any way
-        raise RunError(f"{path} is damaged, or not a checkpoint: {first_line(error)}") from None
+        if isinstance(error, OSError) and error.errno in UNREACHABLE:
+            raise RunError(f"cannot read {path}: {error.strerror}") from None
+        raise DamagedCheckpoint(f"{path} is damaged, or not a checkpoint: {first_line(error)}") from None
     if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
-        raise RunError(f"{path} is not a checkpoint of vitrine: it has no state_dict and config")
+        raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: it has no state_dict and config")
     return checkpoint
 
 

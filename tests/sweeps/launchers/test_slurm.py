@@ -18,6 +18,7 @@ from vitrine.distributed.launch import Launch
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, Interrupted
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import Watch
 from vitrine.sweeps.launchers import slurm as cluster
 from vitrine.sweeps.launchers import slurm_job as job
 from vitrine.sweeps.launchers.slurm import Resources, resources
@@ -164,6 +165,7 @@ class RecordingQueue:
 
     def __init__(self):
         self.results, self.returned = [], []
+        self.watch = Watch()
 
     def tell(self, trial, result):
         self.results.append(result)
@@ -236,7 +238,7 @@ def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_p
 def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, trial, saves):
     """Without a step in its time it would never finish."""
 
-    def run_trial(trial, began):
+    def run_trial(trial, began, *, patient):
         monkeypatch.setattr(job.time, "time", lambda: began + 60 * 60 - job.WARNING_SECONDS)
         if saves:
             (trial.folder / "checkpoints").mkdir(parents=True)

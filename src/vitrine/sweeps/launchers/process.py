@@ -22,10 +22,11 @@ from types import FrameType
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
+from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
 from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.trial import Trial, TrialLocked, TrialResult, read_result, record_crash, run_trial, time_is_short
+from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
 
 LOCKED_EXIT_CODE = 76  # another process is training the trial
 FULL_EXIT_CODE = 74  # the disk is full: EX_IOERR of sysexits.h
@@ -162,7 +163,7 @@ def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) ->
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # blocked by the parent while it was started
         run_trial(trial, began, time_from)
-    except TrialLocked:
+    except RunLocked:
         sys.exit(LOCKED_EXIT_CODE)
     except DiskFull as full:
         with suppress(OSError):  # the log is on that disk, too

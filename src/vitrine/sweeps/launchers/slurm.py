@@ -259,10 +259,12 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
                     started.add(job)
                     queue.started(trial)
                 if state in JOB_ENDED:
-                    del jobs[job]
-                    stopped += state in STOPPED
                     log = next(scheduler.folder.glob(f"*/{job}_0_log.out"), scheduler.folder)
                     result = _collect(queue, trial, state, log)
+                    if result is None:
+                        continue
+                    del jobs[job]
+                    stopped += state in STOPPED
                     if result.status == "interrupted":  # it has an error only if the disk is full
                         full = full or result.error
     except KeyboardInterrupt:
@@ -292,9 +294,13 @@ def resources(config: TrainConfig, settings: LauncherConfig) -> Resources:
     return Resources(threads * processes, gpus, threads if gpus else threads * processes)
 
 
-def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> TrialResult:
-    """Give the queue the result of a trial whose job ended in ``state``, from the trial's folder; return it."""
-    elsewhere = is_locked(trial)  # before the result is read, which is final if no process is training the trial
+def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> TrialResult | None:
+    """Give the queue the result of a trial whose job ended in ``state``, from the trial's folder; return it.
+
+    ``None`` if the job was killed, and it is not known yet whether another machine has taken the trial up.
+    """
+    # Before the result is read, which is final if no process is training the trial.
+    elsewhere = is_locked(trial, queue.watch)
     result = read_result(trial.folder)
     if state == "COMPLETED" and elsewhere:
         queue.put_back(trial)
@@ -302,8 +308,10 @@ def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> TrialRes
     if state in STOPPED:
         result = TrialResult("interrupted") if result.status == "running" else result
     elif result.status not in (*ENDED, "interrupted"):
+        if elsewhere:
+            return None
         cause = JOB_ENDED.get(state, JOB_ENDED["FAILED"])
-        result = record_crash(trial, f"its job {cause}; see {trial.log} and {log}")
+        result = record_crash(trial, f"its job {cause}; see {trial.log} and {log}", force=True)
     queue.tell(trial, result)
     return result
 

@@ -13,8 +13,9 @@ import submitit
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine.errors import DiskFull, Interrupted, OutOfTime
+from vitrine.runs.lock import RunLocked
 from vitrine.sweeps.launchers.process import redirect_output
-from vitrine.sweeps.trial import Trial, TrialLocked, TrialResult, read_result, record_crash, run_trial
+from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial
 
 WARNING_SECONDS = 90  # between the signal and the end of a job's time: enough to finish a step and save
 EARLY_SECONDS = 60  # by which Slurm may send the signal sooner
@@ -47,8 +48,8 @@ class Job:
             signal.signal(number, _stop)
         before = _checkpoint_time(self.trial)
         try:
-            return run_trial(self.trial, began)
-        except TrialLocked:
+            return run_trial(self.trial, began, patient=True)
+        except RunLocked:
             return None
         except DiskFull as full:
             print(f"vitrine: {self.trial.label}: {full}", file=sys.stderr)

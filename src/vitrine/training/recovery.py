@@ -1,0 +1,92 @@
+"""Find the newest state of a run that reads whole, before the run is resumed."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrine.errors import RunError
+from vitrine.files import move_aside
+from vitrine.runs import RunRecord
+from vitrine.training.checkpoints import Checkpoints, copy_checkpoint
+from vitrine.training.weights import DamagedCheckpoint, read_checkpoint
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What a checkpoint of a run holds.
+
+    Attributes:
+        path: the checkpoint.
+        step: optimiser steps done.
+        epoch: epoch that it was saved in, from 1.
+        best_epoch: best epoch so far; ``None`` before the end of the first.
+    """
+
+    path: Path
+    step: int
+    epoch: int
+    best_epoch: int | None
+
+    @classmethod
+    def read(cls, path: Path) -> "SavedState":
+        """Read a checkpoint; raises as ``read_checkpoint`` does."""
+        checkpoint = read_checkpoint(path)
+        try:
+            best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
+            best_epoch = int(best["best_epoch"]) if best else None
+            return cls(path, int(checkpoint["global_step"]), int(checkpoint["epoch"]) + 1, best_epoch)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedCheckpoint(f"{path} is not a checkpoint to resume from: it lacks {error}") from None
+
+
+def recover(record: RunRecord) -> None:
+    """Make last.ckpt the newest checkpoint that reads whole, and print what was done about others.
+
+    Damaged checkpoints are renamed, never deleted. A best.ckpt that was lost, or not yet copied when the process was
+    killed, is copied again if the best epoch is among the last two. Call this with the run's lock held.
+
+    Raises:
+        RunError: the run was trained and no checkpoint reads whole, or one cannot be opened.
+    """
+    notes: list[str] = []
+    found = [_read(path, notes) for path in (record.last, record.previous, record.best)]
+    states = {state.path: state for state in found if state is not None}
+    if not states:
+        if _was_trained(record):
+            raise RunError("; ".join([*notes, f"{record.path} cannot be resumed: {_NOTHING_LEFT}"]))
+        return
+    newest = max(states.values(), key=lambda state: state.step)  # last.ckpt, of equal steps
+    if newest.path != record.last:
+        copy_checkpoint(newest.path, record.last)
+        notes.append(f"{record.path} is resumed from {newest.path.name}, step {newest.step} in epoch {newest.epoch}")
+    best = states.get(record.best)
+    if newest.best_epoch is not None and (best is None or best.epoch != newest.best_epoch):
+        ends = [state for state in states.values() if state.epoch == newest.best_epoch == state.best_epoch]
+        if ends:
+            copy_checkpoint(ends[0].path, record.best)
+        elif best is None:
+            notes.append(f"{record.path} has lost its best epoch, {newest.best_epoch}: later ones take its place")
+    for note in notes:
+        print(f"vitrine: {note}", file=sys.stderr)
+
+
+_NOTHING_LEFT = "it was trained, but no checkpoint of it is left; like=RUN starts a new run with its configuration"
+
+
+def _was_trained(record: RunRecord) -> bool:
+    """Whether the run has had a checkpoint: it is written before the second epoch begins."""
+    return (
+        any(record.last.parent.glob("*.ckpt*"))
+        or record.facts.get("status") == "finished"
+        or any(row["epoch"] > 1 for row in record.history())
+    )
+
+
+def _read(path: Path, notes: list[str]) -> SavedState | None:
+    if not path.exists():
+        return None
+    try:
+        return SavedState.read(path)
+    except DamagedCheckpoint as error:
+        notes.append(f"{error}; it is kept as {move_aside(path).name}")
+        return None
