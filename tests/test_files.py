@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vitrine.files import copy, move_aside, remove_leftovers, replacing, staging, write_text
+from vitrine.errors import DiskFull
+from vitrine.files import copy, disk_full, move_aside, remove_leftovers, replacing, staging, write_text
 
 KILLED_MIDWAY = """
 import os, signal, sys
@@ -189,3 +191,30 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
         (tmp_path / name).touch()
     remove_leftovers(tmp_path, "a.npz")
     assert names(tmp_path) == [".b.npz.x2.tmp", ".hidden", "a.npz"]
+
+
+def full_disk(path: Path | None = None) -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device", *([str(path)] if path else []))
+
+
+def test_a_full_disk_is_reported_with_the_file_and_the_space_left(tmp_path):
+    with pytest.raises(DiskFull) as error:
+        fail_midway(tmp_path / "file", full_disk())
+    message = rf"the disk is full: cannot write {tmp_path}/file; [\d.]+ [kMGT]B left on that disk"
+    assert re.fullmatch(message, error.value.problem)
+    assert names(tmp_path) == []
+
+
+def test_of_several_errors_the_first_full_disk_is_reported(tmp_path):
+    """As where a checkpoint does not fit, and then not even the record of that."""
+    try:
+        raise full_disk(tmp_path / "first")
+    except OSError:
+        with pytest.raises(DiskFull, match=r"cannot write .*/first;"):
+            fail_midway(tmp_path / "second", full_disk())
+
+
+def test_an_error_that_is_its_own_cause_has_no_endless_history():
+    error, effect = ValueError("no"), ValueError("neither")
+    effect.__cause__, error.__cause__ = error, effect
+    assert disk_full(effect) is None

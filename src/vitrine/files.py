@@ -40,10 +40,13 @@ def replacing(path: Path, keep: Path | None = None) -> Iterator[Path]:
             _rename_keeping(path, keep)
         temporary.replace(path)
         _sync_folder(path.parent)
+    except DiskFull:
+        raise
     except Exception as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)  # before the space left is measured
-        if (full := disk_full(error, path, named=False)) is None:
+        _set_path(error, path)
+        if (full := disk_full(error, path)) is None:
             raise
         raise full from error
     finally:
@@ -77,11 +80,12 @@ def staging(path: Path) -> Iterator[Path]:
             staged.replace(path)
             _sync_folder(path.parent)
     except BaseException as error:
-        full = disk_full(error, path, named=False)
+        _set_path(error, path)
+        full = disk_full(error, path)
         for parent in missing:
             with suppress(OSError):  # it holds what another process has written meanwhile
                 parent.rmdir()
-        if full is None:
+        if full is None or full is error:
             raise
         raise full from error
 
@@ -144,37 +148,48 @@ def naming_full_disk(place: Path | None = None) -> Iterator[None]:
     """
     try:
         yield
+    except DiskFull:
+        raise
     except Exception as error:
         if (full := disk_full(error, place)) is None:
             raise
         raise full from error
 
 
-def disk_full(error: BaseException, place: Path | None = None, *, named: bool = True) -> DiskFull | None:
+def disk_full(error: BaseException, place: Path | None = None) -> DiskFull | None:
     """Return what to report if ``error``, or one that it followed, comes from a full disk; else ``None``.
 
     Args:
         error: any error; libraries raise their own for a write that failed.
         place: the file or folder that was written, for errors that do not name it.
-        named: whether to report the name in the error, not ``place``, if it has one.
     """
-    causes = list(_causes(error))[::-1]  # of several, the first is reported
+    if isinstance(error, DiskFull):
+        return error
+    causes = _causes(error)[::-1]  # of several, the first is reported
     if (known := next((cause for cause in causes if isinstance(cause, DiskFull)), None)) is not None:
-        return known
+        return DiskFull(known.problem)
     failure = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno in FULL), None)
     if failure is None:
         return None
-    if named and isinstance(failure.filename, str | bytes):
+    if isinstance(failure.filename, str | bytes):
         place = Path(os.fsdecode(failure.filename))
     return _full(failure.errno, place)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it followed."""
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return an error and those that it followed, the last first."""
+    causes: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None:
-        yield cause
+    while cause is not None and cause not in causes:  # a cause may have been set that followed from its effect
+        causes.append(cause)
         cause = cause.__cause__ or cause.__context__
+    return causes
+
+
+def _set_path(error: BaseException, path: Path) -> None:
+    """Let an error of a full disk name ``path``, and not a temporary file, or none."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        error.filename = str(path)
 
 
 def _full(number: int | None, path: Path | None) -> DiskFull:

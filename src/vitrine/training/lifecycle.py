@@ -59,10 +59,9 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
             kind = type(error) if isinstance(error, Interrupted) else Interrupted
             raise kind(f"{kind.reason}; resume with: {command}") from None
-        if (full := disk_full(error, record.path)) is not None and record.last.exists():
-            raise DiskFull(full.problem, f"make room, then resume with: {command}") from error
-        if full is not None:
-            raise full from error
+        if (full := disk_full(error, record.path)) is not None:
+            advice = [f"make room, then resume with: {command}"] if (record.path / "config.yaml").exists() else []
+            raise DiskFull(full.problem, *advice) from None
         raise
 
 
