@@ -24,6 +24,7 @@ EXAMPLES = {
     "shapes": ["model=vit_nano", "data=my_lab.shapes.shapes", "data.options.count=240"],
     "small_cnn": ["model=my_lab.small_cnn.SmallCNN", "model.options.width=4"],
 }
+SERVERS = ["serve", "serve_onnx"]  # tests/test_serving.py
 BRIEF = ["trainer.max_epochs=2", "debug.limit_batches=2", "trainer.compile=nothing", "accelerator=cpu"]
 ONE_OF_EACH_LEVEL = [pytest.param(name, marks=[] if name == "fourier" else [pytest.mark.whole]) for name in EXAMPLES]
 
@@ -57,7 +58,7 @@ def train(*overrides, cwd):
 
 def test_there_is_a_test_for_each_example_and_none_is_long():
     files = sorted((ROOT / "examples").glob("*.py"))
-    assert [file.stem for file in files] == sorted(EXAMPLES)
+    assert [file.stem for file in files] == sorted([*EXAMPLES, *SERVERS])
     assert all(len(file.read_text().splitlines()) <= 40 for file in files)
 
 

@@ -15,7 +15,7 @@ COMMANDS = [
     for language, block in BLOCKS
     if language == "bash"
     for line in block.splitlines()
-    if line.startswith(("python train.py", "python eval.py"))
+    if line.startswith(("python train.py", "python eval.py", "python predict.py"))
 ]
 SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=24", "model.depth=1"]
 
@@ -77,6 +77,8 @@ def test_a_command_of_the_readme_runs(command, tmp_path, request, scripts):
     if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
         run = shutil.copytree(request.getfixturevalue("finished"), tmp_path / "run")
         arguments = [re.sub(r"^(resume|run|like)=.*", rf"\1={run}", argument) for argument in arguments]
+        if "input=DIR" in arguments:
+            write_image_folder(tmp_path / "DIR", "some")
         if any(argument.startswith("like=") for argument in arguments):
             arguments += SHORT
     elif "data=imagefolder" in arguments:

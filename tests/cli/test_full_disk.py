@@ -1,12 +1,11 @@
 """A full disk: what every way of training says, leaves behind, and does once there is room again."""
 
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
-from helpers.running import ROOT, SMALL
+from helpers.running import ROOT, SMALL, own_file_systems
 
 # Mounts a file system of a given size that only its processes see, trains until it is full, and then with more room.
 SCRIPT = """
@@ -16,12 +15,6 @@ SCRIPT = """
     echo >&2 && mount -o remount,size=20m disk && cd disk
     if test -e runs; then "$1" "$2" resume=$(echo runs/*); else "$@" paths.output_dir=.; fi
 """
-
-
-def own_file_systems():
-    """Whether this user may mount a file system that only his own processes see."""
-    mounting = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return shutil.which("unshare") is not None and subprocess.run(mounting, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")

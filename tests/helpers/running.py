@@ -1,6 +1,7 @@
 """Running the project's commands as users do, and image folders to run them on."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,12 @@ def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> sub
         stdin=subprocess.DEVNULL,
         timeout=300,
     )
+
+
+def own_file_systems():
+    """Whether this user may mount a file system that only his own processes see."""
+    mounting = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(mounting, capture_output=True).returncode == 0
 
 
 def only_run(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from vitrine.errors import ConfigError, Fault
 from vitrine.inference.inputs import Pictures
 from vitrine.runs import RunRecord
 
-SOME_UNREADABLE = 3  # exit code where some pictures could not be read
+SOME_UNREADABLE = 4  # exit code where some pictures could not be read
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -48,8 +49,8 @@ class Decoder(Dataset[Tensor | str]):
         except DataError as error:
             return str(error)
 
-    def open(self, path: Path) -> Image.Image:
-        """Read an image file of any size in the mode of :attr:`channels`.
+    def open(self, path: Path | BinaryIO) -> Image.Image:
+        """Read an image file of any size, or one that is open, in the mode of :attr:`channels`.
 
         Raises:
             DataError: the file is missing, damaged, not an image, or larger than Pillow's limit of 179 megapixels.
@@ -58,7 +59,8 @@ class Decoder(Dataset[Tensor | str]):
             with Image.open(path) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-            raise DataError(f"{path} cannot be decoded as an image: {first_line(error)}") from None
+            name = path if isinstance(path, Path) else "the picture"
+            raise DataError(f"{name} cannot be decoded as an image: {first_line(error)}") from None
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Convert an image to the mode of :attr:`channels`."""

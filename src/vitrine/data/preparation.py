@@ -1,7 +1,9 @@
 """Preparation of single pictures exactly as a run's data set prepared its images for training."""
 
 from dataclasses import dataclass
+from io import IOBase
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from vitrine.data.image_folder import cifar10_folder
 from vitrine.errors import DataError
 from vitrine.text import plural
 
-Picture = str | Path | Image.Image | np.ndarray | Tensor
+Picture = str | Path | BinaryIO | Image.Image | np.ndarray | Tensor
 
 
 def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -82,8 +84,8 @@ class Preparation:
         """Prepare a picture without normalising it.
 
         Args:
-            picture: path of an image file; Pillow image of any mode; array (H, W) or (H, W, C) uint8 in [0, 255]; or
-                tensor (C, H, W) uint8 in [0, 255].
+            picture: path of an image file, or the open file; Pillow image of any mode; array (H, W) or (H, W, C) uint8
+                in [0, 255]; or tensor (C, H, W) uint8 in [0, 255].
 
         Returns:
             (C, size, size) uint8.
@@ -92,10 +94,13 @@ class Preparation:
             DataError: the picture cannot be read, or has another type, shape or number of channels.
         """
         decoder = Decoder(self.size, self.channels)
-        if isinstance(picture, (str, Path, Image.Image)):
+        if isinstance(picture, (str, Path, Image.Image, IOBase)):
             if self.channels not in MODES:
                 raise DataError(f"this model takes {self.channels} channels, which image files lack; give it tensors")
-            image = decoder.converted(picture) if isinstance(picture, Image.Image) else decoder.open(Path(picture))
+            if isinstance(picture, Image.Image):
+                image = decoder.converted(picture)
+            else:
+                image = decoder.open(Path(picture) if isinstance(picture, str) else picture)
             if self.from_files:
                 return torch.from_numpy(decoder.pixels(image))
             return self._resized(torch.from_numpy(channels_first(image)))

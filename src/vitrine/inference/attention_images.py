@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrine.errors import RunError
+from vitrine.files import disk_full
 from vitrine.inference.predictor import Predictor
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.training.plots import can_be_drawn
@@ -63,7 +64,9 @@ class AttentionImages:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     self.drawn(images[index], attended).save(path)
                 except OSError as error:
-                    raise RunError(f"cannot write {path}: {error.strerror or error}") from None
+                    raise disk_full(error, path) or RunError(
+                        f"cannot write {path}: {error.strerror or error}"
+                    ) from None
 
     def path_of(self, path: str) -> Path:
         """Return where the image of a picture is written."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitrine.errors import RunError
 from vitrine.inference.inputs import Listed
 from vitrine.inference.load import LoadedRun
-from vitrine.inference.predictor import Predictor
+from vitrine.inference.predictor import Predictor, likeliest
 from vitrine.inference.results import Row
 
 DIGITS = 7  # of probabilities: more than float32 has
@@ -52,7 +52,7 @@ class Ensemble:
         return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, "top_k": self.top_k}
 
     def probabilities(self, images: Sequence[Tensor]) -> Tensor:
-        """Return the mean of the models' probabilities; (B, num_classes) float32, on the CPU.
+        """Return the mean of the models' probabilities; (B, num_classes) float64, on the CPU.
 
         Args:
             images: for each of :attr:`preparations` the pictures, (B, C, H, W) uint8.
@@ -80,7 +80,7 @@ class Ensemble:
         if not images:
             return [Row(path, [], [], label, error=errors[index]) for index, (path, label) in enumerate(batch)]
         probabilities = self.probabilities(images)
-        values, indices = (found.tolist() for found in probabilities.topk(self.top_k, dim=1))
+        values, indices = (found.tolist() for found in likeliest(probabilities, self.top_k))
         rows, number = [], 0
         for index, (path, label) in enumerate(batch):
             if index in errors:

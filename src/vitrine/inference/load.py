@@ -71,17 +71,17 @@ class LoadedRun:
     def classes(self) -> list[str]:
         """Names of the model's classes, indexed by its output.
 
-        Outputs beyond the classes of the data are called ``no. 10``, ``no. 11``, ...
+        Classes of a run that stored no names are called by their numbers, outputs beyond the classes of the data
+        ``no. 10``, ``no. 11``, ...
 
         Raises:
             RunError: run.json does not name each class of the data once.
         """
         count, outputs = self.config.data.num_classes, self.config.model.num_classes
-        names = self.record.facts.get("classes")
-        if not isinstance(names, list) or len(set(map(str, names))) != count or len(names) != count:
-            given = plural(len(names), "class", "classes") if isinstance(names, list) else "no classes"
-            problem = f"names {given}, the model was trained on {count}"
-            raise RunError(f"{self.record.path / 'run.json'} {problem}")
+        names = self.record.facts.get("classes") or [str(index) for index in range(count)]
+        if len(names) != count or len(set(map(str, names))) != count:
+            given = plural(len(set(map(str, names))), "different class", "different classes")
+            raise RunError(f"{self.record.path / 'run.json'} names {given}, the model was trained on {count}")
         return [str(name) for name in names] + [f"no. {index}" for index in range(count, outputs)]
 
     @cached_property
@@ -102,9 +102,9 @@ class LoadedRun:
         """Classify one picture, or several, as ``predict.py`` does.
 
         Args:
-            pictures: paths of image files; Pillow images of any mode; arrays (H, W) or (H, W, C) uint8; tensors
-                (C, H, W) uint8; values are from 0 to 255. A list, or a tensor or array with one more dimension in
-                front, is a batch.
+            pictures: paths of image files, or open files; Pillow images of any mode; arrays (H, W) or (H, W, C) uint8;
+                tensors (C, H, W) uint8; values are from 0 to 255. A list, or a tensor or array with one more dimension
+                in front, is a batch.
             accelerator: ``auto`` uses a GPU if there is one; else ``cpu`` or ``gpu``.
 
         Returns:

@@ -18,7 +18,7 @@ class Prediction:
 
     Attributes:
         classes: names of the classes.
-        probabilities: (num_classes,) float32 in [0, 1], summing to 1.
+        probabilities: (num_classes,) float64 in [0, 1], summing to 1.
     """
 
     classes: list[str] = field(repr=False)
@@ -36,8 +36,17 @@ class Prediction:
 
     def top(self, count: int = 1) -> list[tuple[str, float]]:
         """Return the ``count`` likeliest classes with their probabilities, the likeliest first."""
-        values, indices = self.probabilities.topk(min(count, len(self.classes)))
+        values, indices = likeliest(self.probabilities, count)
         return [(self.classes[index], value) for index, value in zip(indices.tolist(), values.tolist(), strict=True)]
+
+
+def likeliest(probabilities: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the ``count`` largest values of the last dimension, and their indices; of equal ones the first, as argmax.
+
+    ``torch.topk`` orders equal values arbitrarily, and in bfloat16 many are equal.
+    """
+    values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
+    return values[..., :count], indices[..., :count]
 
 
 class Predictor:
@@ -85,8 +94,11 @@ class Predictor:
         return self.logits(images)
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Return probabilities (B, num_classes) of images (B, C, H, W) uint8; float32 on the CPU."""
-        return (self.logits(images) / self.temperature).softmax(dim=1)
+        """Return probabilities (B, num_classes) of images (B, C, H, W) uint8; float64 on the CPU.
+
+        In float32, logits that differ could give equal probabilities.
+        """
+        return (self.logits(images).double() / self.temperature).softmax(dim=1)
 
     def _logits(self, images: Tensor) -> Tensor:
         normalised = self.preparation.normalised(images.to(self.device, non_blocking=True), self.dtype)

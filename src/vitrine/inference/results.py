@@ -8,7 +8,7 @@ continues after them. When all pictures are there, the journal becomes ``x.csv``
 import csv
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from vitrine.errors import RunError
-from vitrine.files import replacing
+from vitrine.files import disk_full, replacing
 
 ROWS_IN_GROUP = 10_000  # of a Parquet file
 
@@ -89,25 +89,20 @@ class Journal:
             RunError: it cannot be written, another process writes it, or other runs or settings made it.
         """
         path = output.with_name(f"{output.name}.partial")
-        lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
-        try:
-            with _reporting(path), lock, path.open("a+b") as file:
+        with ExitStack() as stack:
+            with _reporting(path):
+                stack.enter_context(_held(path))
+                file = stack.enter_context(path.open("a+b"))
                 file.seek(0)
                 first = file.readline()
-                if not first.endswith(b"\n"):  # new, or cut short
+                if new := not first.endswith(b"\n"):  # or cut short
                     file.truncate(0)
                     file.write(_line(made_by))
                     file.flush()
-                elif first != _line(made_by):
-                    problem = "holds results of other runs or settings; delete it, or choose another output"
-                    raise RunError(f"{path} {problem}{_differences(first, made_by)}")
-                yield cls(file, path, output)
-        except Timeout:
-            raise RunError(f"{path} is being written by another process") from None
-        finally:
-            if not lock.is_locked:
-                with suppress(OSError):
-                    Path(lock.lock_file).unlink()
+            if not new and first != _line(made_by):
+                problem = "holds results of other runs or settings; delete it, or choose another output"
+                raise RunError(f"{path} {problem}{_differences(first, made_by)}")
+            yield cls(file, path, output)
 
     def resumed(self) -> Iterator[Row]:
         """Yield the rows that are there, and drop a last one that was cut short."""
@@ -119,9 +114,10 @@ class Journal:
         """Write rows.
 
         Raises:
-            RunError: the disk is full, or not writable any more; rows written before are kept.
+            DiskFull: rows written before are kept.
+            RunError: the file is not writable any more.
         """
-        with _reporting(self.path, "; with more room, rerun the command to continue"):
+        with _reporting(self.path):
             self._file.write(b"".join(_line(asdict(row)) for row in rows))
             self._file.flush()
 
@@ -132,7 +128,7 @@ class Journal:
             RunError: the output cannot be written; the journal is kept.
         """
         rows = (row.cells(top_k, confidence) for row in self._rows())
-        with _reporting(self.output, f"; the results are in {self.path}"), replacing(self.output) as temporary:
+        with _reporting(self.output), replacing(self.output) as temporary:
             _WRITERS[self.output.suffix.lower()](temporary, columns(top_k), rows)
         self.path.unlink()
 
@@ -161,13 +157,27 @@ def _differences(first: bytes, made_by: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _reporting(path: Path, hint: str = "") -> Iterator[None]:
+def _held(path: Path) -> Iterator[None]:
+    """Keep other processes from ``path``."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(f"{path} is being written by another process") from None
     try:
         yield
-    except Timeout:
-        raise
+    finally:
+        with suppress(OSError):
+            Path(lock.lock_file).unlink()
+        lock.release()
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}{hint}") from None
+        raise disk_full(error, path) or RunError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _write_csv(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:

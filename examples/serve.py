@@ -1,0 +1,40 @@
+r"""A run's model over HTTP, on LitServe: pip install 'vitrine[serve]'.
+
+python examples/serve.py outputs/runs/RUN 8000
+curl localhost:8000/predict -H "Content-Type: application/json" -d "{\"picture\": \"$(base64 -w0 7.png)\"}"
+"""
+
+import base64
+import io
+import sys
+
+import litserve
+from fastapi import HTTPException
+
+from vitrine import load_run
+from vitrine.errors import DataError
+
+
+class Classifier(litserve.LitAPI):
+    """One request at a time, so that a broken picture fails alone."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def setup(self, device: str) -> None:
+        """Load the run in the server's worker."""
+        self.run = load_run(self.folder)
+
+    def predict(self, request: dict[str, str]) -> dict[str, str | float]:
+        """Classify the picture of a request, ``{"picture": BASE64}``."""
+        try:
+            prediction = self.run.predict(io.BytesIO(base64.b64decode(request["picture"])))
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            raise HTTPException(400, f"a picture, as base64, is expected: {error}") from error
+        return {"class": prediction.name, "probability": prediction.probability}
+
+
+if __name__ == "__main__":
+    server = litserve.LitServer(Classifier(sys.argv[1]), accelerator="cpu", max_payload_size="20MB")
+    server.run(port=int(sys.argv[2]), host="127.0.0.1", generate_client_file=False)

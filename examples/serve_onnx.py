@@ -1,0 +1,40 @@
+"""An exported model over HTTP, without vitrine and PyTorch: pip install onnxruntime pillow.
+
+python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000
+curl localhost:8000 --data-binary @7.png
+"""
+
+import io
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+MODEL = onnxruntime.InferenceSession(sys.argv[1])
+CLASSES = json.loads(MODEL.get_modelmeta().custom_metadata_map["classes"])
+_, CHANNELS, SIZE, _ = MODEL.get_inputs()[0].shape
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers a picture's bytes with its class."""
+
+    def do_POST(self) -> None:
+        """Classify the picture in the body."""
+        try:
+            body = self.rfile.read(min(int(self.headers["Content-Length"]), 20_000_000))
+            with Image.open(io.BytesIO(body)) as file:
+                picture = ImageOps.fit(file.convert("L" if CHANNELS == 1 else "RGB"), (SIZE, SIZE))
+            pixels = np.asarray(picture).reshape(SIZE, SIZE, CHANNELS).transpose(2, 0, 1)
+            probabilities = MODEL.run(None, {"images": pixels[None]})[0][0]
+            code, answer = 200, {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
+        except Exception as error:
+            code, answer = 400, {"error": str(error)}
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()

@@ -1,0 +1,59 @@
+"""A single picture is prepared as the data set prepared its images."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrine.data.decode import Decoder
+from vitrine.data.preparation import Preparation, normalised, resized
+
+
+def preparation(size, channels=3, *, from_files):
+    return Preparation(size, channels, from_files, (0.5, 0.4, 0.3)[:channels], (0.2,))
+
+
+@pytest.fixture
+def picture(numbered):
+    """A picture of 30 x 21 pixels, (C, H, W)."""
+    return numbered(1, channels=3, size=30).images[0, :, :21].contiguous()
+
+
+@pytest.mark.parametrize("size", [8, 21, 32])
+def test_arrays_are_resized_as_a_batch_of_them(numbered, size):
+    images = numbered(7, channels=3, size=21).images
+    prepare = preparation(size, from_files=False)
+    assert torch.equal(torch.stack([prepare.pixels(image) for image in images]), resized(images, size))
+    as_files = [prepare.pixels(Image.fromarray(image.permute(1, 2, 0).numpy())) for image in images]
+    assert torch.equal(torch.stack(as_files), resized(images, size))
+
+
+@pytest.mark.parametrize("size", [8, 21, 32])
+def test_files_are_decoded_as_in_training(picture, size, tmp_path):
+    path = tmp_path / "picture.png"
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path)
+    expected = torch.from_numpy(Decoder(size, 3).read([path])[0])
+    prepare = preparation(size, from_files=True)
+    for form in (path, Image.open(path), picture, picture.permute(1, 2, 0).numpy()):
+        assert torch.equal(prepare.pixels(form), expected)
+
+
+def test_of_a_picture_that_is_not_square_arrays_take_the_centre(picture):
+    assert torch.equal(preparation(21, from_files=False).pixels(picture), picture[:, :, 4:25])
+
+
+def test_a_picture_is_normalised_by_channel(picture):
+    prepare = preparation(8, from_files=True)
+    expected = (prepare.pixels(picture).double() / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
+    torch.testing.assert_close(prepare(picture).double(), expected, atol=1e-6, rtol=0)
+    batch = torch.stack([prepare.pixels(picture)] * 2)
+    mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (prepare.mean, prepare.std))
+    assert torch.equal(prepare.normalised(batch), normalised(batch, mean, std))
+
+
+def test_pictures_of_other_channels_than_files_have_come_as_tensors():
+    images = torch.from_numpy(np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8))
+    prepare = Preparation(8, 5, False, (0.5,), (0.5,))
+    assert torch.equal(prepare.pixels(images), images)
+    with pytest.raises(Exception, match="this model takes 5 channels, which image files lack"):
+        prepare.pixels("picture.png")

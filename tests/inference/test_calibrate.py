@@ -1,0 +1,26 @@
+"""Temperature scaling finds the temperature that logits were divided by, and makes probabilities honest."""
+
+import pytest
+import torch
+
+from vitrine.inference.calibrate import expected_calibration_error, fitted_temperature
+
+
+@pytest.fixture
+def honest():
+    """Logits whose probabilities are those of their labels."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(20_000, 5, generator=generator)
+    return logits, torch.multinomial(logits.softmax(dim=1), 1, generator=generator).squeeze(1)
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 3.0])
+def test_the_temperature_of_exaggerated_logits_is_found(honest, factor):
+    logits, labels = honest
+    assert fitted_temperature(factor * logits, labels) == pytest.approx(factor, rel=0.03)
+
+
+def test_the_calibration_error_is_small_exactly_where_probabilities_are_honest(honest):
+    logits, labels = honest
+    assert expected_calibration_error(logits, labels) < 0.01
+    assert expected_calibration_error(3 * logits, labels) > 0.1

@@ -1,0 +1,364 @@
+"""``vitrine predict`` gives what the run gave in training, and survives bad pictures, bad runs and its own death."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from helpers.pictures import stored_probabilities, write_test_images
+from helpers.running import ROOT, SMALL, own_file_systems, write_image_folder
+from PIL import Image
+
+from vitrine import compose, fit, load_run
+from vitrine.inference.results import Journal
+
+SEEDS = sorted(ROOT.glob("tests/old_runs/sweeps/*position-seed*/position=learned*"))
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def assert_as_in_training(run, found, order, top_k):
+    """Each row has the classes and probabilities of predictions.npz; ``order`` is each picture's number there."""
+    expected = stored_probabilities(run)[order]
+    likeliest = np.argsort(-expected, axis=1, kind="stable")[:, :top_k]
+    for rank in range(top_k):
+        suffix = f"_{rank + 1}" if rank else ""
+        given = [float(row[f"probability{suffix}"]) for row in found]
+        np.testing.assert_allclose(given, np.take_along_axis(expected, likeliest, axis=1)[:, rank], atol=2e-6)
+    named = [row["class"] for row in found]
+    tied = np.sort(expected, axis=1)[:, -1] - np.sort(expected, axis=1)[:, -2] < 4e-6
+    assert all(
+        name == run.classes[first] for name, first, tie in zip(named, likeliest[:, 0], tied, strict=True) if not tie
+    )
+    assert tied.mean() < 0.05
+
+
+def test_a_run_predicts_what_it_predicted_in_training_image_by_image(predict, run, pictures, tmp_path):
+    code, out, err = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv", "top_k=3")
+    assert (code, err) == (0, "")
+    found = rows(tmp_path / "x.csv")
+    assert list(found[0]) == ["path", "class", "probability", "class_2", "probability_2", "class_3", "probability_3"]
+    assert len(found) == 360
+    assert_as_in_training(run, found, [int(row["path"][-9:-4]) for row in found], top_k=3)
+    assert f"accuracy  {run.metrics['test/acc']:.4f} of 360 labelled pictures" in out
+    assert re.search(rf"^NLL +{run.metrics['test/loss']:.4f}$", out, re.MULTILINE)
+    assert re.search(r"^pictures +360 in \d+\.\d s, [\d,]+ images/s$", out, re.MULTILINE)
+
+
+TRAINED = {
+    "digits, enlarged": ["data.image_size=12"],
+    "mnist": ["data=mnist"],
+    "mnist, reduced": ["data=mnist", "data.image_size=16", "patch=4"],
+    "cifar10": ["data=cifar10", "patch=8"],
+    "cifar10, reduced": ["data=cifar10", "data.image_size=20", "patch=4"],
+    "image folder": ["data=imagefolder", "data.image_size=12", "patch=4"],
+}
+
+
+def some_of_cifar10(shared_data, folder):
+    """Links to 40 training and 20 test images of each class."""
+    for split, count in (("train", 40), ("test", 20)):
+        for source in (shared_data / "cifar10" / split).iterdir():
+            target = folder / "cifar10" / split / source.name
+            target.mkdir(parents=True)
+            for image in sorted(source.iterdir())[:count]:
+                (target / image.name).symlink_to(image)
+    return folder
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.whole) for name in TRAINED])
+def test_every_data_set_is_prepared_as_in_training(name, predict, tmp_path, request):
+    overrides = TRAINED[name]
+    pictures = tmp_path / "pictures"
+    if "data=imagefolder" in overrides:  # of other sizes and shapes than the model's
+        write_image_folder(pictures, "train", "test", size=(31, 20))
+        overrides = [*overrides, f"data.root={pictures}"]
+    elif "mnist" in name:
+        overrides = [*overrides, f"data.root={request.getfixturevalue('shared_data')}"]
+    elif "cifar10" in name:
+        overrides = [*overrides, f"data.root={some_of_cifar10(request.getfixturevalue('shared_data'), tmp_path)}"]
+    brief = ["trainer.max_epochs=1", "debug.limit_batches=1", "accelerator=cpu", "trainer.compile=nothing"]
+    paths = [f"paths.output_dir={tmp_path}", f"paths.cache_dir={tmp_path / 'cache'}"]
+    run = load_run(fit(compose([*SMALL, *overrides, *brief, *paths])).run_dir)
+    if "data=imagefolder" in overrides:
+        shown, order = pictures / "test", range(40)
+    else:
+        shown = tmp_path / "shown"
+        written = write_test_images(run, shown, most=256)
+        order = [int(path.stem) for path in sorted(written)]
+    code, out, err = predict(f"run={run.record.path}", f"input={shown}", "output=x.csv", "top_k=2")
+    assert (code, err) == (0, "")
+    assert_as_in_training(run, rows(tmp_path / "x.csv"), order, top_k=2)
+    if len(order) == len(stored_probabilities(run)):
+        assert f"accuracy  {run.metrics['test/acc']:.4f} of" in out
+
+
+@pytest.fixture
+def bad_pictures(tmp_path, pictures):
+    """A folder in which every kind of bad picture stands beside good ones in unusual modes."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    good = min((pictures / "7").iterdir())
+    shutil.copy(good, folder / "0_good.png")
+    image = Image.open(good)
+    image.convert("RGBA").save(folder / "1_rgba.png")
+    Image.fromarray(np.asarray(image).astype(np.uint16) * 257).save(folder / "2_16bit.png")
+    (folder / "a_text.png").write_text("no picture")
+    (folder / "b_empty.png").write_bytes(b"")
+    (folder / "c_cut_short.png").write_bytes(good.read_bytes()[:60])
+    Image.new("1", (20_000, 20_000)).save(folder / "d_huge.png")
+    return folder
+
+
+def test_bad_pictures_are_named_and_counted_and_do_not_end_it(predict, run, bad_pictures, tmp_path):
+    code, _, err = predict(f"run={run.record.path}", f"input={bad_pictures}", "output=x.csv")
+    assert code == 4
+    *named, last = err.splitlines()
+    assert [re.search(r"/(\w)_", line)[1] for line in named] == ["a", "b", "c", "d"]
+    assert all("cannot be decoded as an image" in line for line in named)
+    assert "exceeds limit" in named[3]
+    assert last == "vitrine: 4 of 7 pictures were not readable"
+    found = rows(tmp_path / "x.csv")
+    assert [row["class"] for row in found] == [
+        *[run.predict(bad_pictures / "0_good.png", accelerator="cpu").name] * 3,
+        *[""] * 4,
+    ]
+    assert len({row["probability"] for row in found[:3]}) == 1, "the same picture, whatever its mode"
+
+
+def test_a_table_is_printed_where_no_file_is_asked_for(predict, run, pictures):
+    path = sorted((pictures / "3").iterdir())[0]
+    code, out, err = predict(f"run={run.record.path}", f"input={path}", "top_k=2")
+    assert (code, err) == (0, "")
+    head, row, *_ = out.splitlines()
+    assert head.split() == ["class", "probability", "class", "probability", "path"]
+    prediction = run.predict(path, accelerator="cpu")
+    (first, likely), (second, less) = prediction.top(2)
+    assert row.split() == [first, f"{likely:.4f}", second, f"{less:.4f}", str(path)]
+
+
+def test_every_format_holds_the_same(predict, run, pictures, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    for suffix in ("csv", "json", "parquet"):
+        assert predict(f"run={run.record.path}", f"input={pictures}/5", f"output=x.{suffix}", "confidence=0.14")[0] == 0
+    in_json = json.loads((tmp_path / "x.json").read_text())
+    assert pyarrow.read_table(tmp_path / "x.parquet").to_pylist() == in_json
+    as_text = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in in_json]
+    assert rows(tmp_path / "x.csv") == as_text
+    assert {row["class"] is None for row in in_json} == {True, False}
+    assert all((row["class"] is None) == (row["probability"] < 0.14) for row in in_json)
+
+
+def test_doubtful_pictures_are_left_aside_and_the_others_measured(predict, run, pictures, tmp_path):
+    probabilities = stored_probabilities(run)
+    least = round(float(np.median(probabilities.max(axis=1))), 4)
+    _, out, _ = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv", f"confidence={least}")
+    sure = probabilities.max(axis=1) >= least
+    right = probabilities.argmax(axis=1) == np.load(run.record.path / "predictions.npz")["labels"]
+    assert f"in doubt  {(~sure).sum()} pictures, {(~sure).mean():.1%} of them" in out
+    assert f"; accuracy of the others {right[sure].mean():.4f}\n" in out
+
+
+def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run, pictures, tmp_path, monkeypatch):
+    command = [f"run={run.record.path}", f"input={pictures}", "output=x.csv", "batch_size=32"]
+    assert predict(*command)[0] == 0
+    whole, partial = (tmp_path / "x.csv").read_bytes(), tmp_path / "x.csv.partial"
+    (tmp_path / "x.csv").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "finish", lambda *_: sys.exit(9))
+        assert predict(*command)[0] == 9
+    lines = partial.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 361
+    partial.write_bytes(b"".join(lines[:101]) + lines[101][:20])
+
+    other = predict(*command[:-1], "top_k=2")
+    assert other[0] == 1
+    assert "holds results of other runs or settings" in other[2]
+    assert "(top_k was 1, is 2)" in other[2]
+    moved = predict(command[0], f"input={pictures}/1", *command[2:])
+    assert moved[0] == 1
+    assert "holds results of other pictures: row 1 is" in moved[2]
+
+    classified = []
+    append = Journal.append
+    monkeypatch.setattr(Journal, "append", lambda self, rows: (classified.extend(rows), append(self, rows)))
+    code, out, err = predict(*command)
+    assert (code, err) == (0, "")
+    assert len(classified) == 260
+    assert "accuracy" in out
+    assert "of 360 labelled pictures" in out
+    assert (tmp_path / "x.csv").read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "x.csv"]
+
+
+@pytest.mark.whole
+def test_a_killed_command_is_finished_by_the_same_command(run, pictures, tmp_path):
+    """With worker processes, and paths on standard input, which stays open while rows are written."""
+    paths = [str(path) for path in sorted(pictures.rglob("*.png"))] * 20
+    words = [f"run={run.record.path}", "input=-", "output=x.csv", "batch_size=16", "accelerator=cpu", "workers=2"]
+    command = [sys.executable, str(ROOT / "predict.py"), *words]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process.stdin.write("\n".join(paths[:3000]) + "\n")
+    process.stdin.flush()
+    partial, deadline = tmp_path / "x.csv.partial", time.monotonic() + 200
+    while not partial.exists() or len(partial.read_bytes().splitlines()) < 500:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = len(partial.read_bytes().splitlines())
+    listed = "\n".join(paths)
+    done = subprocess.run(command, cwd=tmp_path, input=listed, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = rows(tmp_path / "x.csv")
+    assert kept > 500
+    assert [row["path"] for row in found] == paths
+    order = [int(row["path"][-9:-4]) for row in found]
+    assert_as_in_training(run, found, order, top_k=1)
+
+
+@pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
+@pytest.mark.whole
+def test_a_full_disk_is_one_line_and_with_more_room_the_command_continues(run, pictures, tmp_path):
+    script = """
+        mount -t tmpfs -o size=16k tmpfs disk && "$@" && exit 1
+        test $? = 1 && echo >&2 && mount -o remount,size=10m disk && "$@" && wc -l < disk/x.csv
+    """
+    (tmp_path / "disk").mkdir()
+    words = [f"run={run.record.path}", f"input={pictures}", "output=disk/x.csv", "batch_size=32", "accelerator=cpu"]
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", sys.executable, str(ROOT / "predict.py"), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    problem = r"the disk is full: cannot write disk/x\.csv\.partial; .* left on that disk"
+    assert re.fullmatch(rf"vitrine: {problem}; make room and rerun the same command\n\n", done.stderr)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "361"
+
+
+def test_the_seeds_of_a_sweep_average_as_an_ensemble(predict, pictures, tmp_path):
+    assert len(SEEDS) == 2
+    code, _, err = predict(f"run=[{SEEDS[0]},{SEEDS[1]}]", f"input={pictures}", "output=x.csv", "top_k=10")
+    assert (code, err) == (0, "")
+    mean = sum(stored_probabilities(load_run(seed)) for seed in SEEDS) / 2
+    for row in rows(tmp_path / "x.csv"):
+        given = {row[f"class{suffix}"]: float(row[f"probability{suffix}"]) for suffix in ("", "_2", "_3", "_10")}
+        for name, probability in given.items():
+            assert probability == pytest.approx(mean[int(row["path"][-9:-4]), int(name)], abs=2e-6)
+
+
+def test_runs_with_other_classes_are_no_ensemble(predict, run, pictures, tmp_path):
+    other = shutil.copytree(run.record.path, tmp_path / "other")
+    facts = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps(facts | {"classes": facts["classes"][::-1]}))
+    code, _, err = predict(f"run=[{run.record.path},{other}]", f"input={pictures}")
+    assert code == 1
+    assert "has other classes (9, 8, 7, ...) than" in err
+
+
+def test_probabilities_are_calibrated_on_validation_and_the_effect_reported(predict, run, pictures, tmp_path):
+    _, out, err = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv", "calibrate=true")
+    assert err == ""
+    number = r"(\d+\.\d+)"
+    effect = rf"NLL {number} to {number}, ECE {number} to {number}"
+    fitted = re.search(rf"temperature  {number}, fitted on 144 validation images: {effect}", out)
+    assert float(fitted[3]) < float(fitted[2])
+    tested = re.search(rf"on 360 test images: {effect}", out)
+    assert float(tested[1]) == pytest.approx(run.metrics["test/loss"], abs=1e-4)
+    assert f"NLL       {tested[2]}" in out, "the pictures are the test images"
+    logits = np.load(run.record.path / "predictions.npz")["logits"] / float(fitted[1])
+    likeliest = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)).max(axis=1)
+    given = {int(row["path"][-9:-4]): float(row["probability"]) for row in rows(tmp_path / "x.csv")}
+    np.testing.assert_allclose([given[index] for index in range(360)], likeliest, atol=1e-3)
+
+
+def test_where_the_model_looked_is_written_for_each_picture(predict, run, bad_pictures, tmp_path):
+    code, _, _ = predict(f"run={run.record.path}", f"input={bad_pictures}", "attention=maps")
+    assert code == 4
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0_good.png", "1_rgba.png", "2_16bit.png"]
+    image = np.asarray(Image.open(tmp_path / "maps" / "0_good.png"))
+    assert image.shape == (224, 448, 3)
+    assert (image[:, :224] != image[:, 224:]).any()
+    refused = predict(f"run={run.record.path}", f"input={bad_pictures}", f"attention={bad_pictures}/maps")
+    assert refused[0] == 2
+    assert "must not be inside the pictures" in refused[2]
+
+
+def damaged(run):
+    path = run / "checkpoints" / "best.ckpt"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def without_checkpoint(run):
+    (run / "checkpoints" / "best.ckpt").unlink()
+
+
+def with_facts(**changes):
+    def change(run):
+        facts = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(facts | changes))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (damaged, r"best\.ckpt is damaged, or not a checkpoint"),
+        (without_checkpoint, r"there is no checkpoint .*best\.ckpt: the run stopped before its first epoch was saved"),
+        (with_facts(classes=list("abc")), r"run\.json names 3 different classes, the model was trained on 10"),
+        (with_facts(classes=["a"] * 10), r"run\.json names 1 different class, the model was trained on 10"),
+    ],
+)
+def test_a_run_that_cannot_predict_is_refused_in_one_line(predict, run, pictures, change, expected, tmp_path):
+    change(run.record.path)
+    code, out, err = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(rf"vitrine: .*{expected}.*\n", err)
+    assert not list(tmp_path.glob("x.csv*"))
+
+
+def test_a_run_that_has_not_finished_predicts_with_a_note(predict, run, pictures):
+    with_facts(status="interrupted")(run.record.path)
+    code, _, err = predict(f"run={run.record.path}", f"input={pictures}/1")
+    assert code == 0
+    assert err == f"vitrine: {run.record.path} is interrupted, not finished: its best epoch so far predicts\n"
+
+
+def test_labels_of_a_csv_file_give_metrics_and_wrong_ones_are_refused(predict, run, pictures, tmp_path):
+    some = sorted(pictures.rglob("*.png"))[::10]
+    listed = "".join(f"{path},{path.parent.name}\n" for path in some)
+    (tmp_path / "some.csv").write_text("path,label\n" + listed)
+    code, out, _ = predict(f"run={run.record.path}", "input=some.csv")
+    assert code == 0
+    assert f"of {len(some)} labelled pictures" in out
+    (tmp_path / "some.csv").write_text(f"path,label\n{some[0]},ten\n")
+    code, _, err = predict(f"run={run.record.path}", "input=some.csv")
+    assert code == 1
+    assert "has the label ten, which is no class of the run" in err
+
+
+def test_folders_that_are_partly_classes_give_no_metrics_and_a_note(predict, run, pictures, tmp_path):
+    shutil.copytree(pictures / "3", tmp_path / "mixed" / "3")
+    shutil.copytree(pictures / "4", tmp_path / "mixed" / "four")
+    code, out, err = predict(f"run={run.record.path}", "input=mixed", "output=x.csv")
+    assert code == 0
+    assert "accuracy" not in out
+    assert err == "vitrine: no metrics: four, 1 folder in mixed, are no classes of the run\n"
+
+
+def test_paths_come_from_standard_input(predict, run, pictures, monkeypatch):
+    some = sorted(pictures.rglob("*.png"))[:5]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(map(str, some))))
+    code, out, _ = predict(f"run={run.record.path}", "input=-")
+    assert code == 0
+    assert [line.split()[-1] for line in out.splitlines()[1:6]] == list(map(str, some))

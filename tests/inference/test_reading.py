@@ -1,0 +1,26 @@
+"""Pictures are read a few batches ahead, however many there are."""
+
+from itertools import count, islice
+
+import pytest
+
+from vitrine.inference.reading import read
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_endless_list_is_read_only_a_few_batches_ahead(run, pictures, workers):
+    path = str(min(pictures.rglob("*.png")))
+    listed = 0
+
+    def endless():
+        nonlocal listed
+        for listed in count(1):
+            yield (path if listed % 3 else "missing.png"), ""
+
+    batches = read(endless(), [run.transform], batch_size=4, workers=workers, pin=False)
+    for batch, (images, errors) in islice(batches, 5):
+        assert len(batch) == 4
+        assert [index for index, (name, _) in enumerate(batch) if name == "missing.png"] == sorted(errors)
+        assert images[0].shape == (4 - len(errors), 1, 8, 8)
+    assert listed <= 4 * (5 + 2 * workers)
+    batches.close()

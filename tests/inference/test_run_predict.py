@@ -1,0 +1,88 @@
+"""``run.predict`` takes pictures in every form and gives what ``predict.py`` gives."""
+
+import io
+import re
+import shlex
+
+import numpy as np
+import pytest
+import torch
+from helpers.running import ROOT
+from PIL import Image
+
+from vitrine.command.compose import points
+from vitrine.errors import DataError
+
+PAGE = (ROOT / "docs" / "predicting.md").read_text()
+
+
+@pytest.fixture
+def path(pictures):
+    return min(pictures.rglob("*.png"))
+
+
+def test_a_picture_gives_the_same_in_every_form(run, path):
+    image = Image.open(path)
+    pixels = np.asarray(image)
+    expected = run.predict(path)
+    forms = [str(path), io.BytesIO(path.read_bytes()), image, image.convert("RGB"), pixels, pixels[..., None]]
+    for form in [*forms, torch.from_numpy(pixels.copy())[None]]:
+        assert torch.equal(run.predict(form).probabilities, expected.probabilities)
+    assert expected.probabilities.shape == (10,)
+    assert float(expected.probabilities.sum()) == pytest.approx(1)
+    assert [(expected.name, expected.probability)] == expected.top()
+    assert expected.probability == float(expected.probabilities.max())
+    assert [name for name, _ in expected.top(10)] == [
+        run.classes[index] for index in expected.probabilities.argsort(descending=True)
+    ]
+    logits = run.model(run.transform(path)[None])
+    torch.testing.assert_close(logits.double().softmax(dim=1)[0].detach(), expected.probabilities, atol=1e-5, rtol=0)
+
+
+def test_a_list_or_a_stack_gives_a_list(run, pictures):
+    paths = sorted(pictures.rglob("*.png"))[:300]
+    found = run.predict(paths)
+    stack = torch.stack([run.transform.pixels(path) for path in paths])
+    for batch in (stack, stack.permute(0, 2, 3, 1).numpy(), list(stack)):
+        assert [one.top(3) for one in run.predict(batch)] == [one.top(3) for one in found]
+    assert run.predict([]) == []
+
+
+@pytest.mark.parametrize(
+    ("picture", "expected"),
+    [
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), "the tensor has 3 channels, the model's pictures have 1"),
+        (np.zeros((8, 8, 3), np.uint8), "the array has 3 channels, the model's pictures have 1"),
+        (torch.zeros(8, 8, dtype=torch.uint8), r"a picture is (C, H, W) as tensor, not (8, 8)"),
+        (torch.zeros(1, 0, 8, dtype=torch.uint8), r"not (1, 0, 8)"),
+        (torch.zeros(1, 8, 8), "a picture is of uint8, from 0 to 255, not float32"),
+        (np.zeros((8, 8)), "uint8, not an array of float64"),
+        (3, "a picture is a path, a Pillow image, or an array or tensor of uint8, not int"),
+        ("missing.png", "missing.png cannot be decoded as an image: [Errno 2] No such file"),
+        (io.BytesIO(b"no picture"), "the picture cannot be decoded as an image: cannot identify"),
+    ],
+)
+def test_what_is_no_picture_of_the_model_is_refused(run, picture, expected):
+    for given in (picture, [picture]):
+        with pytest.raises(DataError, match=re.escape(expected)):
+            run.predict(given)
+        if isinstance(given, io.BytesIO):
+            given.seek(0)
+
+
+def test_the_python_of_the_page_runs(run, path, tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    for name in ("7.png", "8.png"):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    exec(code.replace("outputs/runs/RUN", str(run.record.path)), {})
+    assert capsys.readouterr().out.startswith(run.predict(path).name)
+
+
+def test_the_commands_of_the_page_can_be_typed():
+    lines = re.findall(r"python predict\.py (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    commands = [shlex.split(line) for line in lines]
+    assert len(commands) == 5
+    configs = [points("predict", command, multirun=False)[0].config for command in commands]
+    assert [config.runs for config in configs[2:4]] == [["outputs/runs/RUN"], ["RUN", "RUN"]]
+    assert [config.input for config in configs] == ["DIR", "7.png", "DIR/**/*.png", "list.csv", "-"]

@@ -1,0 +1,118 @@
+"""The servers of examples/, started as a user starts them and asked by a real HTTP client."""
+
+import base64
+import io
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import pytest
+from helpers.pictures import write_test_images
+from helpers.running import ROOT
+from PIL import Image
+
+from vitrine import load_run
+from vitrine.cli.main import main
+
+pytestmark = pytest.mark.whole
+
+RUN = next(ROOT.glob("tests/old_runs/runs/*single*"))
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    """A test image of digits."""
+    return write_test_images(load_run(RUN), tmp_path_factory.mktemp("pictures"), most=1)[0]
+
+
+@pytest.fixture(scope="module")
+def huge():
+    """The bytes of a picture of 20,000 x 20,000 pixels."""
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(file, "png")
+    return file.getvalue()
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start an example on a free port; return the port once it accepts connections."""
+    processes = []
+
+    def start(name: str, model: str) -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), model, str(port)]
+        with (tmp_path / "log").open("w") as log:
+            processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
+        deadline = time.monotonic() + 200
+        while True:
+            try:
+                urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+                return port
+            except HTTPError as answer:
+                if answer.code != 503:  # LitServe's while it loads the model
+                    return port
+            except URLError:
+                pass
+            assert processes[-1].poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+
+    yield start
+    for process in processes:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def ask(address: str, body: bytes) -> tuple[int, dict[str, object]]:
+    request = Request(address, body, {"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        return error.code, {}
+
+
+def as_json(content: bytes) -> bytes:
+    return json.dumps({"picture": base64.b64encode(content).decode()}).encode()
+
+
+def test_litserve_serves_a_run(serve, picture, huge):
+    pytest.importorskip("litserve")
+    address = f"http://127.0.0.1:{serve('serve', str(RUN))}/predict"
+    expected = load_run(RUN).predict(picture)
+    code, answer = ask(address, as_json(picture.read_bytes()))
+    assert (code, answer["class"]) == (200, expected.name)
+    assert answer["probability"] == pytest.approx(expected.probability, abs=1e-6)
+    for bad in (as_json(b"no picture"), as_json(b""), as_json(huge), b"{}", b'{"picture": 3}', b"[]"):
+        assert ask(address, bad)[0] == 400
+    assert ask(address, as_json(bytes(20_000_000)))[0] == 413
+    assert ask(address, as_json(picture.read_bytes())) == (200, answer), "it still answers"
+
+
+def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, huge, tmp_path):
+    pytest.importorskip("onnxruntime")
+    run = shutil.copytree(RUN, tmp_path / "run")
+    main(["export", str(run), "--format", "onnx", "--to", str(tmp_path / "model.onnx")])
+    address = f"http://127.0.0.1:{serve('serve_onnx', str(tmp_path / 'model.onnx'))}"
+    expected = load_run(RUN).predict(picture)
+    code, answer = ask(address, picture.read_bytes())
+    assert (code, answer["class"]) == (200, expected.name)
+    assert answer["probability"] == pytest.approx(expected.probability, abs=1e-4)
+    for bad in (b"no picture", b"", huge, bytes(20_000_001)):
+        assert ask(address, bad)[0] == 400
+    assert ask(address, picture.read_bytes()) == (200, answer), "it still answers"
+
+
+@pytest.mark.quick
+def test_the_onnx_program_imports_neither_vitrine_nor_torch():
+    text = (ROOT / "examples" / "serve_onnx.py").read_text()
+    assert "import vitrine" not in text
+    assert "from vitrine" not in text
+    assert "import torch" not in text
