@@ -36,5 +36,5 @@ class Classifier(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Classifier(sys.argv[1]), accelerator="cpu", max_payload_size="20MB")
+    server = litserve.LitServer(Classifier(sys.argv[1]), accelerator="cpu", max_payload_size=20_000_000)
     server.run(port=int(sys.argv[2]), host="127.0.0.1", generate_client_file=False)
