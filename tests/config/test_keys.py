@@ -118,7 +118,14 @@ def test_keys_that_trials_share():
 
 def test_keys_that_may_change_on_resume():
     may_change = {"trainer.max_epochs", "trainer.max_time", "trainer.devices", "trainer.accelerator"}
-    may_change |= {"trainer.compile", "data.root", "data.storage", "data.workers", "paths.cache_dir"}
+    may_change |= {
+        "trainer.on_divergence",
+        "trainer.compile",
+        "data.root",
+        "data.storage",
+        "data.workers",
+        "paths.cache_dir",
+    }
     assert set(keys_where(TrainConfig, may_change_on_resume=True)) == may_change | LOGGER | DEBUG
     assert set(sections_where(TrainConfig, may_change_on_resume=True)) == may_change | {"logger", "debug"}
 

@@ -80,6 +80,14 @@ def change(default):
         ),
         ({"trainer__devices": 3}, Fault("data.batch_size", "64", "must be divisible by trainer.devices=3")),
         (
+            {"trainer__devices": 2, "data__drop_last": False},
+            Fault(
+                "data.batch_size",
+                "64",
+                "leaves a last batch that cannot be split evenly between trainer.devices=2; set data.drop_last=true",
+            ),
+        ),
+        (
             {"trainer__accumulate_grad_batches": 3},
             Fault("trainer.accumulate_grad_batches", "3", "must divide data.batch_size=64"),
         ),

@@ -51,6 +51,22 @@ def test_ranks_have_equal_shares_of_an_even_batch(numbered, mixing, batch_size):
         assert {len(images) for images, _ in loader} == {batch_size // 2}
 
 
+@pytest.mark.parametrize("mixing", [None, MIXING])
+@pytest.mark.parametrize(("batch_size", "sizes"), [(8, [8, 8, 8, 3]), (9, [9, 9, 9]), (64, [27])])
+def test_a_last_smaller_batch_is_kept_on_request(numbered, batch_size, sizes, mixing):
+    split = numbered(27)
+    loader = train_loader(split, batch_size=batch_size, mixing=mixing, drop_last=False)
+    batches = list(loader)
+    assert [len(labels) for _, labels in batches] == sizes
+    assert len(loader) == len(sizes)
+    full = list(train_loader(split, batch_size=batch_size, mixing=mixing))
+    for (images, labels), (same_images, same_labels) in zip(batches, full, strict=False):
+        assert torch.equal(images, same_images)
+        assert torch.equal(labels, same_labels)
+    if mixing is None:
+        assert sorted(label for _, labels in batches for label in labels.tolist()) == list(range(27))
+
+
 def test_mixing_takes_the_draws_after_those_of_the_augmentation(numbered):
     split = numbered(27)
     plan = plan_epoch(27, AUGMENT.num_draws + MIXING.num_draws, seed=11, epoch=3)

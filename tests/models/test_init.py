@@ -178,3 +178,15 @@ def test_class_token_and_learned_positions_start_from_the_law_that_is_named(fres
     model = fresh("xavier", class_token_init=choice, position_init=choice, position=position, dim=960)
     for table in (model.cls_token, model.pos_embed):
         assert kstest(table.detach().flatten().numpy(), law, args=arguments).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("changes", [{}, {"position": "rope_mixed"}, {"norm_placement": "post", "init": "torch"}])
+def test_all_blocks_start_as_the_first_on_request(fresh, changes):
+    changes = {"init": "xavier", "depth": 3} | changes
+    model, plain = fresh(same_init_layers=True, **changes), fresh(**changes)
+    first = model.blocks[0].state_dict()
+    assert all(torch.equal(value, plain.blocks[0].state_dict()[name]) for name, value in first.items())
+    for block, other in zip(model.blocks[1:], plain.blocks[1:], strict=True):
+        assert all(torch.equal(value, first[name]) for name, value in block.state_dict().items())
+        assert not torch.equal(other.mlp.fc1.weight, first["mlp.fc1.weight"])
+    assert model.blocks[1].mlp.fc1.weight.data_ptr() != model.blocks[0].mlp.fc1.weight.data_ptr()

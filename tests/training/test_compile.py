@@ -73,6 +73,16 @@ def test_a_compiled_training_is_the_same_training(trained, uncompiled, what, cap
 
 
 @can_compile
+def test_a_last_smaller_batch_is_trained_on_without_compiling_again(trained):
+    plain = trained("plain", "data.drop_last=false", "trainer.compile=nothing")
+    torch._dynamo.utils.counters.clear()
+    record = trained("compiled", "data.drop_last=false", "trainer.compile=blocks")
+    assert record.facts["steps_per_epoch"] == 21, "1,293 images in batches of 64"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    np.testing.assert_allclose(losses(record), losses(plain), rtol=1e-4)
+
+
+@can_compile
 def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
     torch._dynamo.utils.counters.clear()
     trained("deep", "trainer.compile=blocks", "depth=12", "model.drop_path=0.3", "trainer.max_epochs=1")

@@ -95,6 +95,8 @@ class ViTConfig:
         drop_path: probability of skipping a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
         drop_path_shape: that probability grows linearly from 0 in the first block, or is the same in all.
         init: how weights start (models/init.py).
+        same_init_layers: all blocks start with the weights of the first, as ``torch.nn.TransformerEncoder`` copies its
+            layer; drop path aside.
         class_token_init: the class token starts at zeros, from N(0, 1), or from U(0, 1).
         position_init: learned positions start from N(0, 0.02), N(0, 1), or U(0, 1).
         zero_head: start the head at zero, so that all classes start with equal probability.
@@ -151,6 +153,7 @@ class ViTConfig:
     drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
     init: str = part(INITS, "xavier", interface=Interface(("model",), function=True))
     init_options: dict[str, Any] = part_options()
+    same_init_layers: bool = False
     class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros")
     position_init: str = choice(POSITION_INITS, "small")
     zero_head: bool = False

@@ -40,6 +40,7 @@ class DataConfig:
         mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
         flip: whether a mirrored image still shows the same class.
         batch_size: images per optimiser step, over all ranks together.
+        drop_last: leave out the images of an epoch that do not fill a batch; otherwise they are a last, smaller one.
         val_fraction: fraction of the training images in the validation split.
         val_seed: seed of that split.
         hold_out: whether the validation split is kept from training; if not, validation measures memorisation.
@@ -61,6 +62,7 @@ class DataConfig:
     std: list[float] = number(MISSING, gt=0)
     flip: bool = MISSING
     batch_size: int = number(128, ge=1, le=1_000_000)
+    drop_last: bool = True
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
     hold_out: bool = True

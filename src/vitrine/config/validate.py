@@ -45,6 +45,8 @@ def resume_faults(recorded: TrainConfig, given: TrainConfig) -> list[Fault]:
 def unequal_shares(config: TrainConfig, devices: int, shown: str = "trainer.devices={}") -> str:
     """Return why a batch cannot be split evenly between ``devices`` ranks, ``shown`` in messages; "" if it can."""
     shown = shown.format(devices)
+    if devices > 1 and not config.data.drop_last:
+        return f"leaves a last batch that cannot be split evenly between {shown}; set data.drop_last=true"
     if config.data.batch_size % devices:
         return f"must be divisible by {shown}"
     if config.augment.mixes and devices > 1 and config.data.batch_size % (2 * devices):

@@ -11,7 +11,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
 from vitrine.data.datasets import load_dataset
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.loader import EvalLoader, TrainLoader
+from vitrine.data.loader import EvalLoader, TrainLoader, batches_per_epoch
 from vitrine.data.placement import Placement, choose_placement, memory_budget
 from vitrine.data.split import TrainValSplit, split_train_val
 from vitrine.data.transforms.augment import build_augmentation
@@ -69,7 +69,8 @@ class ImageDataModule(pl.LightningDataModule):
     @property
     def steps_per_epoch(self) -> int:
         """Training steps per epoch."""
-        steps = len(self.train) // min(self.config.data.batch_size, len(self.train))
+        data = self.config.data
+        steps = batches_per_epoch(len(self.train), data.batch_size, drop_last=data.drop_last)
         return min(steps, self.config.debug.limit_batches or steps)
 
     @property
@@ -91,6 +92,7 @@ class ImageDataModule(pl.LightningDataModule):
             mixing=MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
             seed=self.config.seed,
             position=position,
+            drop_last=self.config.data.drop_last,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
         )

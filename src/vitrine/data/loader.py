@@ -15,8 +15,7 @@ from vitrine.data.transforms.mixup import MixUpCutMix
 class TrainLoader:
     """Augmented training batches in the order of the epoch plan.
 
-    A global batch is divided among the ranks, without separating images that are mixed. Images that do not fill a last
-    batch are left out of the epoch.
+    A global batch is divided among the ranks, without separating images that are mixed.
 
     Args:
         source: images and labels.
@@ -26,6 +25,7 @@ class TrainLoader:
         seed: seed of the epoch plan.
         position: returns (epoch, batches already trained on in it); called at the start of each pass, so that a resumed
             run can start in the middle of an epoch.
+        drop_last: leave out images that do not fill a last batch; otherwise it is smaller, and there is one rank.
         rank: rank of this process.
         world_size: number of ranks.
     """
@@ -39,11 +39,14 @@ class TrainLoader:
         seed: int,
         position: Callable[[], tuple[int, int]],
         mixing: MixUpCutMix | None = None,
+        drop_last: bool = True,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        assert drop_last or world_size == 1
         self.source = source
         self.batch_size = min(batch_size, len(source))
+        self.drop_last = drop_last
         self.augmentation = augmentation
         self.mixing = mixing
         self.seed = seed
@@ -53,7 +56,7 @@ class TrainLoader:
 
     def __len__(self) -> int:
         """Batches per epoch, equal on all ranks."""
-        return len(self.source) // self.batch_size
+        return batches_per_epoch(len(self.source), self.batch_size, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this rank's share of each batch, from ``position`` to the end of the epoch.
@@ -79,6 +82,12 @@ class TrainLoader:
         """Index in a global batch at which the share of ``rank`` starts; even if neighbours are mixed."""
         unit = 2 if self.mixing else 1
         return min(-(-rank * self.batch_size // (self.world_size * unit)) * unit, self.batch_size)
+
+
+def batches_per_epoch(images: int, batch_size: int, *, drop_last: bool) -> int:
+    """Return the number of training batches in an epoch; a batch larger than the epoch is cut to it."""
+    batch_size = min(batch_size, images)
+    return images // batch_size if drop_last else -(-images // batch_size)
 
 
 class EvalLoader:

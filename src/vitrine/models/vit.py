@@ -87,6 +87,9 @@ class VisionTransformer(nn.Module):
             initialise = function(own_init)
             with faults_of(own_init.name, "failed"):
                 initialise(self)
+        if config.same_init_layers:
+            for block in self.blocks[1:]:
+                block.load_state_dict(self.blocks[0].state_dict())
         if config.zero_head:
             for parameter in self.head.parameters():
                 nn.init.zeros_(parameter)

@@ -79,6 +79,7 @@ class Compilation(Callback):
         self.on_compiled = on_compiled
         self.showing = showing
         self.what = "nothing"
+        self.smaller = False  # than a full batch: the current one
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Decide, compile and measure."""
@@ -88,10 +89,19 @@ class Compilation(Callback):
         self.what = compiled.what
         self.on_compiled(Compiled(compiled.what, compiled.why, time.perf_counter() - begin))
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Release the outputs of the previous step's CUDA graphs."""
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        """Release the outputs of the previous step's CUDA graphs; leave an epoch's last, smaller batch uncompiled."""
         if self.what == "graphs":
             torch.compiler.cudagraph_mark_step_begin()
+        assert isinstance(module, Classifier)
+        self.smaller = len(batch[1]) * trainer.world_size < module.images_per_step
+        if self.smaller:
+            self._use_compiled("force_eager")
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Return to compiled training after a smaller batch."""
+        if self.smaller:
+            self._use_compiled("default")
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Evaluate uncompiled: every other batch size would be compiled separately."""
