@@ -53,6 +53,8 @@ def shortened(arguments):
     arguments = [kept.get(argument, argument) for argument in arguments]
     if any(argument.startswith("sweep=optuna/") for argument in arguments):
         arguments += ["sweep.n_trials=2"]
+    if "sweep=decide" in arguments:
+        arguments += ["sweep.max_seeds=3"]
     return arguments
 
 

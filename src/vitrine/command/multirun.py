@@ -74,6 +74,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
     if composed is not None:
         found += _unallowed_names(composed, space, overrides)
         found += _unallowed_commands(composed, overrides)
+    found += _undecidable(sweep, overrides, space)
     if sweep.sampler is not None:
         return [_start_of_search(composer, overrides, space, found)]
     listed = [override for override in overrides if override.is_discrete_sweep() or not override.is_sweep_override()]
@@ -214,6 +215,22 @@ def _unsweepable(overrides: Sequence[Override], *, search: bool) -> list[Fault]:
             found.append(Fault(key, value, "has no values"))
         elif facts_of(key).shared_by_trials:
             found.append(Fault(key, value, "is shared by all trials: give one value"))
+    return found
+
+
+def _undecidable(sweep: SweepConfig, overrides: Sequence[Override], space: Space) -> list[Fault]:
+    """Return what a sweep that decides by seeds cannot have."""
+    if sweep.method is None:
+        return []
+    found = []
+    if sweep.sampler is not None:
+        problem = "decides between configurations that are given; a search, sweep.sampler, chooses them"
+        found.append(Fault("sweep.method", sweep.method, problem))
+    if "seed" in space or any(word.key_or_group == "seed" and word.is_sweep_override() for word in overrides):
+        problem = "trains as many seeds as it takes: leave seed out, and set sweep.max_seeds"
+        found.append(Fault("sweep.method", sweep.method, problem))
+    if sweep.max_seeds < sweep.min_seeds:
+        found.append(Fault("sweep.max_seeds", str(sweep.max_seeds), f"is below sweep.min_seeds={sweep.min_seeds}"))
     return found
 
 

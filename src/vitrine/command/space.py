@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from vitrine.command.overrides import check_overrides, quote
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind
-from vitrine.config.sweep import OBJECTIVES, SweepConfig, TrainCommand, facts_of
+from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.text import listed, nearest
 
@@ -195,9 +195,15 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
 def _search_only_faults(sweep: SweepConfig) -> Iterator[Fault]:
     for field in fields(SweepConfig):
         value, default = getattr(sweep, field.name), getattr(SweepConfig(), field.name)
-        if field.name not in ("name", "space", "sampler") and value != default:
+        if field.name in ("name", "space", "sampler", "method") or value == default:
+            continue
+        if field.name not in DECISION_KEYS:
             problem = "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
-            yield Fault(f"sweep.{field.name}", str(value).replace("'", ""), problem)
+        elif sweep.method is None:
+            problem = "applies to decisions only: sweep=decide"
+        else:
+            continue
+        yield Fault(f"sweep.{field.name}", str(value).replace("'", ""), problem)
 
 
 def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:

@@ -87,7 +87,7 @@ class RunResult:
 
     def _stored(self, name: str) -> np.ndarray:
         assert self.folder is not None
-        return _read_predictions(self.folder / "predictions.npz", name)
+        return read_predictions(self.folder / "predictions.npz", name)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def read_result(entry: RunEntry) -> RunResult:
         raise RunError(f"cannot read {folder / 'metrics.csv'}: {first_line(error)}") from None
     predictions, labels_hash = folder / "predictions.npz", ""
     if predictions.is_file():
-        labels_hash = sha256(_read_predictions(predictions, "labels").tobytes()).hexdigest()
+        labels_hash = sha256(read_predictions(predictions, "labels").tobytes()).hexdigest()
     overrides = parse_overrides(str(facts.get("command", "")), str(facts.get("varies") or ""))
     return RunResult(str(folder), status, entry.config, overrides, facts, metrics, history, folder, labels_hash)
 
@@ -173,7 +173,12 @@ def format_value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
 
 
-def _read_predictions(path: Path, name: str) -> np.ndarray:
+def read_predictions(path: Path, name: str) -> np.ndarray:
+    """Return an array of predictions.npz: ``logits``, (N, classes), or ``labels``, (N,).
+
+    Raises:
+        RunError: it cannot be read.
+    """
     try:
         with np.load(path, allow_pickle=False) as stored:
             return stored[name]

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from vitrine.compare.load import RunResult
+from vitrine.compare.load import RunResult, read_predictions
 from vitrine.errors import RunError
 
 BINS = 15  # of confidence, as in arXiv:1706.04599
@@ -49,6 +50,15 @@ class Predictions:
     def correct(self) -> np.ndarray:
         """Whether each image is classified correctly, (N,) bool."""
         return self.predicted == self.labels
+
+
+def correct_images(path: Path) -> np.ndarray:
+    """Read from predictions.npz which test images are classified correctly, (N,) bool.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    return np.asarray(read_predictions(path, "logits").argmax(1) == read_predictions(path, "labels"))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class Decision:
         resolution: float = 0.0,
     ) -> None:
         _check(arms, baseline, alpha, difference, min_seeds, max_seeds, method)
-        self.arms, self.baseline = list(arms), baseline
+        self.arms, self.baseline, self.alpha = list(arms), baseline, alpha
         self.lower_is_better, self.resolution = lower_is_better, resolution
         self.rule = Rule(alpha / (len(arms) - 1), difference, min_seeds, max_seeds, method, paired)
         self._results: dict[tuple[str, int], SeedResult] = {}

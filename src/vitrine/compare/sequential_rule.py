@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from vitrine.compare.sequential_boundaries import anytime_t, group_sequential_levels, group_sequential_t
+from vitrine.config.sweep import DECISION_METHODS
 
-METHODS = ("group_sequential", "anytime")
+METHODS = DECISION_METHODS
 MIN_SEEDS = 3  # fewer support no conclusion
 FUTILE = 0.02  # chance of a verdict, under favourable conditions, below which more seeds are not worth it
 

@@ -38,6 +38,7 @@ class SweepProgress:
         results: what each trial's folder holds at the start.
         live: redraw a table in place, which needs a terminal that nothing else writes to.
         describe: further entries of sweep.json.
+        status: lines about all trials together, shown when they change.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class SweepProgress:
         *,
         live: bool,
         describe: Callable[[], dict[str, Any]] = dict,
+        status: Callable[[], list[str]] = list,
     ) -> None:
         self.sweep = sweep
         self.results = list(results)
-        self._describe = describe
+        self._describe, self._status = describe, status
+        self._shown: list[str] = []  # of the status
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
         self._session_start = time.monotonic()
@@ -60,7 +63,8 @@ class SweepProgress:
         self.sweep.write(self.results, self._describe())
         finished = sum(result.status == "finished" for result in self.results)
         already = f", {finished:,} already finished" if finished else ""
-        print(f"sweep    {plural(self.sweep.total, 'trial')}{already}\nfolder   {self.sweep.folder}", flush=True)
+        most = "at most " if self.sweep.planned > len(self.results) else ""
+        print(f"sweep    {most}{plural(self.sweep.total, 'trial')}{already}\nfolder   {self.sweep.folder}", flush=True)
         if self._live:
             self._live.start()
         return self
@@ -94,6 +98,9 @@ class SweepProgress:
             status = "interrupted" if result.status == "new" else result.status  # before its first step
             parts = [f": {detail}" if detail else "", f" ({left} left)" if left else ""]
             print(f"trial {trial.number + 1} of {self.sweep.total} {status}{''.join(parts)}", flush=True)
+            lines = self._status()
+            print("".join(f"  {line}\n" for line in lines if line not in self._shown), end="", flush=True)
+            self._shown = lines
 
     def record_results(self) -> None:
         """Read the results of trials that were not reported, and write sweep.json a last time."""
@@ -150,7 +157,7 @@ class SweepProgress:
             line.append(f"best {metric} {format_value(best.mean)}")
         if left := self._time_left():
             line.append(f"{left} left")
-        return Group(table, ProgressBar(total, done, width=40), Text("; ".join(line)))
+        return Group(table, *map(Text, self._status()), ProgressBar(total, done, width=40), Text("; ".join(line)))
 
 
 def trial_table(keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str]) -> Table:

@@ -1,4 +1,4 @@
-"""``python train.py -m``: plan a sweep or a search, and train its trials with the chosen launcher."""
+"""``python train.py -m``: plan a sweep, a search or a decision, and train its trials with the chosen launcher."""
 
 import os
 import sys
@@ -46,7 +46,10 @@ def run(points: Sequence[Point], launcher: str) -> int:
             run_trials_of_rank_0(ranks, provenance.process_started_at())
             return 0
         try:
-            return _run_search(points[0], launcher, ranks) if points[0].space else _run_grid(points, launcher, ranks)
+            if points[0].space:
+                return _run_search(points[0], launcher, ranks)
+            decides = points[0].config.sweep.method is not None
+            return _run_decision(points, launcher, ranks) if decides else _run_grid(points, launcher, ranks)
         finally:
             ranks.send(None)
 
@@ -80,6 +83,21 @@ def _run_search(point: Point, launcher: str, ranks: Ranks) -> int:
     with progress, _recording(progress):
         launch(search)
     return print_search(search)
+
+
+def _run_decision(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
+    from vitrine.sweeps.decide import SeedQueue, plan_decision, print_decision
+
+    sweep = plan_decision(points)
+    configs = [point.config.run for point in points]
+    launch = _prepare_launcher(launcher, points[0].config.launcher, configs, sweep.folder, ranks)
+    queue = SeedQueue(points, sweep)
+    live = _is_live(launcher)
+    progress = SweepProgress(sweep, sweep.results(), live=live, describe=queue.describe, status=queue.progress)
+    queue.subscribe(progress)
+    with progress, _recording(progress):
+        launch(queue)
+    return print_decision(queue)
 
 
 def _is_live(launcher: str) -> bool:

@@ -153,14 +153,20 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     print_table(table)
     if best := sweep.best(results):
         print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.common)}")
-    _print_location(sweep)
+    print_location(sweep)
     _warn(mixed_versions(by_configuration([trial.varies for trial in sweep.trials], results).values()))
+    print_failures(sweep, results)
+
+
+def print_failures(sweep: Sweep, results: Sequence[TrialResult]) -> int:
+    """Print to stderr which trials diverged or failed; return how many failed."""
     for problem, means in (("diverged", DIVERGED), ("failed", "failed; rerun the same command to retry them")):
         pairs = zip(sweep.trials, results, strict=True)
         lines = [
             f"{trial.label or trial.folder.name}: {result.error}" for trial, result in pairs if result.status == problem
         ]
         _print_reasons(lines, len(results), means)
+    return sum(result.status == "failed" for result in results)
 
 
 def _print_reasons(lines: Sequence[str], total: int, problem: str) -> None:
@@ -270,7 +276,7 @@ def print_search(search: "Search") -> int:
         print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
     for configuration in best:
         print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
-    _print_location(search.sweep)
+    print_location(search.sweep)
     _warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
     return _print_search_failures(search, ranked)
 
@@ -298,7 +304,8 @@ def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
     return f"{best.label or 'the only configuration'} ({values}{test}{seeds})"
 
 
-def _print_location(sweep: Sweep) -> None:
+def print_location(sweep: Sweep) -> None:
+    """Print where a sweep is, and how to compare its runs."""
     print(
         f"\nsweep folder  {sweep.folder}\ncompare       {program('compare')} {shlex.quote(str(sweep.folder))}",
         flush=True,

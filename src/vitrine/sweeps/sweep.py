@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock
 
 from vitrine.command.compose import Point
-from vitrine.config.sweep import OBJECTIVES, TrainCommand
+from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
 from vitrine.errors import RunError
 from vitrine.files import remove_leftovers, write_text
 from vitrine.runs import provenance
@@ -175,7 +175,7 @@ def best_configuration(
         return None
     most = max(map(len, found.values()))
     means = {group: mean_metrics(metrics) for group, metrics in found.items() if len(metrics) == most}
-    sign = 1 if OBJECTIVES[metric] else -1
+    sign = 1 if (OBJECTIVES | DECISION_METRICS)[metric] else -1
     best = max(means, key=lambda group: sign * means[group][metric])
     return BestConfiguration(dict(best), means[best][metric], means[best], most)
 

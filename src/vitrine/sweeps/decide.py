@@ -1,0 +1,295 @@
+"""``sweep=decide``: train seeds until each configuration is better or worse than the first, or is given up.
+
+The rule is :class:`vitrine.compare.sequential.Decision`. It wants seeds in rounds, any launcher trains them, and what
+is decided is dropped. Its plan is announced in sweep.json before the first run. Nothing else is stored: after an
+interruption, the decision follows again from the run folders.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vitrine.command.compose import Point, Variants
+from vitrine.compare.metric import Metric
+from vitrine.compare.predictions import correct_images
+from vitrine.compare.sequential import Decision, Look
+from vitrine.config.sweep import DECISION_METRICS, TrainCommand
+from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.runs import RunRecord
+from vitrine.sweeps.divergence import forget_outdated
+from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
+from vitrine.sweeps.queue import TrialQueue
+from vitrine.sweeps.summary import print_failures, print_location
+from vitrine.sweeps.sweep import Sweep, check_format, newest, read_sweep
+from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result
+from vitrine.text import plural
+
+Run = tuple[str, int]  # arm, and seed from 0
+
+
+class SeedQueue(TrialQueue):
+    """Hands out the seeds that a decision wants.
+
+    Args:
+        points: the configurations, the baseline first.
+        sweep: its folder, as :func:`plan_decision` returns it; trials are added to it.
+
+    Attributes:
+        decision: the rule, with all results so far.
+    """
+
+    def __init__(self, points: Sequence[Point], sweep: Sweep) -> None:
+        super().__init__()
+        command: TrainCommand = points[0].config
+        self.sweep, self.metric, self._first_seed = sweep, Metric(command.sweep.metric), command.seed
+        self._varies = {arm_name(point.varies): point.varies for point in points}
+        self._variants = Variants([word for word in sweep.common if word.partition("=")[0] != "seed"])
+        self._folders = TrialFolders(sweep.folder)
+        self.decision = _new_decision(points)
+        self._trials: dict[Run, Trial] = {}
+        self._runs: dict[Path, Run] = {}
+        self._handed_out: set[Run] = set()
+        self._elsewhere: set[Run] = set()
+        self._unfinished: set[Run] = set()  # of this session: interrupted, or lost with its process
+        self._last_poll = -math.inf
+        while self._take_finished():  # of earlier sessions; what failed is wanted again
+            pass
+
+    def ask(self) -> Trial | None:
+        """Return the next trial to train, or ``None`` if there is none at present."""
+        self._poll()
+        for run in self._open():
+            if run not in self._handed_out | self._elsewhere:
+                self._handed_out.add(run)
+                return self._trial(run)
+        return None
+
+    def tell(self, trial: Trial, result: TrialResult) -> None:
+        """Take the result of a trial from :meth:`ask`."""
+        run = self._runs[trial.folder]
+        self._handed_out.discard(run)
+        if result.status in ENDED:
+            self._add(run, result)
+        else:
+            self._unfinished.add(run)
+        self._notify_ended(trial, result)
+
+    def put_back(self, trial: Trial) -> None:
+        """Take back a trial that another process is training."""
+        run = self._runs[trial.folder]
+        self._handed_out.discard(run)
+        self._elsewhere.add(run)
+
+    @property
+    def done(self) -> bool:
+        """Whether every configuration is decided or given up, and no trial runs, in other processes included."""
+        return not (self._handed_out or self._elsewhere or self._open())
+
+    def progress(self) -> list[str]:
+        """Each configuration's difference from the baseline at its last look, one line each."""
+        lines = []
+        for arm in self._varies:
+            if arm != self.decision.baseline and (looks := self.decision.looks(arm)):
+                lines.append(f"{arm}: {look_text(looks[-1], self.metric)}")
+        return lines
+
+    def describe(self) -> dict[str, Any]:
+        """Entries of sweep.json: the plan, every look, and the verdicts."""
+        looks = {arm: self.decision.looks(arm) for arm in self.decision.verdicts}
+        return {
+            "decision": {
+                **_plan_of(self.decision, self.metric),
+                "seed": self._first_seed,
+                "verdicts": self.decision.verdicts,
+                "looks": {arm: [_plain(look) for look in found] for arm, found in looks.items()},
+                "runs": self.decision.runs,
+                "max_runs": self.decision.max_runs,
+            }
+        }
+
+    def _open(self) -> list[Run]:
+        return [run for run in self.decision.wanted() if run not in self._unfinished]
+
+    def _take_finished(self) -> bool:
+        """Add the wanted runs that are already finished; return whether there were any."""
+        found, wanted = False, self.decision.wanted()
+        forget_outdated([self._trial(run) for run in wanted])
+        for run in wanted:
+            result = read_result(self._trial(run).folder)
+            if result.status in ENDED and result.status != "failed":
+                self._add(run, result)
+                found = True
+        return found
+
+    def _poll(self) -> None:
+        """Take the results of trials that other processes have ended."""
+        if not self._elsewhere or time.monotonic() - self._last_poll < self.POLL_SECONDS:
+            return
+        self._last_poll = time.monotonic()
+        for run in list(self._elsewhere):
+            trial = self._trials[run]
+            if is_locked(trial):
+                continue
+            self._elsewhere.remove(run)
+            result = read_result(trial.folder)
+            if result.status in ENDED:
+                self._add(run, result)
+                self._notify_ended(trial, result)
+
+    def _trial(self, run: Run) -> Trial:
+        """The trial of an arm and seed, which is added to the sweep when it is first asked for."""
+        if run not in self._trials:
+            arm, seed = run
+            varies = {**self._varies[arm], "seed": str(self._first_seed + seed)}
+            config = self._variants.config(varies)
+            if isinstance(config, ConfigError):
+                raise config
+            folder = self._folders.find(config.run, varies)
+            self._trials[run] = Trial(len(self.sweep.trials), config.run, varies, folder)
+            self._runs[folder] = run
+            self.sweep.trials.append(self._trials[run])
+        return self._trials[run]
+
+    def _add(self, run: Run, result: TrialResult) -> None:
+        """Give a run's result to the decision; a run that failed or diverged has no value."""
+        value, correct = result.metrics.get(self.metric.name, math.nan), None
+        folder = self._trials[run].folder
+        if result.status == "finished" and math.isfinite(value) and self.metric.is_accuracy:
+            stage = self.metric.name.partition("/")[0]
+            images = (RunRecord(folder).facts.get("images") or {}).get(stage)
+            self.decision.resolution = 1 / images if images else 0.0
+            if stage == "test" and (folder / "predictions.npz").is_file():
+                correct = correct_images(folder / "predictions.npz")
+        self.decision.add(*run, None if result.status != "finished" else value, correct)
+
+
+def plan_decision(points: Sequence[Point]) -> Sweep:
+    """Plan the decision between ``points``, in the folder where the same command left it. Nothing is written.
+
+    Raises:
+        ConfigError: there are not two configurations, or this folder's decision was announced with another plan.
+        RunError: the folder holds another sweep, or was written by another version of vitrine.
+    """
+    command: TrainCommand = points[0].config
+    keys = list(points[0].varies)
+    if len(points) < 2:
+        problem = "needs at least two configurations: the baseline, and others, such as position=learned,rope"
+        raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
+    common = [override for override in points[0].overrides if override.partition("=")[0] not in keys]
+    own_name = sweep_name(common, keys, command.data.name, {"decides": True})
+    name = command.sweep.name or own_name
+    folder = newest(points[0].folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
+    check_format(folder)
+    decision = _new_decision(points)
+    if (folder / "sweep.json").exists():
+        _check_announced(folder, own_name, _plan_of(decision, Metric(command.sweep.metric)))
+    return Sweep(folder, [], common, [*keys, "seed"], command.sweep.metric, decision.max_runs, own_name)
+
+
+def arm_name(varies: Mapping[str, str]) -> str:
+    """A configuration's varying overrides in one word."""
+    return ",".join(f"{key}={value}" for key, value in varies.items())
+
+
+def look_text(look: Look, metric: Metric) -> str:
+    """``after 4 seeds +0.83 points [-0.20, 1.86]``."""
+    after = f"after {plural(look.seeds, 'seed')}"
+    if math.isinf(look.low):
+        return f"{after}, no interval yet"
+    unit = " points" if metric.is_accuracy else metric.unit
+    return f"{after} {metric.signed(look.mean)}{unit} [{metric.signed(look.low)}, {metric.signed(look.high)}]"
+
+
+def finding(arm: str, decision: Decision, metric: Metric) -> str:
+    """The verdict about an arm in a sentence, with its interval and on what it holds."""
+    looks, verdict = decision.looks(arm), decision.verdicts[arm]
+    if not looks:
+        return f"{arm}: fewer than {plural(decision.rule.min_seeds, 'seed')} have ended"
+    look = looks[-1]
+    says = {
+        "better": f"{arm} is better than {decision.baseline}",
+        "worse": f"{arm} is worse than {decision.baseline}",
+        "equal": f"{arm} and {decision.baseline} are equal within {metric.magnitude(decision.rule.difference or 0)}",
+        "undecided": f"{arm} and {decision.baseline}: undecided",
+        None: f"{arm} and {decision.baseline}: not decided yet",
+    }[verdict]
+    parts = [f"{says} {look_text(look, metric)}"]
+    if verdict == "undecided" and look.seeds < decision.rule.max_seeds:
+        parts.append("given up: a verdict had become improbable")
+    if any(look.failures):
+        parts.append(f"{look.failures[0]} and {look.failures[1]} of {plural(look.seeds, 'run')} failed or diverged")
+    if math.isfinite(look.correlation):
+        parts.append(f"r = {look.correlation:.2f}")
+    if metric.is_accuracy and not look.new_images:
+        parts.append(f"on these {metric.title.partition(' ')[0]} images")
+    return "; ".join(parts)
+
+
+def print_decision(queue: SeedQueue) -> int:
+    """Print one line for each configuration, what it cost, and where; return the number of failed runs."""
+    decision = queue.decision
+    print()
+    for arm in decision.verdicts:
+        print(finding(arm, decision, queue.metric))
+    level = f"{100 * (1 - decision.alpha):g} %"
+    print(f"\n{decision.runs} of {decision.max_runs} runs; with {level}, all intervals hold, after every seed")
+    print_location(queue.sweep)
+    return print_failures(queue.sweep, queue.sweep.results())
+
+
+def _new_decision(points: Sequence[Point]) -> Decision:
+    settings = points[0].config.sweep
+    arms = [arm_name(point.varies) for point in points]
+    return Decision(
+        arms,
+        arms[0],
+        settings.alpha,
+        settings.difference,
+        settings.min_seeds,
+        settings.max_seeds,
+        settings.method,
+        lower_is_better=not DECISION_METRICS[settings.metric],
+    )
+
+
+def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
+    """What is announced before the first run, and may not change after it."""
+    rule = decision.rule
+    return {
+        "baseline": decision.baseline,
+        "arms": decision.arms,
+        "metric": metric.name,
+        "alpha": decision.alpha,
+        "difference": rule.difference,
+        "min_seeds": rule.min_seeds,
+        "max_seeds": rule.max_seeds,
+        "method": rule.method,
+    }
+
+
+def _check_announced(folder: Path, own_name: str, plan: Mapping[str, Any]) -> None:
+    known = read_sweep(folder)
+    announced = known.get("decision")
+    if announced is None or known.get("own_name") != own_name:
+        raise RunError(f"{folder} holds another sweep; set another sweep.name for this one")
+    changed = [name for name, value in plan.items() if json.dumps(announced.get(name)) != json.dumps(value)]
+    if changed:
+        hint = "verdicts hold only for what was announced before the first run; rerun=true starts over in a new folder"
+        names = {"arms": "configurations"}
+        faults = [
+            Fault(names.get(name, f"sweep.{name}"), str(plan[name]), f"was {announced.get(name)}: {hint}")
+            for name in changed
+        ]
+        raise ConfigError(faults)
+
+
+def _plain(look: Look) -> dict[str, Any]:
+    """A look as JSON values; infinite bounds and unknown numbers are null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in asdict(look).items()
+    }

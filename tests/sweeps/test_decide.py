@@ -1,0 +1,195 @@
+"""``sweep=decide``: which seeds it trains, when it stops, what it prints, and what a rerun of the command finds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers import deciding
+from helpers.deciding import THREE, decide
+from helpers.searching import run
+
+from vitrine.command.compose import points
+from vitrine.errors import ConfigError, RunError
+from vitrine.sweeps.decide import finding, plan_decision, print_decision
+from vitrine.sweeps.progress import SweepProgress
+
+MEANS = {"learned": 0.90, "rope": 0.95, "none": 0.80}
+
+
+def accuracy(config):
+    """RoPE is clearly better than learned positions, none clearly worse."""
+    noise = np.random.default_rng([config.seed, len(config.model.position)]).normal(0, 0.004)
+    return MEANS[config.model.position] + float(noise)
+
+
+def equal(config):
+    """All configurations are equal."""
+    return 0.9 + float(np.random.default_rng([config.seed, len(config.model.position)]).normal(0, 0.004))
+
+
+def known(queue):
+    """sweep.json, as progress writes it."""
+    queue.sweep.write(queue.sweep.results(), queue.describe())
+    return json.loads((queue.sweep.folder / "sweep.json").read_text())
+
+
+def trained(queue):
+    """Run folders, as often as they were trained."""
+    return Counter((queue.sweep.folder / "trained.txt").read_text().split())
+
+
+def test_clear_differences_take_few_seeds(tmp_path, capsys):
+    queue = run(decide(tmp_path, *THREE), accuracy)
+    assert queue.decision.verdicts == {"position=rope": "better", "position=none": "worse"}
+    assert 9 <= queue.decision.runs <= 15 < queue.decision.max_runs == 60
+    assert set(trained(queue).values()) == {1}
+    assert len(trained(queue)) == queue.decision.runs, "nothing is trained that was not wanted"
+    assert print_decision(queue) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert lines[0].startswith("position=rope is better than position=learned after ")
+    assert lines[0].endswith("; on these validation images")
+    assert f"{queue.decision.runs} of 60 runs; with 95 %, all intervals hold, after every seed" in lines
+
+
+def test_the_plan_is_announced_before_the_first_run(tmp_path):
+    queue = decide(tmp_path, *THREE, "sweep.metric=test/acc", "seed=7")
+    with SweepProgress(queue.sweep, queue.sweep.results(), live=False, describe=queue.describe, status=queue.progress):
+        pass
+    plan = json.loads((queue.sweep.folder / "sweep.json").read_text())["decision"]
+    assert plan["metric"] == "test/acc"
+    assert (plan["alpha"], plan["difference"], plan["method"]) == (0.05, None, "group_sequential")
+    assert plan["arms"] == ["position=learned", "position=rope", "position=none"]
+    assert plan["runs"] == 0
+    first = queue.ask()
+    assert (first.config.seed, first.config.model.position) == (7, "learned")
+
+
+@pytest.mark.whole
+def test_another_plan_is_refused_after_it_was_announced(tmp_path):
+    known(decide(tmp_path, *THREE))
+    for change in ("sweep.alpha=0.2", "sweep.metric=test/acc", "sweep.max_seeds=30", "sweep.method=anytime"):
+        with pytest.raises(ConfigError, match="hold only for what was announced before the first run; rerun=true"):
+            decide(tmp_path, *THREE, change)
+    with pytest.raises(ConfigError, match=r"configurations=(?s:.*)was \[.*none"):
+        decide(tmp_path, "position=learned,rope")
+    assert decide(tmp_path, *THREE, "sweep.alpha=0.2", "rerun=true").sweep.folder.name.endswith("@2")
+    with pytest.raises(RunError, match="holds another sweep"):
+        decide(tmp_path, *THREE, "depth=3", f"sweep.name={decide(tmp_path, *THREE).sweep.folder.name}")
+
+
+@pytest.mark.whole
+def test_a_rerun_finds_what_is_done_and_trains_the_rest(tmp_path):
+    first = run(decide(tmp_path / "a", *THREE), accuracy)
+    run(decide(tmp_path / "b", *THREE), accuracy, most=4)
+    stopped = run(decide(tmp_path / "b", *THREE), accuracy)
+    assert set(trained(stopped).values()) == {1}
+    assert stopped.decision.verdicts == first.decision.verdicts
+    assert known(stopped)["decision"]["looks"] == known(first)["decision"]["looks"]
+    again = decide(tmp_path / "a", *THREE)
+    assert again.done
+    assert again.ask() is None
+
+
+@pytest.mark.whole
+def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path):
+    words = [*THREE, "sweep.max_seeds=4"]
+    command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.Popen(command, env=environment)
+    while not list(tmp_path.glob("sweeps/*/*/metrics.json")):
+        assert killed.poll() is None
+        time.sleep(0.05)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [one.wait(timeout=60) for one in both] == [0, 0]
+    queue = decide(tmp_path, *words)
+    assert queue.done
+    finished = [folder.parent.name for folder in queue.sweep.folder.glob("*/metrics.json")]
+    assert len(finished) == queue.decision.runs
+    assert sum(trained(queue).values()) <= len(finished) + 1, "only the killed run was started twice"
+
+
+def test_a_failed_run_has_no_value_and_is_retried_by_a_rerun(tmp_path, capsys):
+    def failing(config):
+        return "out of memory" if config.model.position == "rope" and config.seed == 1 else accuracy(config)
+
+    queue = run(decide(tmp_path, *THREE, "sweep.max_seeds=5"), failing)
+    assert queue.decision.verdicts["position=rope"] == "undecided", "only survivors would be averaged"
+    assert print_decision(queue) == 1
+    printed = capsys.readouterr()
+    assert "1 and 0 of 5 runs failed or diverged" in printed.out
+    assert "position=rope,seed=1: out of memory" in printed.err
+    again = run(decide(tmp_path, *THREE, "sweep.max_seeds=5"), accuracy)
+    assert again.decision.verdicts["position=rope"] == "better"
+
+
+@pytest.mark.whole
+def test_equal_configurations_are_given_up_or_equal_within_a_difference(tmp_path):
+    queue = run(decide(tmp_path / "a", *THREE), equal)
+    assert set(queue.decision.verdicts.values()) == {"undecided"}
+    lines = [finding(arm, queue.decision, queue.metric) for arm in queue.decision.verdicts]
+    assert any("given up: a verdict had become improbable" in line for line in lines)
+    queue = run(decide(tmp_path / "b", *THREE, "sweep.difference=0.02"), equal)
+    assert set(queue.decision.verdicts.values()) == {"equal"}
+    line = finding("position=rope", queue.decision, queue.metric)
+    assert line.startswith("position=rope and position=learned are equal within 2.00 points after ")
+
+
+def test_test_accuracy_uses_stored_predictions(tmp_path):
+    rng, labels = np.random.default_rng(0), np.arange(200) % 10
+
+    def predict(trial):
+        right = rng.random(200) < MEANS[trial.config.model.position]
+        logits = np.eye(10)[np.where(right, labels, (labels + 1) % 10)]
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        np.savez(trial.folder / "predictions.npz", logits=logits, labels=labels)
+
+    queue = decide(tmp_path, "position=learned,none", "sweep.metric=test/acc", "sweep.max_seeds=4")
+    while not queue.done:
+        trial = queue.ask()
+        queue.started(trial)
+        predict(trial)
+        deciding.finish(trial, {"test/acc": float(np.mean(correct(trial)))}, images=200)
+        queue.tell(trial, deciding.read_result(trial.folder))
+    assert all(look.new_images for look in queue.decision.looks("position=none"))
+    assert "on these" not in finding("position=none", queue.decision, queue.metric)
+    assert queue.decision.resolution == 1 / 200
+
+
+def correct(trial):
+    with np.load(trial.folder / "predictions.npz") as stored:
+        return stored["logits"].argmax(1) == stored["labels"]
+
+
+def test_intervals_are_printed_as_they_shrink(tmp_path, capsys):
+    queue = decide(tmp_path, "position=learned,none", "sweep.max_seeds=6", "sweep.method=anytime")
+    progress = SweepProgress(queue.sweep, queue.sweep.results(), live=False, status=queue.progress)
+    queue.subscribe(progress)
+    with progress:
+        run(queue, equal)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  position=none: after ")]
+    assert len(lines) == 4
+    assert lines[0].startswith("  position=none: after 3 seeds ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["position=learned,rope", "seed=0,1"], "leave seed out, and set sweep.max_seeds"),
+        (["position=learned,rope", "sweep.sampler=tpe", "sweep.n_trials=3"], "a search, sweep.sampler, chooses them"),
+        (["position=learned,rope", "sweep.max_seeds=4", "sweep.min_seeds=5"], "is below sweep.min_seeds=5"),
+        (["position=learned,rope", "sweep.min_seeds=2"], "sweep.min_seeds=2"),
+        (["position=learned,rope", "sweep.metric=acc"], "is not one of val/acc, test/acc"),
+        (["position=rope"], "needs at least two configurations"),
+    ],
+)
+def test_what_cannot_be_decided_is_named(tmp_path, words, message):
+    with pytest.raises(ConfigError, match=message):
+        plan_decision(points("train", [f"paths.output_dir={tmp_path}", "sweep=decide", *words], multirun=True))
