@@ -32,7 +32,7 @@ def one_line(text: object) -> str:
 
 def report(message: object) -> None:
     """Print a message to stderr, ``vitrine: ...``, made printable."""
-    print(f"vitrine: {printable(message)}", file=sys.stderr)
+    print(f"vitrine: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
