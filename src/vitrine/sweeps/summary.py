@@ -297,7 +297,7 @@ def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> i
     if infeasible := search.infeasible():
         last = infeasible[-1].user_attrs["infeasible"]
         are = plural(len(infeasible), "suggestion was", "suggestions were")
-        print(f"vitrine: {are} invalid and skipped; the last one: {last}", file=sys.stderr)
+        report(f"{are} invalid and skipped; the last one: {last}")
     return len(lines["failed"])
 
 
