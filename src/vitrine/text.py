@@ -30,6 +30,17 @@ def one_line(text: object) -> str:
     return printable(re.sub(r"\s*[\t\r\n]\s*", " ", str(text)).strip())
 
 
+def without_formula(text: str) -> str:
+    """Return the text of a .csv file's cell with ``'`` before what a spreadsheet would compute; numbers stay."""
+    if text.lstrip()[:1] not in ("=", "+", "-", "@"):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
 def report(message: object) -> None:
     """Print a message to stderr, ``vitrine: ...``, made printable."""
     print(f"vitrine: {printable(message)}", file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
-from vitrine.text import clock, file_size, one_line, plural, print_table, printable, report
+from vitrine.text import clock, file_size, one_line, plural, print_table, printable, report, without_formula
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -194,17 +194,7 @@ def csv_cell(value: Any) -> Any:
         return json.dumps(value)
     if not isinstance(value, str):
         return value
-    text = printable(value)
-    return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@") and not is_number(text) else text
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number, such as ``-1e-3``."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return without_formula(printable(value))
 
 
 def format_value(name: str, value: Any) -> str:

@@ -57,6 +57,11 @@ def check_data(
     return found
 
 
+def validation_source(data: ImageDataModule) -> str:
+    """Return the split that the validation images are from."""
+    return "train" if data.dataset.val is None else "val"
+
+
 def record_data(record: RunRecord, data: ImageDataModule, changed: list[str]) -> None:
     """Record the data that a run is resumed on: its changes if they were accepted, or a fingerprint if it has none."""
     known = record.facts
