@@ -17,7 +17,6 @@ from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
-from vitrine.training.changed_data import data_facts
 from vitrine.training.run import TrainingRun
 
 
@@ -91,8 +90,10 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         processes=run.hardware.devices,
         precision=run.hardware.precision,
         attention_kernel=run.hardware.attention_kernel,
+        images=data.sizes,
         storage=asdict(data.placement),
-        **data_facts(data),
+        classes=data.dataset.classes,
+        validation=data.validation_hash,
         group=run.group,
         varies=run.varies,
         like=inherited,

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.levels import sampled
 from helpers.vit_configs import FIELDS, SETTINGS, WORDS, fitting
 from hypothesis import Phase, assume, given, settings
 
@@ -124,30 +125,30 @@ def test_the_engine_gives_the_logits_and_attention_of_pytorch_for_every_choice(c
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("line", "mistake"),
-    [
-        ("temperatures[head] : width ** -0.5", "temperatures[head] : width ** -0.25"),
-        ("temperatures ? temperatures[head] : width", "temperatures ? width ** -0.5 : width"),
-        ("(score) => score * width ** -0.5", "(score) => score"),
-        ("x[place] * cos - x[place + 1] * sin", "x[place] * cos + x[place + 1] * sin"),
-        ("query >= prefix ? 1 : key >= prefix ? 0 : 2", "query >= prefix ? 0 : key >= prefix ? 1 : 2"),
-        ("down + grid - 1", "grid - 1 - down"),
-        ("this.config.slopes[head]", "this.config.slopes[0]"),
-        ("+ this.config.norm_eps", ""),
-        ('norm_placement === "post"', 'norm_placement === "none"'),
-        ('"norm1_out"', '"norm2_out"'),
-        ("v + 0.044715", "v + 0.05"),
-        ("(value * gate[index]) / (1", "(gate[index] * gate[index]) / (1"),
-        ("[-half, half], [half, -half]", "[half, -half], [-half, half]"),
-        ("variance[channel] + 1e-5", "variance[channel] ** 2"),
-        ("weights[token * (tokens + 1)] = -Infinity", ""),
-        ("share / 2);", "share / 3);"),
-        ('pool !== "cls"', "true"),
-        ("if (index === 0) x", "if (index === 1) x"),
-    ],
-    ids=lambda text: text or "left out",
-)
+MISTAKES = [
+    ("temperatures[head] : width ** -0.5", "temperatures[head] : width ** -0.25"),
+    ("temperatures ? temperatures[head] : width", "temperatures ? width ** -0.5 : width"),
+    ("(score) => score * width ** -0.5", "(score) => score"),
+    ("x[place] * cos - x[place + 1] * sin", "x[place] * cos + x[place + 1] * sin"),
+    ("query >= prefix ? 1 : key >= prefix ? 0 : 2", "query >= prefix ? 0 : key >= prefix ? 1 : 2"),
+    ("down + grid - 1", "grid - 1 - down"),
+    ("this.config.slopes[head]", "this.config.slopes[0]"),
+    ("+ this.config.norm_eps", ""),
+    ('norm_placement === "post"', 'norm_placement === "none"'),
+    ('"norm1_out"', '"norm2_out"'),
+    ("v + 0.044715", "v + 0.05"),
+    ("(value * gate[index]) / (1", "(gate[index] * gate[index]) / (1"),
+    ("[-half, half], [half, -half]", "[half, -half], [-half, half]"),
+    ("variance[channel] + 1e-5", "variance[channel] ** 2"),
+    ("weights[token * (tokens + 1)] = -Infinity", ""),
+    ("share / 2);", "share / 3);"),
+    ('pool !== "cls"', "true"),
+    ("if (index === 0) x", "if (index === 1) x"),
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("line", "mistake"), sampled(MISTAKES, every=6), ids=lambda text: text or "left out")
 def test_a_mistake_in_the_engine_is_noticed(cases, scripted, line, mistake):
     page = scripted("engine.js", replacing=(line, mistake))
     assert any(differs(differences(page, case)) for case in cases)

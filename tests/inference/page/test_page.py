@@ -4,14 +4,17 @@ import base64
 import io
 import re
 import resource
+import runpy
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.running import ROOT
+from helpers.levels import quick
+from helpers.running import ROOT, write_image_folder
 from PIL import ExifTags, Image
 
 from vitrine import compose, load_run
@@ -19,18 +22,18 @@ from vitrine.cli.page import main
 from vitrine.config.serialize import to_plain
 from vitrine.data.decode import Decoder
 from vitrine.errors import RunError
-from vitrine.inference.page.page import normalised, sample_images, write_page
+from vitrine.inference.page.page import sample_images, write_page
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 
 SMALLEST_TARGET = 24  # pixels, WCAG 2.2, 2.5.8
 
 
-def write_run(parent: Path, *overrides: str, classes: list[str] | None = None, status: str = "finished") -> RunRecord:
+def write_run(parent: Path, *overrides: str, classes: Sequence[str] = "0123456789", status="finished") -> RunRecord:
     """A run folder whose model has random weights, larger than they start, so that its answers differ."""
     config = compose(["model=vit_nano", *overrides])
     record = RunRecord.create(parent, "run")
-    record.update(id=record.name, status=status, classes=classes or [str(digit) for digit in range(10)])
+    record.update(id=record.name, status=status, classes=list(classes))
     record.write_config(to_plain(config))
     record.write_metrics({"test/acc": 0.975, "val/acc": 0.97})
     torch.manual_seed(0)
@@ -49,10 +52,19 @@ def digits(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def colour(tmp_path_factory):
-    """A run on colour images that are not on this machine, of many classes with long names."""
-    names = [f"class number {index}, a small-leaved lime" for index in range(100)]
-    absent = tmp_path_factory.mktemp("absent")
-    return write_run(absent, "data=cifar100", f"data.root={absent / 'nowhere'}", "pool=cls", classes=names)
+    """A run on a folder of colour images, of twelve classes with long names."""
+    folder = tmp_path_factory.mktemp("colour")
+    names = tuple(f"class {index:02}, a small-leaved lime" for index in range(12))
+    write_image_folder(folder / "images", "train", "test", classes=names, size=(44, 36))
+    sizes = ["data.image_size=32", "data.num_classes=12", "patch=4"]
+    return write_run(folder, "data=imagefolder", f"data.root={folder / 'images'}", *sizes, "pool=cls", classes=names)
+
+
+@pytest.fixture(scope="module")
+def absent(tmp_path_factory):
+    """A run on a data set of arrays that is not on this machine."""
+    folder = tmp_path_factory.mktemp("absent")
+    return write_run(folder, "data=cifar10", f"data.root={folder / 'nowhere'}", classes=list("abcdefghij"))
 
 
 class OpenPage:
@@ -107,18 +119,18 @@ def digits_page(digits, browser):
 @pytest.fixture(scope="module")
 def colour_page(colour, browser):
     opened = OpenPage(browser, write_page(colour.path).path)
+    opened.wait(0)
     yield opened
     assert opened.troubles == []
     opened.page.close()
 
 
-def logits_of(record: RunRecord, pixels: np.ndarray) -> np.ndarray:
+def logits_of(record: RunRecord, pixels: list[int]) -> np.ndarray:
     """PyTorch's logits for pixels (H * W * C)."""
     run = load_run(record.path)
-    size, channels = run.config.data.image_size, run.config.data.in_channels
-    image = torch.tensor(pixels, dtype=torch.uint8).view(1, size, size, channels).permute(0, 3, 1, 2)
+    image = torch.tensor(pixels, dtype=torch.uint8).view(1, run.transform.size, run.transform.size, -1)
     with torch.no_grad():
-        return run.model(normalised(image, record.config["data"]))[0].numpy()
+        return run.model(run.transform.normalised(image.permute(0, 3, 1, 2)))[0].numpy()
 
 
 def test_the_page_is_written_in_the_run_folder_and_small(digits, capsys):
@@ -134,10 +146,29 @@ def test_the_page_is_written_in_the_run_folder_and_small(digits, capsys):
     assert weights[1] == pytest.approx(weights[0] / 2, abs=4)
 
 
+COMMANDS = re.findall(
+    r"^python (scripts/page\.py outputs/runs/RUN.*?)(?:  +#.*)?$",
+    "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/page.md")),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS)))
+def test_a_command_of_the_docs_runs(command, digits, tmp_path, monkeypatch, capsys):
+    script, *words = command.replace("outputs/runs/RUN", str(digits.path)).split()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [script, *words])
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+    written = Path(re.search(r"written to (\S+) ", capsys.readouterr().out)[1])
+    assert written == (Path("digits.html") if "--to" in words else digits.path / "page.html")
+    assert written.read_text().startswith("<!doctype html>")
+
+
 def test_each_test_image_gives_the_probabilities_of_pytorch(digits, digits_page):
-    samples = sample_images(digits)
+    run = load_run(digits.path)
+    samples = sample_images(run)
     assert samples.labels.tolist() == list(range(10))
-    logits = load_run(digits.path).model(normalised(samples.pixels, digits.config["data"])).detach()
+    logits = run.model(run.transform.normalised(samples.pixels)).detach()
     for index, button in enumerate(digits_page.page.locator("#samples button").all()):
         shown = digits_page.after(button.click)
         assert shown["pixels"] == samples.pixels[index].flatten().tolist()
@@ -147,6 +178,9 @@ def test_each_test_image_gives_the_probabilities_of_pytorch(digits, digits_page)
         for label, row in enumerate(digits_page.rows()):
             name, percent = re.fullmatch(r"(\d)(?: .*)? ([\d.]+) %", row).groups()
             assert (int(name), float(percent)) == (label, pytest.approx(100 * float(probabilities[label]), abs=0.06))
+        widths = digits_page.page.evaluate("[...document.querySelectorAll('.bar')].map((bar) => bar.offsetWidth)")
+        whole = digits_page.page.evaluate("document.querySelector('#classes td').offsetWidth")
+        assert widths == pytest.approx([max(1, whole * float(share)) for share in probabilities], abs=1.5)
         assert digits_page.page.locator("tr.true th").inner_text() == str(index)
         right = "which is right" if probabilities.argmax() == index else f"the true class is {index}"
         assert right in digits_page.page.locator("#status").inner_text()
@@ -190,8 +224,8 @@ def test_the_keyboard_reaches_everything_and_draws(digits_page):
 def test_attention_of_each_block_the_pool_and_a_patch_is_that_of_pytorch(digits, digits_page):
     page = digits_page.page
     digits_page.after(page.locator("#samples button").nth(2).click)
-    model, samples = load_run(digits.path).model, sample_images(digits)
-    found = model.intermediates(normalised(samples.pixels[2:3], digits.config["data"]))
+    run = load_run(digits.path)
+    found = run.model.intermediates(run.transform.normalised(sample_images(run).pixels[2:3]))
     maps = lambda: np.array(page.evaluate("answer.maps.map((map) => [...map])"))  # noqa: E731
     page.locator("#block").focus()
     digits_page.after(lambda: page.keyboard.press("End"))
@@ -261,14 +295,15 @@ def test_a_dropped_picture_is_prepared_as_in_training(colour, colour_page, tmp_p
     shown = colour_page.after(lambda: drop(colour_page.page, {name: content}))
     assert np.abs(np.array(shown["pixels"]) - decoded).max() <= tolerance
     assert shown["logits"] == pytest.approx(logits_of(colour, shown["pixels"]), abs=1e-3)
-    assert len(colour_page.rows()) == 10
+    assert len(colour_page.rows()) == 10, "the most probable of twelve"
     assert colour_page.problem == ""
 
 
 def test_a_picture_is_opened_from_a_dialogue_too(digits, digits_page, tmp_path):
     (tmp_path / "picture.png").write_bytes(picture("RGB", (30, 20)))
     shown = digits_page.after(lambda: digits_page.page.locator("#file").set_input_files(tmp_path / "picture.png"))
-    assert shown["pixels"] == Decoder(8, 1).read([tmp_path / "picture.png"]).flatten().tolist()
+    expected = load_run(digits.path).transform.pixels(tmp_path / "picture.png").flatten().numpy()
+    assert np.abs(np.array(shown["pixels"]) - expected).max() <= 1
     assert digits_page.page.locator("#samples [aria-pressed=true]").count() == 0
 
 
@@ -302,22 +337,28 @@ def test_dropping_something_else_than_a_file_is_explained(colour_page):
     assert colour_page.problem.startswith("That is not a file.")
 
 
-def test_a_run_without_its_data_gives_a_page_without_test_images(colour, colour_page):
-    assert "no test images in the page: there is no " in write_page(colour.path).notes[0]
-    assert colour_page.page.locator("#samples").count() == 0
-    assert "Drop a picture" in colour_page.page.locator("#drop").inner_text()
+def test_a_run_without_its_data_gives_a_page_without_test_images(absent, browser):
+    page = write_page(absent.path)
+    assert "no test images in the page: there is no " in page.notes[0]
+    opened = OpenPage(browser, page.path)
+    assert opened.page.locator("#samples").count() == 0
+    assert "Drop a picture" in opened.page.locator("#drop").inner_text()
+    shown = opened.after(lambda: drop(opened.page, {"right.png": picture("RGB", (40, 50))}))
+    assert shown["logits"] == pytest.approx(logits_of(absent, shown["pixels"]), abs=1e-3)
+    assert opened.troubles == []
+    opened.page.close()
 
 
-@pytest.mark.parametrize("width", [1280, 700, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+LOOKS = [(width, scheme) for width in (1280, 700, 400) for scheme in ("light", "dark")]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("width", "scheme"), quick(LOOKS, [(1280, "light"), (400, "dark")]))
 def test_nothing_is_cut_or_overlaps(digits, colour, browser, width, scheme):
     for record in (digits, colour):
         options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
         opened = OpenPage(browser, write_page(record.path).path, **options)
-        if record is colour:
-            opened.after(lambda page=opened.page: drop(page, {"a.png": picture("RGB", (40, 40))}))
-        else:
-            opened.wait(0)
+        opened.wait(0)
         page = opened.page
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         boxes = [box.bounding_box() for box in page.locator("main > section, header").all()]
@@ -376,7 +417,7 @@ def refused(record: RunRecord, *words: str, capsys) -> str:
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path, capsys):
     record = write_run(tmp_path, status="interrupted")
-    assert refused(record, capsys=capsys) == f"vitrine: {record.path} is not finished: its status is interrupted\n"
+    assert refused(record, capsys=capsys) == f"vitrine: {record.path} has not finished: its status is interrupted\n"
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
@@ -385,6 +426,11 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, capsys):
     content[len(content) // 2] ^= 255
     record.best.write_bytes(content)
     assert re.fullmatch(r"vitrine: \S+best\.ckpt is damaged, or not a checkpoint: .*\n", refused(record, capsys=capsys))
+
+
+def test_classes_that_do_not_fit_the_model_are_refused(tmp_path, capsys):
+    record = write_run(tmp_path, classes="abc")
+    assert re.search(r"run\.json names 3 .*, the model was trained on 10$", refused(record, capsys=capsys).strip())
 
 
 def test_parts_of_a_users_own_are_refused_by_name(tmp_path, capsys, monkeypatch):

@@ -54,8 +54,7 @@ def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> No
     if not path.absolute().parent.is_dir():
         raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
     try:
-        page = render(compared, sources).encode(errors="backslashreplace").decode()  # a name need not be valid text
-        write_text(path, page)
+        write_text(path, render(compared, sources))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
 

@@ -87,7 +87,7 @@ function showClasses() {
     name.scope = "row";
     name.textContent = classes[index];
     bar.className = "bar";
-    bar.style.width = percent(answer.probabilities[index]);
+    bar.style.width = `${100 * answer.probabilities[index]}%`;
     row.append(name, document.createElement("td"), document.createElement("td"));
     row.cells[1].append(bar);
     row.cells[2].textContent = percent(answer.probabilities[index]);
@@ -161,7 +161,7 @@ function showMaps() {
   if (!answer) return byId("maps").replaceChildren();
   const image = pixelCanvas();
   const tiles = answer.maps.map((map, head) => tile(image, map, `head ${head + 1}`));
-  byId("maps").replaceChildren(...tiles, tile(image, answer.rollout, "all blocks, by attention rollout"));
+  byId("maps").replaceChildren(...tiles, tile(image, answer.rollout, "through all blocks (rollout)"));
 }
 
 function tile(image, map, name) {
@@ -241,6 +241,7 @@ if (pad) {
 
   const place = (event) => [(event.offsetX * pad.width) / pad.clientWidth, (event.offsetY * pad.height) / pad.clientHeight];
   const line = (start, end) => {
+    byId("hint").hidden = true;
     context.beginPath();
     context.moveTo(...start);
     context.lineTo(end[0] + 0.01, end[1]); // nothing is drawn from a point to itself
@@ -281,6 +282,7 @@ if (pad) {
   });
   byId("clear").addEventListener("click", () => {
     context.clearRect(0, 0, pad.width, pad.height);
+    byId("hint").hidden = false;
     pen = [pad.width / 2, pad.height / 2];
     askAboutDrawing();
   });

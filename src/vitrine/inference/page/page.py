@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import ANY, parts_of
-from vitrine.config.schema import DataConfig
-from vitrine.config.serialize import from_plain
 from vitrine.data.datasets import load_dataset, missing_file
 from vitrine.data.decode import MODES
 from vitrine.errors import DataError, RunError, VitrineError, first_line
 from vitrine.files import write_text
-from vitrine.inference.load import load_run
+from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.page.describe import describe, encode, weights_of
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
@@ -79,8 +77,8 @@ def write_page(
         trust: as of :func:`vitrine.load_run`.
 
     Raises:
-        RunError: there is no such run, it is not finished, its checkpoint is damaged, it has parts that are not
-            vitrine's, or the file cannot be written.
+        RunError: there is no such run, it has not finished, its checkpoint is damaged, its classes do not fit, it
+            has parts that are not vitrine's, or the file cannot be written.
     """
     record = RunRecord.open(folder)
     path = to or record.path / "page.html"
@@ -89,45 +87,50 @@ def write_page(
     if path.is_dir():
         raise RunError(f"cannot write {path}: it is a folder; name a file in it: {path / 'page.html'}")
     _check(record)
-    model = load_run(folder, trust=trust).model
-    assert isinstance(model, VisionTransformer)  # _check
-    samples = sample_images(record, trust)
-    text = render(record, model, samples, dtype)
+    run = load_run(folder, trust=trust)
+    samples = sample_images(run)
+    text = render(run, samples, dtype)
     try:
         write_text(path, text)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     notes = [samples.problem] if samples.problem else []
     if dtype == "float16" and len(samples.pixels):
-        notes.append(_cost_of_rounding(model, normalised(samples.pixels, record.config["data"])))
+        notes.append(_cost_of_rounding(run.model, run.transform.normalised(samples.pixels)))
     return WrittenPage(path, path.stat().st_size, notes)
 
 
-def render(record: RunRecord, model: VisionTransformer, samples: Samples, dtype: str) -> str:
+def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     """Return the page as HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    data, config = record.config["data"], model.config
-    names = class_names(record, config.num_classes)
-    drawing = DRAWINGS.get(data["name"], "plain") if config.in_channels == 1 else None
-    preparation = {"size": config.image_size, "channels": config.in_channels, "drawing": drawing}
-    described = describe(model, data["mean"], data["std"]) | {"dtype": dtype, "preparation": preparation}
+    model, preparation, data = run.model, run.transform, run.config.data
+    assert isinstance(model, VisionTransformer)  # _check
+    config, channels = model.config, preparation.channels
+    drawing = DRAWINGS.get(data.name, "plain") if channels == 1 else None
+    prepared = {
+        "size": preparation.size,
+        "channels": channels,
+        "from_files": preparation.from_files,
+        "drawing": drawing,
+    }
+    described = describe(model, data.mean, data.std) | {"dtype": dtype, "preparation": prepared}
     now = datetime.now()
     environment = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html.j2").render(
-        data=data["name"].rpartition(".")[2],
+        data=data.name.rpartition(".")[2],
         vit=config,
         made=f"{now.day} {now:%B %Y}",
-        facts=_facts(record, model),
-        run=record.name,
+        facts=_facts(run.record, model),
+        run=run.record.name,
         drawing=drawing,
         samples=[
-            {"source": source, "label": int(label), "name": names[label]}
+            {"source": source, "label": int(label), "name": run.classes[label]}
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
-        config=_script_json({"model": described, "classes": names, "heat": _heat_colours()}),
+        config=_script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
         weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
@@ -135,17 +138,16 @@ def render(record: RunRecord, model: VisionTransformer, samples: Samples, dtype:
     )
 
 
-def sample_images(record: RunRecord, trust: Collection[str] = ()) -> Samples:
+def sample_images(run: LoadedRun) -> Samples:
     """Return the first test image of up to ``MAX_SAMPLES`` classes; none, with the reason, if they can't be read.
 
     Nothing is downloaded.
     """
-    stored = record.config
+    data = run.config.data
     try:
-        data = from_plain(DataConfig, stored["data"], trust=trust, source=record.path)
         if (file := missing_file(data)) is not None:
             raise DataError(f"there is no {file}")
-        split = load_dataset(data, Path(stored["paths"]["cache_dir"]), memory=0).test  # image files stay files
+        split = load_dataset(data, Path(run.config.paths.cache_dir), memory=0).test  # image files stay files
         if split is None:
             raise DataError("the data set has no test split")
         classes = np.unique(split.labels.numpy())
@@ -153,8 +155,7 @@ def sample_images(record: RunRecord, trust: Collection[str] = ()) -> Samples:
         indices = torch.tensor([int((split.labels == label).nonzero()[0]) for label in chosen])
         ((pixels, labels),) = split.batches([indices])
     except (VitrineError, OSError, ImportError) as error:
-        size = stored["data"]["image_size"]
-        none = torch.empty(0, stored["data"]["in_channels"], size, size, dtype=torch.uint8)
+        none = torch.empty(0, data.in_channels, data.image_size, data.image_size, dtype=torch.uint8)
         return Samples(none, torch.empty(0, dtype=torch.int64), f"no test images in the page: {first_line(error)}")
     return Samples(pixels, labels)
 
@@ -167,22 +168,10 @@ def sources(pixels: Tensor) -> list[str]:
     return [f"data:image/webp;base64,{base64.b64encode(file).decode()}" for file in files]
 
 
-def class_names(record: RunRecord, count: int) -> list[str]:
-    """Return the names of the classes, or their numbers if the run does not name all of them."""
-    names = record.facts.get("classes")
-    return list(map(str, names if isinstance(names, list) and len(names) == count else range(count)))
-
-
-def normalised(pixels: Tensor, data: dict[str, Any]) -> Tensor:
-    """Normalise (B, C, H, W) uint8 images as training does."""
-    mean, std = (torch.tensor(data[name]).view(-1, 1, 1) for name in ("mean", "std"))
-    return (pixels.float() / 255 - mean) / std
-
-
 def _check(record: RunRecord) -> None:
     """Raise RunError for a run that no page can be made of."""
     if record.status != "finished":
-        raise RunError(f"{record.path} is not finished: its status is {record.status}")
+        raise RunError(f"{record.path} has not finished: its status is {record.status}")
     try:
         config: ViTConfig = vit_config_from(record.config["model"], trust=ANY)
     except (KeyError, TypeError) as error:
@@ -202,7 +191,7 @@ def _facts(record: RunRecord, model: VisionTransformer) -> list[str]:
     return [*measured, f"{parameters / 1e6:.2g} M parameters", f"position {model.config.position}"]
 
 
-def _cost_of_rounding(model: VisionTransformer, images: Tensor) -> str:
+def _cost_of_rounding(model: nn.Module, images: Tensor) -> str:
     rounded = copy.deepcopy(model).half().float()
     with torch.no_grad():
         exact, after = model(images), rounded(images)

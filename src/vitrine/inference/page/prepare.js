@@ -1,20 +1,22 @@
 "use strict";
-// From a picture or a drawing to the pixels that the model was trained on: what src/vitrine/data/decode.py does with an
-// image file, and what the makers of MNIST and of the digits did with handwriting.
+// From a picture or a drawing to the pixels that the model was trained on: what src/vitrine/data/preparation.py does with
+// an image file, and what the makers of MNIST and of the digits did with handwriting.
 //
 // An image is {pixels, width, height}: `pixels` are (height * width, channels) in [0, 255].
 
-/** A picture, RGBA -> pixels (size * size, channels): the shorter side scaled to `size` (bicubic), the centre cut out. */
-function preparePicture({ pixels, width, height }, { size, channels }) {
+/**
+ * A picture, RGBA -> pixels (size * size, channels). For data sets of image files the shorter side is scaled to `size`
+ * (bicubic), then the centre cut out; for data sets of arrays the central square is cut out, then resized (bilinear).
+ */
+function preparePicture({ pixels, width, height }, { size, channels, from_files: fromFiles }) {
   const image = { pixels: toChannels(pixels, channels), width, height };
-  if (width === size && height === size) return image.pixels;
+  if (!fromFiles) return resized(centre(image, Math.min(width, height), channels), size, size, channels, BILINEAR).pixels;
   const scale = size / Math.min(width, height);
   const [wide, high] = [width, height].map((side) => Math.max(size, roundHalfToEven(side * scale)));
-  const blended = channels === 4 && (wide !== width || high !== height); // as Pillow, so that no hidden colour shows
-  const given = blended ? premultiplied(image) : image;
-  const scaled = resized(given, wide, high, channels, BICUBIC);
+  const blended = channels === 4 && (wide !== width || high !== height); // so that no hidden colour shows
+  const scaled = resized(blended ? premultiplied(image) : image, wide, high, channels, BICUBIC);
   if (blended) scaled.pixels = unpremultiplied(scaled.pixels);
-  return cropped(scaled, Math.floor((wide - size) / 2), Math.floor((high - size) / 2), size, channels);
+  return centre(scaled, size, channels).pixels;
 }
 
 /** RGBA -> 1 (grey, with the weights of ITU-R 601 that Pillow uses), 3 or 4 channels. */
@@ -34,12 +36,15 @@ function toChannels(rgba, channels) {
   return result;
 }
 
+const INK = 64; // a value from which a pixel counts as drawn
+
 /**
  * A drawing -> pixels (size * size, 1), or null where nothing is drawn. `drawing.style` is
  *
- * - mnist: the digit scaled to fit 20 x 20 pixels, its centre of mass in the middle of 28 x 28 (LeCun et al., 1998,
+ * - mnist: the digit scaled to fit 20 x 20 pixels, its centre of mass at pixel 14 of 28 x 28 (LeCun et al., 1998,
  *   section III.A);
- * - digits: the digit scaled to fit a bitmap of 32 x 32, whose blocks of 4 x 4 are counted (Alpaydin and Kaynak, 1998);
+ * - digits: the digit scaled to a bitmap of 32 x 32, whose blocks of 4 x 4 are counted (Alpaydin and Kaynak, 1998); not
+ *   wider than 20, as most of theirs;
  * - plain: the whole pad.
  */
 function prepareDrawing(ink, { size, drawing }) {
@@ -54,25 +59,25 @@ function mnistDigit(box) {
   let mass = 0, x = 0, y = 0;
   digit.pixels.forEach((value, index) => {
     mass += value;
-    x += value * ((index % digit.width) + 0.5);
-    y += value * (Math.floor(index / digit.width) + 0.5);
+    x += value * (index % digit.width);
+    y += value * Math.floor(index / digit.width);
   });
   return placed(digit, 28, Math.round(14 - x / mass), Math.round(14 - y / mass));
 }
 
 function countedDigit(box) {
-  const digit = fitted(box, 32);
+  const digit = fitted(box, 32, 20);
   const bitmap = placed(digit, 32, (32 - digit.width) >> 1, (32 - digit.height) >> 1).pixels;
   const counts = new Float64Array(64);
-  bitmap.forEach((value, index) => { counts[(index >> 7) * 8 + ((index & 31) >> 2)] += value > 127 ? 1 : 0; });
+  bitmap.forEach((value, index) => { counts[(index >> 7) * 8 + ((index & 31) >> 2)] += value >= INK ? 1 : 0; });
   return { pixels: Uint8ClampedArray.from(counts, (count) => roundHalfToEven((count * 255) / 16)), width: 8, height: 8 };
 }
 
-/** Scaled so that the longer side is `side`. */
-function fitted(image, side) {
+/** Scaled so that the longer side is `side`, then made narrower if it is wider than `most`. */
+function fitted(image, side, most = side) {
   const longer = Math.max(image.width, image.height);
   const [width, height] = [image.width, image.height].map((length) => Math.max(1, Math.round((length * side) / longer)));
-  return resized(image, width, height, 1, BILINEAR);
+  return resized(image, Math.min(most, width), height, 1, BILINEAR);
 }
 
 /** On a black square of `side` pixels. */
@@ -89,7 +94,7 @@ function placed(image, side, left, top) {
 function boundingBox({ pixels, width, height }) {
   let left = width, right = -1, top = height, bottom = -1;
   pixels.forEach((value, index) => {
-    if (value < 64) return;
+    if (value < INK) return;
     const x = index % width, y = Math.floor(index / width);
     left = Math.min(left, x);
     right = Math.max(right, x);
@@ -104,13 +109,15 @@ function boundingBox({ pixels, width, height }) {
   return { pixels: box, width: right - left + 1, height: bottom - top + 1 };
 }
 
-function cropped({ pixels, width }, left, top, size, channels) {
+/** The central square of `size` pixels. */
+function centre({ pixels, width, height }, size, channels) {
+  const left = Math.floor((width - size) / 2), top = Math.floor((height - size) / 2);
   const result = new Uint8ClampedArray(size * size * channels);
   for (let y = 0; y < size; y++) {
     const start = ((top + y) * width + left) * channels;
     result.set(pixels.subarray(start, start + size * channels), y * size * channels);
   }
-  return result;
+  return { pixels: result, width: size, height: size };
 }
 
 // Resampling as Pillow's Image.resize: weights of 22 bits, rounded to 8 bits after each of two passes. -----------------
