@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.exporting import CONFIGURATIONS, trained_run, untrained_run
-from helpers.running import ROOT, python
+from helpers.running import ROOT, own_file_systems, python
+from helpers.user_parts import write_package
 from PIL import Image
 
 from vitrine import load_run
@@ -153,6 +154,56 @@ def test_a_full_disk_is_reported_as_such(run, monkeypatch):
     with pytest.raises(DiskFull, match=r"the disk is full: cannot write .*model\.onnx; "):
         export_run(ExportRequest(run, "onnx"))
     assert files(run) == before
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from vitrine.errors import VitrineError
+from vitrine.inference.export.exporter import export_run
+from vitrine.inference.export.formats import FORMATS, ExportRequest
+
+for name in ("onnx", "torch_export", "safetensors", "hf"):
+    try:
+        export_run(ExportRequest(sys.argv[1], name, to=f"disk/model{FORMATS[name].suffix}"))
+    except VitrineError as error:
+        print(error)
+    print(*Path("disk").rglob("*"))
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
+def test_on_a_full_disk_no_format_leaves_anything(run, tmp_path):
+    """A file system of one page is full at once; PyTorch's own writer of archives would abort the process there."""
+    (tmp_path / "disk").mkdir()
+    script = 'mount -t tmpfs -o size=4k tmpfs disk && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", sys.executable, "-c", FULL_DISK, str(run)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 8
+    for problem, left in zip(lines[::2], lines[1::2], strict=True):
+        assert problem.startswith("the disk is full: cannot write disk/")
+        assert left == ""
+
+
+@pytest.mark.whole
+def test_a_part_of_the_users_is_exported_if_trusted_and_refused_by_timm(tmp_path, monkeypatch):
+    write_package(tmp_path, "lab_to_export")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = untrained_run(tmp_path / "run", position="lab_to_export.fourier.Fourier")
+    with pytest.raises(RunError, match="lab_to_export"):
+        export_run(ExportRequest(run, "onnx"))
+    trust = ["lab_to_export"]
+    assert max(export_run(ExportRequest(run, "onnx", trust=trust)).differences.values()) < 1e-5
+    with pytest.raises(ExportError, match=r"lab_to_export\.fourier\.Fourier is code of your own"):
+        export_run(ExportRequest(run, "safetensors", trust=trust))
 
 
 @pytest.mark.whole

@@ -1,5 +1,6 @@
 """``--format aoti``: the model compiled to machine code by AOTInductor, in a .pt2 file for this kind of processor."""
 
+import io
 from pathlib import Path
 
 import torch
@@ -19,7 +20,9 @@ def write(source: ExportSource, path: Path) -> None:
     if missing := missing_for("cpu"):
         raise ExportError(f"--format aoti compiles, but {missing}; --format torch_export needs none")
     settings = {"aot_inductor.metadata": source.facts}
-    torch._inductor.aoti_compile_and_package(source.program, package_path=str(path), inductor_configs=settings)
+    content = io.BytesIO()  # PyTorch's own writer ends the process when the disk is full
+    torch._inductor.aoti_compile_and_package(source.program, package_path=content, inductor_configs=settings)
+    path.write_bytes(content.getbuffer())
 
 
 def load(path: Path) -> Runtime:
