@@ -1,5 +1,7 @@
-"""Text for people: plurals, lists, numbers, sizes, durations, and "did you mean"."""
+"""Text for people: plurals, lists, numbers, sizes, durations, "did you mean", and foreign text made safe to print."""
 
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
@@ -7,6 +9,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+# Control characters (C0, DEL, C1), line and paragraph separators, bidirectional marks, surrogates.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: object) -> str:
+    r"""Return a text in which what a terminal would obey is shown instead: ESC as ``\x1b``, a stray byte as ``\xff``.
+
+    Escaped are control characters but newlines and tabs, marks that reorder text, and what is not valid Unicode. For
+    every text that may come from a file or a name that another person wrote.
+    """
+    return _UNPRINTABLE.sub(_escaped, str(text))
+
+
+def one_line(text: object) -> str:
+    """Return a text as one printable line; each run of white space with a newline or a tab becomes a space."""
+    return printable(re.sub(r"\s*[\t\r\n]\s*", " ", str(text)).strip())
+
+
+def without_formula(text: str) -> str:
+    """Return the text of a .csv file's cell with ``'`` before what a spreadsheet would compute; numbers stay."""
+    if text.lstrip()[:1] not in ("=", "+", "-", "@"):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def report(message: object) -> None:
+    """Print a message to stderr, ``vitrine: ...``, made printable."""
+    print(f"vitrine: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
@@ -72,3 +109,10 @@ def print_table(table: "Table") -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, Console(width=10_000).measure(table).maximum)
     console.print(table, crop=False)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # Python's stand-in for a byte of a file's name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from vitrine.errors import VitrineError
 from vitrine.runs.provenance import program
+from vitrine.text import report
 
 
 def make_parser(name: str, description: str | None) -> ArgumentParser:
@@ -31,7 +32,7 @@ def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
+        report(error)
         sys.exit(exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # vitrine compare ... | head

@@ -19,9 +19,10 @@ from vitrine.command.compose import Point, launcher, points
 from vitrine.command.output_dirs import place
 from vitrine.command.sources import Sources, composing
 from vitrine.distributed.rendezvous import first_to_report, meet, silence_other_ranks
-from vitrine.errors import Interrupted, VitrineError
+from vitrine.errors import ConfigError, Fault, Interrupted, VitrineError
 from vitrine.files import naming_full_disk
 from vitrine.signals import exit_soon, interrupting
+from vitrine.text import report
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
         try:
             meet()
             silence_other_ranks()
+            _check_text(arguments)
             flags = parse_flags(command.name, arguments)
             chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
             with naming_full_disk(), composing(chosen):
@@ -57,6 +59,19 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             if not (received or isinstance(error, KeyboardInterrupt)):
                 raise
             _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Raise ConfigError where an argument has bytes that are not UTF-8, which no configuration file can hold."""
+    problem = "is not valid UTF-8: rename the file or folder, or give a relative path from inside it"
+    found = []
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            found.append(Fault(argument, "", problem))
+    if found:
+        raise ConfigError(found)
 
 
 def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
@@ -70,7 +85,7 @@ def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
         show_info(command.name, flags)
     else:
         if chosen.folder is not None and not chosen.typed and os.environ.get("RANK", "0") == "0":
-            print(f"vitrine: configuration files of {chosen.folder} are used too", file=sys.stderr)
+            report(f"configuration files of {chosen.folder} are used too")
         if flags.cfg:
             show_config(command.name, flags)
             return
@@ -88,7 +103,7 @@ def _exit_with(error: BaseException, code: int, show_traceback: bool) -> NoRetur
         traceback.print_exception(error)
     elif first_to_report(str(error)):
         with suppress(OSError):  # the terminal may be closed, or standard error a file on a full disk
-            print(f"vitrine: {error}", file=sys.stderr, flush=True)
+            report(error)
     if isinstance(error, Interrupted):
         exit_soon(code)
     sys.exit(code)

@@ -19,7 +19,7 @@ from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResults, load_results
 from vitrine.compare.table_formats import latex, markdown, terminal
 from vitrine.errors import RunError
-from vitrine.text import print_table
+from vitrine.text import print_table, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="PREFIX,...",
         help="with --html: code outside vitrine that runs may import, by the beginning of its dotted name",
     )
+    parser.add_argument(
+        "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
@@ -63,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             baseline=options.baseline,
             target=options.target,
             difference_of_interest=options.difference,
+            accept_changed_data=options.accept_changed_data,
         )
         if options.html is not None:  # before printing, which stops if the reader closes the pipe
             from vitrine.compare.report.page import write_report
@@ -97,6 +101,6 @@ def _print(compared: Comparison, options: argparse.Namespace) -> None:
     console.print()
     sentences = [sentence for tested in compared.findings.comparisons for sentence in tested.sentences]
     for sentence in [*compared.findings.sentences, *sentences]:
-        console.print(f"- {sentence}", markup=False, soft_wrap=True)
+        console.print(f"- {printable(sentence)}", markup=False, soft_wrap=True)
     for caveat in compared.caveats:
-        console.print(f"! {caveat}", markup=False, soft_wrap=True, style="yellow")
+        console.print(f"! {printable(caveat)}", markup=False, soft_wrap=True, style="yellow")

@@ -1,12 +1,12 @@
 """``vitrine eval`` and ``python eval.py``: the test metrics of runs, from their checkpoints."""
 
-import sys
 from collections.abc import Sequence
 
 from vitrine.cli.command import Command, run_command
 from vitrine.command.compose import Point
 from vitrine.errors import VitrineError
 from vitrine.runs import RunRecord
+from vitrine.text import report
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,6 +29,6 @@ def evaluate_all(points: list[Point], launcher: str) -> int:
         try:
             evaluate_one(point)
         except VitrineError as error:
-            print(f"vitrine: {point.config.run}: {error}", file=sys.stderr)
+            report(f"{point.config.run}: {error}")
             failed += 1
     return failed

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from vitrine.cli import COMMANDS
-from vitrine.text import did_you_mean, nearest
+from vitrine.text import did_you_mean, nearest, report
 
 EXAMPLES = """\
 examples:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif name in COMMANDS:
         import_module(f"vitrine.cli.{COMMANDS[name][0]}").main(rest)
     else:
-        print(f"vitrine: there is no command {name}{_hint(name) or '; see vitrine --help'}", file=sys.stderr)
+        report(f"there is no command {name}{_hint(name) or '; see vitrine --help'}")
         sys.exit(2)
 
 

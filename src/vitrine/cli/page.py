@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitrine.cli.arguments import make_parser, prefixes
 from vitrine.errors import VitrineError
-from vitrine.text import file_size
+from vitrine.text import file_size, report
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         page = write_page(options.run, options.to, dtype=options.dtype, trust=options.trust)
     except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
+        report(error)
         sys.exit(1)
     for note in page.notes:
         print(note)

@@ -13,7 +13,7 @@ vitrine runs rm RUN RUN                              # asks first; deletes all o
 import argparse
 import csv
 import json
-import re
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
-from vitrine.text import clock, file_size, plural, print_table
+from vitrine.text import clock, file_size, one_line, plural, print_table, printable, report, without_formula
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -123,10 +123,8 @@ def show_best(options: argparse.Namespace) -> None:
     (run,) = best_runs(found, options.by)
     metrics = [[name, format_value(name, value)] for name, value in run.metrics.items()]
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
-    print(
-        f"selected by {found.column(options.by)} "
-        f"among {plural(sum(bool(run.metrics) for run in found.entries), 'finished run')}"
-    )
+    finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
+    print(printable(f"selected by {found.column(options.by)} among {finished}"))
 
 
 def export(options: argparse.Namespace) -> None:
@@ -140,9 +138,9 @@ def export(options: argparse.Namespace) -> None:
             if options.to.suffix == ".json":
                 json.dump(rows, file, indent=2)
             else:
-                writer = csv.DictWriter(file, found.columns)
-                writer.writeheader()
-                writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+                writer = csv.writer(file)
+                lines = [found.columns, *(row.values() for row in rows)]
+                writer.writerows([csv_cell(value) for value in line] for line in lines)
     except OSError as error:
         raise RunError(f"cannot write {options.to}: {error.strerror}") from None
     print(f"{plural(len(rows), 'run')} written to {options.to}")
@@ -153,8 +151,11 @@ def delete(options: argparse.Namespace) -> None:
     options.runs = list(dict.fromkeys(options.runs))
     records = [RunRecord.open(run) for run in options.runs]
     for record in records:
+        if record.path.is_symlink():
+            print(printable(f"{record.path}  a link to {record.path.readlink()}, which stays"))
+            continue
         size = sum(path.lstat().st_size for path in record.path.rglob("*") if not path.is_dir())
-        print(f"{record.path}  {record.status}, {file_size(size)}")
+        print(printable(f"{record.path}  {record.status}, {file_size(size)}"))
     if not options.yes:
         if not sys.stdin.isatty():
             raise RunError("not interactive: pass --yes to delete; nothing was deleted")
@@ -170,9 +171,9 @@ def select(options: argparse.Namespace) -> RunList:
     folders = [text for text in options.filters if "=" not in text or Path(text).is_dir()]
     found = find_runs(folders or ["outputs"])
     for run in found.unreadable:
-        print(f"vitrine: skipped {run.path}: {run.problem}", file=sys.stderr)
+        report(one_line(f"skipped {run.path}: {run.problem}"))
     if found.unreadable:
-        print(f"vitrine: {plural(len(found.unreadable), 'run')} skipped", file=sys.stderr)
+        report(f"{plural(len(found.unreadable), 'run')} skipped")
     for text in options.filters:
         if text not in folders and found.entries:
             column, _, values = text.partition("=")
@@ -188,15 +189,19 @@ def positive(text: str) -> int:
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a value for a cell of a .csv file."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
+    """Return a value for a cell of a .csv file: numbers as they are, and no text that a spreadsheet would compute."""
+    if isinstance(value, list | dict):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        return value
+    return without_formula(printable(value))
 
 
 def format_value(name: str, value: Any) -> str:
     """Return a value of a column as text."""
     if value is None:
         return "-"
-    if name == "train_seconds":
+    if name == "train_seconds" and math.isfinite(value):
         return clock(value)
     if name == "started":
         return str(value)[:16].replace("T", " ")
@@ -204,7 +209,7 @@ def format_value(name: str, value: Any) -> str:
         return f"{value:.4f}" if name.endswith(("acc", "loss")) else f"{value:g}"
     if isinstance(value, list):
         return ",".join(map(str, value)) or "-"
-    return re.sub(r"\s*[\t\r\n]\s*", " ", str(value))  # a row is one line, its cells separated by tabs
+    return str(value)
 
 
 def print_section(title: str, rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
@@ -216,8 +221,9 @@ def print_section(title: str, rows: Sequence[Sequence[str]], columns: Sequence[s
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table: aligned in a terminal, tab-separated in files and pipes. Paths are never cut or broken."""
+    columns, rows = [one_line(name) for name in columns], [[one_line(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        lines = ([columns] if columns else []) + list(rows)
+        lines = [columns, *rows] if columns else rows
         print("\n".join("\t".join(line) for line in lines))
         return
     from rich.markup import escape

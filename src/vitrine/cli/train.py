@@ -20,7 +20,8 @@ def train_one(point: Point) -> None:
     began = process_started_at()
     if point.config.resume is not None:
         config = point.config
-        allowed = {"trust": config.trust, "allow_changed_code": config.allow_changed_code, "force": config.force}
+        permissions = ("trust", "allow_changed_code", "accept_changed_data", "force")
+        allowed = {name: getattr(config, name) for name in permissions}
         resume(config.resume, config.run, began=began, **allowed)
     else:
         fit(point.config.run, folder=point.folder, began=began)

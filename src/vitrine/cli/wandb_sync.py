@@ -21,7 +21,7 @@ from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
 from vitrine.runs.registry import find_runs
-from vitrine.text import plural
+from vitrine.text import one_line, plural, report
 
 AT_ONCE = 50  # runs given to one `wandb sync`
 PATIENCE = 3600.0  # seconds for one `wandb sync`, which never gives up on a server by itself
@@ -47,7 +47,7 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
     """
     found = find_runs(folders)
     for run in found.unreadable:
-        print(f"vitrine: skipped {run.path}: {run.problem}", file=sys.stderr)
+        report(one_line(f"skipped {run.path}: {run.problem}"))
     records = [RunRecord(entry.path) for entry in found.entries if entry.facts.get("wandb_id")]
     waiting = [record for record in records if record.facts.get("wandb_pushed") is None]
     idle = [record for record in waiting if record.has_ended(force=force)]
@@ -60,7 +60,7 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
             way = "from its record"
         else:
             way = f"from {plural(len(sessions(record)), 'session')} of the client"
-        print(f"{record.path}  {way}")
+        print(one_line(f"{record.path}  {way}"))
     print(
         f"{len(idle)} to push, {len(records) - len(waiting)} pushed before, "
         f"{len(found.entries) - len(records)} without Weights & Biases"
@@ -88,7 +88,7 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
     finally:  # also after Ctrl-C
         print(f"{pushed} pushed")
         if failed:
-            print("\n".join([f"vitrine: {len(failed)} could not be pushed:", *failed]), file=sys.stderr)
+            report("\n".join([f"{len(failed)} could not be pushed:", *failed]))
     return len(failed)
 
 

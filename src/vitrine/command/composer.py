@@ -41,7 +41,7 @@ NEEDED = {
     "input": "needs a picture, folder, glob pattern or CSV file: {} input=DIR",
 }
 # Keys of permissions, and their values that allow nothing.
-PERMISSIONS = {"trust": [], "allow_changed_code": False, "force": False}
+PERMISSIONS = {"trust": [], "allow_changed_code": False, "accept_changed_data": False, "force": False}
 
 
 class Composer:

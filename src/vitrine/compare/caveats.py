@@ -1,12 +1,13 @@
 """Reasons why a comparison is refused, or why its findings are weaker than they look."""
 
+import json
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.table import Table
-from vitrine.errors import RunError
+from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
 
 FEW_SEEDS = 3
@@ -16,27 +17,33 @@ MANY_ROWS = 6  # from here on, selection on the test set is a concern
 Property = Callable[[RunResult], Hashable]
 
 
-def require_equal_images(runs: Sequence[RunResult], metric: Metric) -> None:
-    """Raise RunError if the metric was not measured on the same images in all runs."""
+def unequal_images(runs: Sequence[RunResult], metric: Metric) -> str:
+    """Return how the images differ that the metric was measured on in the runs; empty if they do not."""
     stage = metric.name.partition("/")[0]
     if stage == "val":
-        groups = _groups(runs, lambda run: run.facts.get("validation"))
+        groups = _finest_groups(runs, lambda run: run.facts.get("validation"), _images_of(runs, _validation_source))
         problem = "use different validation splits"
     elif stage == "test":
         groups = _finest_groups(
-            runs, _data_name, lambda run: _image_count(run, "test"), lambda run: run.labels_hash or None
+            runs,
+            _data_name,
+            lambda run: _image_count(run, "test"),
+            lambda run: run.labels_hash or None,
+            _images_of(runs, lambda run: "test"),
         )
         problem = "use different test sets"
     else:
-        return
+        return ""
     if len(groups) < 2:
-        return
+        return ""
+    differ = _difference(groups, "test" if stage == "test" else _validation_source(runs[0]))
+    problem += f" ({differ})" if differ else ""
     members = "; ".join(
         f"{_image_count(first, 'test') or _data_name(first)}: {first.name}"
         f"{f' and {len(others)} more' if others else ''}"
         for first, *others in list(groups.values())[:MAX_LISTED]
     )
-    raise RunError(f"cannot compare {metric.title}: these runs {problem}; give runs of only one of them: {members}")
+    return f"these runs {problem}: {members}"
 
 
 def caveats(
@@ -51,6 +58,8 @@ def caveats(
         sentences.append(f"fewer than {FEW_SEEDS} seeds, too few to estimate a mean: {which}")
     if len(groups := _finest_groups(runs, _data_name, _data_source, lambda run: _image_count(run, "train"))) > 1:
         sentences.append(f"runs were trained on different data: {_sizes(groups)}")
+    elif differ := _difference(_groups(runs, _images_of(runs, lambda run: "train")), "train"):
+        sentences.append(f"runs were trained on different images: {differ}")
     checks: list[tuple[str, Property]] = [
         ("selected their checkpoints on different validation splits", lambda run: run.facts.get("validation")),
         ("trained for different numbers of epochs", lambda run: run.facts.get("epochs")),
@@ -123,6 +132,37 @@ def _image_count(run: RunResult, split: str) -> str | None:
     images = run.facts.get("images")
     count = images.get(split) if isinstance(images, dict) else None
     return f"{run.data}, {plural(count, 'image')}" if isinstance(count, int) else None
+
+
+def _fingerprint(run: RunResult) -> Fingerprint:
+    """The fingerprint of the run's data; empty for runs of earlier versions and for those from W&B."""
+    return run.facts.get("data_fingerprint") or {}
+
+
+def _validation_source(run: RunResult) -> str:
+    """The split that the run's validation images are from."""
+    return "val" if "val" in _fingerprint(run) else "train"
+
+
+def _images_of(runs: Sequence[RunResult], split_of: Callable[[RunResult], str]) -> Property:
+    """A property that tells apart images by their fingerprints; of files and packed images, by what both have."""
+    found = {run.name: _fingerprint(run).get(split_of(run)) for run in runs}
+    known = [set(split) for split in found.values() if split is not None]
+    shared = sorted(set.intersection(*known)) if known else []
+
+    def images(run: RunResult) -> Hashable:
+        split = found[run.name]
+        return None if split is None else json.dumps([split[key] for key in shared])
+
+    return images
+
+
+def _difference(groups: dict[Hashable, list[RunResult]], split: str) -> str:
+    """What differs in a split between the data of the first two groups; empty if that is not known."""
+    first, other = ([members[0] for members in groups.values()] * 2)[:2] if groups else (None, None)
+    if first is None or other is None or first.data != other.data:
+        return ""
+    return "".join(changes(_fingerprint(first), _fingerprint(other), splits=[split]))
 
 
 def _commit(run: RunResult) -> str | None:

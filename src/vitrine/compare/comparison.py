@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vitrine.compare.caveats import caveats, require_equal_images
+from vitrine.compare.caveats import caveats, unequal_images
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
 from vitrine.compare.metric import Metric, choose_metric
@@ -85,6 +85,7 @@ def compare(
     baseline: str | None = None,
     target: float | None = None,
     difference_of_interest: float | None = None,
+    accept_changed_data: bool = False,
 ) -> Comparison:
     """Compare the finished runs among ``results``.
 
@@ -96,6 +97,7 @@ def compare(
         target: validation accuracy in (0, 1] for the time to reach it.
         difference_of_interest: the difference to plan the number of seeds for, in the metric's unit; by default the
             observed difference.
+        accept_changed_data: compare runs whose metric was measured on different images, with a caveat.
 
     Raises:
         RunError: no run is finished, there is no common metric, no such column or baseline, or the runs were evaluated
@@ -112,7 +114,10 @@ def compare(
     finished = [run for run in finished if run not in diverged]
     if not finished:
         raise RunError(f"every run diverged: {chosen.name} is NaN or infinite in {plural(len(diverged), 'run')}")
-    require_equal_images(finished, chosen)
+    unequal = unequal_images(finished, chosen)
+    if unequal and not accept_changed_data:
+        hint = "give runs of only one of them, or --accept-changed-data"
+        raise RunError(f"cannot compare {chosen.title}: {unequal}; {hint}")
     configurations = tabulate(finished)
     table = configurations.main_effect(by) if by else configurations
     reference = table.row(baseline) if baseline else table.rows[0]
@@ -120,7 +125,8 @@ def compare(
     found = findings(table, chosen, reference, comparable, difference_of_interest)
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
-    warnings = caveats(table, chosen, unfinished, results.damaged)
+    warnings = [unequal] if unequal else []
+    warnings += caveats(table, chosen, unfinished, results.damaged)
     combinations = {other_values_of(key) for row in table.rows for key in row.runs}
     if by and any(len(row.runs) < len(combinations) * row.seeds for row in table.rows):
         warnings.append(

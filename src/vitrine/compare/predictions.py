@@ -38,7 +38,10 @@ class Predictions:
         from scipy.special import softmax
 
         labels, logits = run.labels, run.logits
-        if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or labels.max() >= logits.shape[1]:
+        if labels.dtype.kind not in "iu" or logits.dtype.kind != "f":
+            types = f"labels are {labels.dtype} and logits {logits.dtype}"
+            raise RunError(f"the predictions of {run.name} are damaged: {types}")
+        if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or _outside(labels, logits.shape[1]):
             shapes = f"labels {labels.shape} and logits {logits.shape}"
             raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not match")
         probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a diverged run: uniform
@@ -59,6 +62,10 @@ def correct_images(path: Path) -> np.ndarray:
         RunError: it cannot be read.
     """
     return np.asarray(read_predictions(path, "logits").argmax(1) == read_predictions(path, "labels"))
+
+
+def _outside(labels: np.ndarray, classes: int) -> bool:
+    return bool(labels.min() < 0 or labels.max() >= classes)
 
 
 @dataclass(frozen=True)

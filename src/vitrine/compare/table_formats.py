@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as Grid
@@ -12,7 +12,7 @@ from vitrine.compare.comparison import Comparison, RowSummary
 from vitrine.compare.costs import COSTS, Cost
 from vitrine.compare.findings import BaselineComparison, format_p
 from vitrine.compare.metric import MISSING
-from vitrine.text import short_number
+from vitrine.text import one_line, short_number
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -30,6 +30,7 @@ LATEX = {
     ">": "$>$",
     MISSING: "--",
 }
+MARKDOWN = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def headings(compared: Comparison) -> list[Heading]:
     """Return the headings: columns of the table, then numbers, without those that no row has."""
     metric = compared.metric
     unit = f" ({metric.unit.strip()})" if metric.unit else ""
-    columns = compared.table.columns or ["configuration"]
+    columns = [one_line(name) for name in compared.table.columns] or ["configuration"]
     titles = ["n", f"{metric.title}{unit}", "best", "worst"]
     if compared.findings.comparisons:
         titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (Holm)", "g"]
@@ -57,7 +58,7 @@ def headings(compared: Comparison) -> list[Heading]:
 def cells(compared: Comparison, summary: RowSummary) -> list[str]:
     """Return a row's cells, one per heading."""
     metric, mean = compared.metric, summary.interval
-    values = [summary.row.values[name] for name in compared.table.columns] or [summary.row.label]
+    values = [one_line(summary.row.values[name]) for name in compared.table.columns] or [summary.row.label]
     values += [str(mean.count), _with_interval(metric.number(mean.mean), metric.number(mean.half_width))]
     values += [metric.number(summary.best), metric.number(summary.worst)]
     if compared.findings.comparisons:
@@ -83,10 +84,10 @@ def terminal(compared: Comparison) -> Grid:
 def markdown(compared: Comparison) -> str:
     """Return the table in GitHub's Markdown."""
     titles = headings(compared)
-    lines = [_markdown_line([heading.title for heading in titles])]
+    lines = [_markdown_line([_markdown_text(heading.title) for heading in titles])]
     lines.append(_markdown_line(["--:" if heading.number else "---" for heading in titles]))
     for summary in compared.summaries:
-        lines.append(_markdown_line([cell.replace("|", "\\|") for cell in cells(compared, summary)]))
+        lines.append(_markdown_line(map(_markdown_text, cells(compared, summary))))
     return "\n".join(lines)
 
 
@@ -126,7 +127,12 @@ def _time_to_target(summary: RowSummary) -> str:
     return text if summary.reached_target == runs else f"{text} ({summary.reached_target} of {runs})"
 
 
-def _markdown_line(texts: Sequence[str]) -> str:
+def _markdown_text(text: str) -> str:
+    """Escape HTML, links, images and the bars between cells."""
+    return re.sub(r"[\\|<>&\[\]]", lambda found: MARKDOWN.get(found[0]) or f"\\{found[0]}", text)
+
+
+def _markdown_line(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 

@@ -33,6 +33,7 @@ class PredictConfig:
         accelerator: as in training.
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the runs that may be imported: ``[my_lab]``.
+        accept_changed_data: with ``calibrate``, fit although the validation images or the classes have changed.
     """
 
     run: Any = setting(MISSING, path=True)
@@ -48,6 +49,7 @@ class PredictConfig:
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
     trust: list[str] = setting([])
+    accept_changed_data: bool = False
 
     @property
     def runs(self) -> list[str]:

@@ -336,6 +336,7 @@ class EvalConfig:
         accelerator: as in training.
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
+        accept_changed_data: test although the test images or the classes are not those that the run began with.
     """
 
     run: str = setting(MISSING, path=True)
@@ -345,3 +346,4 @@ class EvalConfig:
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
     trust: list[str] = setting([])
+    accept_changed_data: bool = False

@@ -14,9 +14,9 @@ from vitrine.config.model import OF_ANY_MODEL, ViTConfig
 from vitrine.config.parts import check_trust, is_dotted
 from vitrine.config.schema import TrainConfig
 from vitrine.errors import ConfigError, Fault
+from vitrine.untrusted import check_nesting
 
 Schema = TypeVar("Schema")
-MAX_DEPTH = 20  # of values in a run folder: YAML's anchors can make a value that contains itself
 
 
 def to_plain(config: Any) -> dict[str, Any]:
@@ -66,25 +66,30 @@ def interpolations(values: Mapping[str, Any]) -> list[Fault]:
     """Return a fault for each value of a run folder that OmegaConf would resolve, as ``${oc.env:HOME}``.
 
     Runs are stored resolved. An interpolation there would read this machine's environment when the folder is opened.
+
+    Raises:
+        ConfigError: the values are nested too deep, or too many.
     """
+    try:
+        check_nesting(values)
+    except ValueError as error:
+        raise ConfigError([Fault("the configuration", "", str(error))]) from None
     problem = "is an interpolation, which a run folder cannot have: write the value itself"
     found = [Fault(key, text, problem) for key, text in _texts(values, "") if "${" in text]
     return list(dict.fromkeys(found))
 
 
-def _texts(value: Any, key: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
     """Yield every string in nested values, keys included, with its dotted key."""
-    if depth > MAX_DEPTH:
-        raise ConfigError([Fault(key.partition(".")[0], "", f"is nested deeper than {MAX_DEPTH} levels")])
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _texts(name, key, depth + 1)
-            yield from _texts(inner, f"{key}.{name}" if key else str(name), depth + 1)
+            yield from _texts(name, key)
+            yield from _texts(inner, f"{key}.{name}" if key else str(name))
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _texts(inner, key, depth + 1)
+            yield from _texts(inner, key)
 
 
 @cache

@@ -113,6 +113,7 @@ class TrainCommand(TrainConfig):
         rerun: run all trials of a multirun again, in a new folder beside the existing one.
         trust: with ``resume`` or ``like``, prefixes of the dotted names of a run that may be imported: ``[my_lab]``.
         allow_changed_code: resume although the source of the run's own parts was edited.
+        accept_changed_data: resume although the images or classes are not those that the run began with.
         force: take runs over from processes on other machines without watching them for a sign of life.
     """
 
@@ -121,6 +122,7 @@ class TrainCommand(TrainConfig):
     rerun: bool = setting(False, affects_result=False, shared_by_trials=True)
     trust: list[str] = setting([], affects_result=False, shared_by_trials=True, describes_run=False)
     allow_changed_code: bool = setting(False, affects_result=False, shared_by_trials=True, describes_run=False)
+    accept_changed_data: bool = setting(False, affects_result=False, shared_by_trials=True, describes_run=False)
     force: bool = setting(False, affects_result=False, shared_by_trials=True, describes_run=False)
 
     @property

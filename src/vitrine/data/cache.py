@@ -7,6 +7,7 @@ use; a damaged or outdated entry is rebuilt. The folder can be deleted at any ti
 
 import hashlib
 import json
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ def _key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
     for path in sources:
         stat = path.stat()
-        digest.update(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
     return digest.hexdigest()
 
 

@@ -28,7 +28,8 @@ class ImageDataModule(pl.LightningDataModule):
         placement: where the images lie, if another process has chosen it already.
 
     Attributes:
-        dataset: the data set as its source provides it.
+        dataset: the data set as its source provides it; with a fingerprint, unless another process has chosen
+            ``placement``.
         placement: where its images lie.
         train_val_split: the random validation split; ``None`` if the data set has a validation split of its own.
         train, val, test: splits for training, model selection and the final test; ``test`` may be ``None``.
@@ -43,7 +44,9 @@ class ImageDataModule(pl.LightningDataModule):
         super().__init__()
         self.config = config
         memory = memory_budget(config.data.storage if placement is None else placement.place, devices)
-        self.dataset: ImageDataset = load_dataset(config.data, Path(config.paths.cache_dir), memory)
+        self.dataset: ImageDataset = load_dataset(
+            config.data, Path(config.paths.cache_dir), memory, with_fingerprint=placement is None
+        )
         self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
         self._streams: list[StreamingSource] = []
         self.train_val_split: TrainValSplit | None = None

@@ -23,6 +23,7 @@ from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
 from vitrine.data.decode import MODES, Decoder, ImageFiles
+from vitrine.data.fingerprint import fingerprint
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.image_folder import ImageFolder, cifar10_folder
 from vitrine.data.preparation import resized
@@ -30,7 +31,7 @@ from vitrine.data.shards import read_shards, shards_folder
 from vitrine.data.user_data import user_dataset
 from vitrine.errors import DataError, first_line
 from vitrine.files import disk_full
-from vitrine.text import plural
+from vitrine.text import plural, printable
 
 OFFLINE = "offline, use data=digits, or data.root=DIR with a folder that holds the data set"
 
@@ -42,11 +43,14 @@ MNIST_MD5 = {
 }
 
 
-def load_dataset(config: DataConfig, cache_dir: Path, memory: float = math.inf) -> ImageDataset:
+def load_dataset(
+    config: DataConfig, cache_dir: Path, memory: float = math.inf, *, with_fingerprint: bool = False
+) -> ImageDataset:
     """Load the data set that ``config`` names, from shards if there are any; download it if it is missing.
 
     Images are resized to ``config.image_size``, bilinear with antialiasing. Image files are decoded and cached in
-    ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they stay files.
+    ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they stay files. The fingerprint, if
+    it is asked for, is that of the images before this.
 
     Raises:
         DataError: the data set is damaged, missing and not downloadable, or has another number of channels or classes.
@@ -56,6 +60,8 @@ def load_dataset(config: DataConfig, cache_dir: Path, memory: float = math.inf) 
         dataset = user_dataset(part, config)
     else:
         dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
+    if with_fingerprint:
+        dataset = replace(dataset, fingerprint=fingerprint(dataset))
     if dataset.nbytes <= memory:
         dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir))
     channels = dataset.train.images.shape[1]
@@ -86,7 +92,7 @@ def missing_file(config: DataConfig) -> Path | None:
 
 def _map_splits(dataset: ImageDataset, function: Callable[[Split], Split]) -> ImageDataset:
     val, test = (split and function(split) for split in (dataset.val, dataset.test))
-    return ImageDataset(dataset.classes, function(dataset.train), val, test)
+    return replace(dataset, train=function(dataset.train), val=val, test=test)
 
 
 def _from_shards(folder: Path, name: str) -> ImageDataset:
@@ -179,7 +185,8 @@ def imagefolder(config: DataConfig) -> ImageDataset:
         splits[name] = Split(files, torch.tensor([label for _, label in found]))
     train = splits["train"]
     assert train is not None  # guaranteed by ImageFolder.scan
-    return ImageDataset(folder.classes, train, splits["val"], splits["test"])
+    classes = [printable(name) for name in folder.classes]  # a folder's name need not be valid text
+    return ImageDataset(classes, train, splits["val"], splits["test"])
 
 
 DATASETS: dict[str, Callable[[DataConfig], ImageDataset]] = {

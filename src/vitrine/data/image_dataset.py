@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vitrine.data.decode import ImageFiles
+from vitrine.runs.data_changes import Fingerprint
 
 Batch = tuple[Tensor, Tensor]
 
@@ -59,12 +60,14 @@ class ImageDataset:
         train: training images, from which validation images are split off where ``val`` is ``None``.
         val: the data set's own validation split, if it has one.
         test: test split, if it has one.
+        fingerprint: of the images as they were read (data/fingerprint.py); ``None`` if it was not computed.
     """
 
     classes: list[str]
     train: Split
     val: Split | None
     test: Split | None
+    fingerprint: Fingerprint | None = None
 
     @property
     def nbytes(self) -> int:

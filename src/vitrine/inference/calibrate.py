@@ -15,6 +15,7 @@ from vitrine.data.image_dataset import Split
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
 from vitrine.text import plural
+from vitrine.training.changed_data import check_data, validation_source
 
 BINS = 15  # of the expected calibration error, as in the paper
 BATCH = 256  # images
@@ -34,21 +35,27 @@ class TemperatureScaling:
     lines: list[str]
 
 
-def calibrate(run: LoadedRun, predictor: Predictor, data_root: str | None = None) -> TemperatureScaling:
+def calibrate(
+    run: LoadedRun, predictor: Predictor, data_root: str | None = None, *, accept_changed_data: bool = False
+) -> TemperatureScaling:
     """Fit the temperature that minimises the NLL of the run's validation images.
 
     Args:
         run: the run.
         predictor: its model.
         data_root: folder of its data; ``None`` is where it was in training.
+        accept_changed_data: fit it even if the validation images are not those of the run.
 
     Raises:
         DataError: the data is missing or damaged.
+        RunError: the data has changed.
     """
     config = run.config
     # On disk, image files of other splits are not decoded.
     data = replace(config.data, root=data_root or config.data.root, storage="disk")
-    validation = ImageDataModule(replace(config, data=data)).val
+    found = ImageDataModule(replace(config, data=data))
+    check_data(run.record, found, accept=accept_changed_data, splits=[validation_source(found)])
+    validation = found.val
     logits, labels = _logits(predictor, validation), validation.labels
     temperature = fitted_temperature(logits, labels)
     held_out = "" if config.data.hold_out else ", on which the model was trained"

@@ -52,7 +52,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         stack.enter_context(predictors[0].hardware.set_up())
         report = Report(options, classes, notes)
         if options.calibrate:
-            _calibrate(runs, predictors, options.data_root, report)
+            _calibrate(runs, predictors, options, report)
         ensemble = Ensemble(predictors, classes, options.top_k)
         named = _with_known_labels(pictures, classes, notes)
         journal = None
@@ -113,11 +113,12 @@ def _check(options: PredictConfig, pictures: Pictures, classes: list[str]) -> No
         raise ConfigError([Fault("attention", str(options.attention), problem)])
 
 
-def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], data_root: str | None, report: Report) -> None:
+def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: PredictConfig, report: Report) -> None:
     from vitrine.inference.calibrate import calibrate
 
     for run, predictor in zip(runs, predictors, strict=True):
-        calibration = calibrate(run, predictor, data_root)
+        accept = options.accept_changed_data
+        calibration = calibrate(run, predictor, options.data_root, accept_changed_data=accept)
         predictor.temperature = calibration.temperature
         report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
 

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from vitrine.errors import RunError
 from vitrine.files import disk_full, replacing
+from vitrine.text import without_formula
 
 ROWS_IN_GROUP = 10_000  # of a Parquet file
 
@@ -184,7 +185,7 @@ def _write_csv(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(rows)
+        writer.writerows([without_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
 
 
 def _write_json(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:

@@ -30,7 +30,7 @@ def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
     facts = record.facts
     parts = facts.get("parts")  # hashes of the source of the user's parts
     return {
-        "config": {name: value for name, value in record.config.items() if facts_of(name).describes_run},
+        "config": {name: value for name, value in record.config.items() if facts_of(str(name)).describes_run},
         "data": {name: facts.get(name) for name in DATA},
         "code": (facts.get("code") or {}) | _patch(record) | ({"parts": parts} if parts else {}),
         "versions": facts.get("versions") or {},

@@ -41,13 +41,14 @@ import yaml
 from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line
 from vitrine.files import disk_full, write_text
 from vitrine.redact import redact
+from vitrine.runs.facts import SHAPES
 from vitrine.runs.lock import Claim, RunLock, RunLocked, look
 from vitrine.runs.lock_file import LockState
 from vitrine.runs.process import process_exists, process_start
 from vitrine.text import did_you_mean, nearest
+from vitrine.untrusted import ANY, NUMBER, misshapen, read_json, read_yaml
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
 
 
 @dataclass(frozen=True)
@@ -135,21 +136,33 @@ class RunRecord:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The content of run.json."""
-        return self._json("run.json")
+        """The content of run.json.
+
+        Raises:
+            RunError: it cannot be read, or an entry does not have its type (:mod:`vitrine.runs.facts`).
+        """
+        facts = self._json("run.json")
+        if problem := misshapen(facts, SHAPES):
+            raise RunError(f"{self.path / 'run.json'}: {problem}")
+        return facts
 
     @property
     def metrics(self) -> dict[str, float]:
         """Final metrics; empty for a run that is not finished."""
-        return self._json("metrics.json") if self.facts.get("status") == "finished" else {}
+        if self.facts.get("status") != "finished":
+            return {}
+        metrics = self._json("metrics.json")
+        if problem := misshapen(metrics, {ANY: NUMBER}):
+            raise RunError(f"{self.path / 'metrics.json'}: {problem}")
+        return metrics
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration, as nested plain values."""
         try:
-            values = yaml.load((self.path / "config.yaml").read_text(encoding="utf-8"), LOADER)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise RunError(f"cannot read {self.path / 'config.yaml'}: {error}") from None
+            values = read_yaml(self.path / "config.yaml")
+        except (OSError, ValueError) as error:
+            raise RunError(f"cannot read {self.path / 'config.yaml'}: {first_line(error)}") from None
         if not isinstance(values, dict):
             raise RunError(f"{self.path / 'config.yaml'} does not hold a configuration")
         return values
@@ -269,7 +282,7 @@ class RunRecord:
 
     def write_config(self, values: Mapping[str, Any]) -> None:
         """Write config.yaml from nested plain values."""
-        self.write("config.yaml", yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
+        self.write("config.yaml", yaml.dump(dict(values), Dumper=_WithoutAliases, sort_keys=False, allow_unicode=True))
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
         """Write metrics.json."""
@@ -296,12 +309,19 @@ class RunRecord:
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
         except (OSError, ValueError) as error:
-            raise RunError(f"cannot read {path}: {error}") from None
+            raise RunError(f"cannot read {path}: {first_line(error)}") from None
         if not isinstance(values, dict):
             raise RunError(f"{path} does not hold a JSON object")
         return values
+
+
+class _WithoutAliases(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes a value that occurs twice twice: aliases are refused when the file is read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def status_of(facts: Mapping[str, Any], folder: Path) -> str:

@@ -79,8 +79,9 @@ class RunList:
     @cached_property
     def columns(self) -> list[str]:
         """Full names of all columns: facts, final metrics, configuration keys."""
-        config = dict.fromkeys(key for entry in self.entries for key in entry.config)
-        return [*FACTS, *dict.fromkeys(name for entry in self.entries for name in entry.metrics), *config]
+        metrics = (name for entry in self.entries for name in entry.metrics)
+        config = (key for entry in self.entries for key in entry.config)
+        return list(dict.fromkeys([*FACTS, *metrics, *config]))  # like and tags are facts and keys
 
     def column(self, name: str) -> str:
         """Return the full name of a column from its full name, its config group (``data``) or its last part (``lr``).
@@ -165,6 +166,8 @@ def best_runs(runs: RunList, metric: str, count: int = 1) -> list[RunEntry]:
 def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
     """Delete run folders, all or none. Each is renamed first, so that no list shows a half-deleted run.
 
+    Of a link to a run folder, only the link is removed.
+
     Args:
         runs: the folders.
         force: also delete runs that a process on another machine may write to.
@@ -172,9 +175,11 @@ def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
     Raises:
         RunError: a path is not a run, or a process writes to the run, and nothing is deleted; or deletion fails.
     """
-    records = {record.path.resolve(): record for record in map(RunRecord.open, runs)}
+    records = {record.path.parent.resolve() / record.path.name: record for record in map(RunRecord.open, runs)}
     with ExitStack() as locks:
-        for record in records.values():
+        for path, record in records.items():
+            if path.is_symlink():  # the run that it points to stays
+                continue
             try:
                 locks.enter_context(record.owned(force=force))
             except RunLocked as error:
@@ -182,6 +187,9 @@ def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
                 raise RunError(f"{error}: stop it first{gone}; nothing was deleted") from None
         for path in records:
             try:
+                if path.is_symlink():
+                    path.unlink()
+                    continue
                 for leftover in path.parent.glob(".*.removed"):  # from a deletion that was killed
                     shutil.rmtree(leftover, ignore_errors=True)
                 hidden = path.with_name(f".{path.name}.removed")

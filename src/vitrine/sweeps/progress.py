@@ -17,7 +17,7 @@ from rich.text import Text
 from vitrine.errors import DiskFull
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result
-from vitrine.text import clock, plural
+from vitrine.text import clock, one_line, plural
 
 COLOURS = {
     "finished": "green",
@@ -164,7 +164,7 @@ def trial_table(keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str
     """An empty table of trials: a column for each varying key, then numbers, then texts."""
     table = Table(box=None, pad_edge=False)
     for name in keys:
-        table.add_column(name)
+        table.add_column(escape(name))
     for name in numbers:
         table.add_column(name, justify="right")
     for name in texts:
@@ -174,7 +174,7 @@ def trial_table(keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str
 
 def varying_cells(keys: Sequence[str], varies: dict[str, str]) -> list[str]:
     """A trial's values of the varying keys as table cells."""
-    return [escape(varies.get(key, "")) for key in keys]
+    return [escape(one_line(varies.get(key, ""))) for key in keys]
 
 
 def format_value(value: float) -> str:

@@ -1,7 +1,6 @@
 """Summaries of sweeps and searches: tables for people, and a search's entries in sweep.json."""
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +29,7 @@ from vitrine.sweeps.sweep import (
     read_sweep,
 )
 from vitrine.sweeps.trial import TrialResult, read_result
-from vitrine.text import did_you_mean, nearest, plural, print_table
+from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
 
 if TYPE_CHECKING:
     from vitrine.sweeps.search import Search
@@ -72,10 +71,14 @@ class SweepSummary:
             folders = [folder / trial["folder"] for trial in known["trials"]]
             varies = [dict(trial["varies"]) for trial in known["trials"]]
             keys, common = list(known["keys"]), list(known["common"])
-        except (RunError, KeyError, TypeError) as error:
+            if (metric := known["metric"]) not in OBJECTIVES:
+                raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(OBJECTIVES)}")
+        except KeyError as error:
+            return cls(folder, [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
+        except (RunError, TypeError) as error:
             return cls(folder, [], [], [], [], problem=str(error))
         results = [read_result(path) for path in folders]
-        return cls(folder, keys, common, varies, results, known["metric"], _time_left(folders, results))
+        return cls(folder, keys, common, varies, results, metric, _time_left(folders, results))
 
     @property
     def counts(self) -> Counter[str]:
@@ -115,7 +118,7 @@ def print_overview(sweeps: Sequence[SweepSummary]) -> None:
         best = sweep.best
         value = f"{sweep.metric} {format_value(best.mean)}" if best else ""
         row = [len(sweep.results), *numbers, len(sweep.results) - sum(numbers), value, best.label if best else ""]
-        table.add_row(*(escape(str(cell)) for cell in (sweep.folder.name, *row, sweep.time_left or "")))
+        table.add_row(*(escape(one_line(cell)) for cell in (sweep.folder.name, *row, sweep.time_left or "")))
     print_table(table)
     for sweep in sweeps:
         _warn(sweep.problem)
@@ -129,14 +132,16 @@ def print_trials(sweep: SweepSummary) -> None:
     """
     if sweep.problem:
         raise RunError(sweep.problem)
-    table = Table(*sweep.keys, sweep.metric, "seconds", "status", box=None, pad_edge=False)
+    keys = [escape(one_line(key)) for key in sweep.keys]
+    table = Table(*keys, sweep.metric, "seconds", "status", box=None, pad_edge=False)
     for varies, result in zip(sweep.varies, sweep.results, strict=True):
         value = format_value(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
         status = f"{result.status}: {result.error}" if result.error else result.status
-        table.add_row(*varying_cells(sweep.keys, varies), value, _seconds(result.seconds), escape(status))
+        table.add_row(*varying_cells(sweep.keys, varies), value, _seconds(result.seconds), escape(one_line(status)))
     print_table(table)
     if best := sweep.best:
-        print(f"\nbest on validation: {_describe_best(best, [sweep.metric])}\n  {best.command(sweep.common)}")
+        command = printable(best.command(sweep.common))
+        print(f"\nbest on validation: {_describe_best(best, [sweep.metric])}\n  {command}")
     if sweep.time_left is not None:
         print(f"time left: {sweep.time_left}")
     _warn(mixed_versions(by_configuration(sweep.varies, sweep.results).values()))
@@ -172,7 +177,7 @@ def print_failures(sweep: Sweep, results: Sequence[TrialResult]) -> int:
 def _print_reasons(lines: Sequence[str], total: int, problem: str) -> None:
     """Print which of ``total`` trials have a problem, a line for each; nothing if there are none."""
     if lines:
-        print("\n  ".join([f"vitrine: {len(lines)} of {total} trials {problem}:", *lines]), file=sys.stderr)
+        report("\n  ".join([f"{len(lines)} of {total} trials {problem}:", *lines]))
 
 
 @dataclass(frozen=True)
@@ -292,7 +297,7 @@ def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> i
     if infeasible := search.infeasible():
         last = infeasible[-1].user_attrs["infeasible"]
         are = plural(len(infeasible), "suggestion was", "suggestions were")
-        print(f"vitrine: {are} invalid and skipped; the last one: {last}", file=sys.stderr)
+        report(f"{are} invalid and skipped; the last one: {last}")
     return len(lines["failed"])
 
 
@@ -301,7 +306,7 @@ def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
     seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
     values = ", ".join(f"{name} {format_value(best.metrics[name])}" for name in metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
-    return f"{best.label or 'the only configuration'} ({values}{test}{seeds})"
+    return printable(f"{best.label or 'the only configuration'} ({values}{test}{seeds})")
 
 
 def print_location(sweep: Sweep) -> None:
@@ -314,7 +319,7 @@ def print_location(sweep: Sweep) -> None:
 
 def _warn(message: str) -> None:
     if message:
-        print(f"vitrine: {message}", file=sys.stderr)
+        report(message)
 
 
 def _seconds(seconds: float) -> str:
@@ -337,6 +342,7 @@ def _running_seconds(folder: Path) -> float:
     """Seconds since a running trial was started or resumed."""
     facts = RunRecord(folder).facts
     began = facts["resumed"][-1]["at"] if facts.get("resumed") else facts.get("started")
-    if began is None:
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(began or "")).total_seconds()
+    except (ValueError, TypeError):  # not known, or no time with its zone
         return 0.0
-    return (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds()

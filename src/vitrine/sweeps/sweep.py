@@ -26,15 +26,23 @@ from filelock import FileLock
 
 from vitrine.command.compose import Point
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
-from vitrine.errors import RunError
+from vitrine.errors import RunError, first_line
 from vitrine.files import remove_leftovers, write_text
 from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.trial import Trial, TrialResult, read_result
 from vitrine.text import listed
+from vitrine.untrusted import ANY, misshapen, read_json
 
 FORMAT = 1  # of sweep.json
 METRIC = "val/acc"  # selects the best configuration of a grid
+SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
+    "own_name": str,
+    "metric": str,
+    "common": [str],
+    "keys": [str],
+    "trials": [{"folder": str, "varies": {ANY: str}}],
+}
 
 Group = tuple[tuple[str, str], ...]  # varying overrides without the seed
 
@@ -218,9 +226,12 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     """
     check_format(folder)
     try:
-        return dict(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
+        values = read_json(folder / "sweep.json")
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder} is not a sweep: cannot read its sweep.json: {error}") from None
+        raise RunError(f"{folder} is not a sweep: cannot read its sweep.json: {first_line(error)}") from None
+    if problem := misshapen(values, SHAPES):
+        raise RunError(f"{folder / 'sweep.json'}: {problem}")
+    return dict(values)
 
 
 def newest(first: Path, rerun: bool) -> Path:
@@ -239,9 +250,10 @@ def check_format(folder: Path) -> None:
     if not path.exists():
         return
     try:
-        written = json.loads(path.read_text(encoding="utf-8")).get("format")
+        written = read_json(path).get("format")
     except (OSError, ValueError, AttributeError) as error:
-        raise RunError(f"cannot read {path}: {error}; delete it, and it is rebuilt from the trials") from None
+        hint = "delete it, and it is rebuilt from the trials"
+        raise RunError(f"cannot read {path}: {first_line(error)}; {hint}") from None
     if written != FORMAT:
         raise RunError(
             f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "

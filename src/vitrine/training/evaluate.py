@@ -18,6 +18,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.files import replacing
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
+from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
 from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
@@ -84,7 +85,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     """Test a run's best checkpoint again and print the result. The run folder is not changed.
 
     Raises:
-        RunError: there is no such run, or its checkpoint is missing, damaged or refused.
+        RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data has changed.
         DataError: its data is missing or damaged, or has no test images.
         ConfigError: its model can't be resized as asked.
     """
@@ -107,6 +108,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
             data = ImageDataModule(config, hardware.accelerator)
             if data.test is None:
                 raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
+            check_data(record, data, accept=options.accept_changed_data, splits=["test"])
             evaluation = test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, evaluation.metrics)
     return evaluation.metrics

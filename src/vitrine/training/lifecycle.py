@@ -17,6 +17,7 @@ from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
+from vitrine.training.changed_data import data_facts
 from vitrine.training.run import TrainingRun
 
 
@@ -90,10 +91,8 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         processes=run.hardware.devices,
         precision=run.hardware.precision,
         attention_kernel=run.hardware.attention_kernel,
-        images=data.sizes,
         storage=asdict(data.placement),
-        classes=data.dataset.classes,
-        validation=data.validation_hash,
+        **data_facts(data),
         group=run.group,
         varies=run.varies,
         like=inherited,

@@ -18,6 +18,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
 from vitrine.training.callbacks import PruningRule
+from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import owned, record_resumption, recorded
@@ -36,6 +37,7 @@ def resume(
     pruning_rule: PruningRule | None = None,
     trust: Collection[str] = (),
     allow_changed_code: bool = False,
+    accept_changed_data: bool = False,
     force: bool = False,
     claim: Claim | None = None,
 ) -> Result:
@@ -52,13 +54,14 @@ def resume(
         pruning_rule: as in ``fit``.
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
         allow_changed_code: resume even if the code of these parts was edited.
+        accept_changed_data: resume even if the images or classes are not those that the run began with.
         force: take the run over from a process on another machine without waiting to see whether it is alive.
         claim: the run's lock, if the caller holds it.
 
     Raises:
         RunLocked: another process writes to the run.
         RunError: there is no such run, no checkpoint of it reads whole, or the checkpoint doesn't fit it; or it names
-            code that is not trusted, or was edited.
+            code that is not trusted, or was edited; or its data has changed.
         ConfigError: ``given`` would make it another run.
         Interrupted: as in ``fit``.
         Pruned: as in ``fit``.
@@ -84,8 +87,7 @@ def resume(
         with hardware.set_up():
             pretrained = None if record.last.exists() else Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
-            if data.validation_hash != (known := record.facts.get("validation", data.validation_hash)):
-                raise RunError(f"the validation split is {data.validation_hash}, but {record.path} used {known}")
+            changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
             ranks.wait_for_all()  # nothing is written before every rank has read the run folder
             group, varies = record.facts.get("group"), record.facts.get("varies") or ""
             end = deadline(config, began if time_from is None else time_from)
@@ -94,6 +96,7 @@ def resume(
             )
             with recorded(record, ranks):
                 if ranks.rank == 0:
+                    record_data(record, data, changed)
                     record_resumption(run)
                 return carry_out(run, data, ranks)
 

@@ -54,7 +54,8 @@ def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> No
     if not path.absolute().parent.is_dir():
         raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
     try:
-        write_text(path, render(compared, sources))
+        page = render(compared, sources).encode(errors="backslashreplace").decode()  # a name need not be valid text
+        write_text(path, page)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
 

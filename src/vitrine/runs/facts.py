@@ -1,0 +1,34 @@
+"""The shape of run.json: what has read it need not check the types of its entries again.
+
+A run folder can come from anywhere, so an entry can hold anything. A run with an entry of another type is reported in
+one line and left out, as one that cannot be read.
+"""
+
+from typing import Any
+
+from vitrine.untrusted import ANY, NUMBER, SCALAR
+
+PIDS = range(1, 2**31)
+DATA_SPLIT = {"images": int, "per_class": [int], "bytes": int, "labels": str, "pixels": str, "names": str, "sizes": str}
+
+# The entries that are read again; others may be there.
+SHAPES: dict[str, Any] = {
+    **dict.fromkeys(("id", "status", "error", "reason", "host", "process", "started", "ended", "command"), str),
+    **dict.fromkeys(("device", "precision", "attention_kernel", "compiled", "validation", "fingerprint"), str),
+    **dict.fromkeys(("group", "varies", "like", "wandb_id", "wandb_pushed"), str),
+    **dict.fromkeys(("processes", "parameters", "flops_per_image", "epochs", "fingerprint_version"), int),
+    **{name: [str] for name in ("tags", "classes", "wandb_kept", "wandb_project")},
+    "pid": PIDS,
+    "wandb_open": bool,
+    "code": {"commit": str, "changed": bool, "untracked": [str]},
+    "versions": {ANY: str},
+    "machine": {ANY: SCALAR},
+    "images": {ANY: int},
+    "storage": {ANY: SCALAR},
+    "speed": {ANY: NUMBER},
+    "parts": {ANY: str},
+    "data_fingerprint": {ANY: DATA_SPLIT},
+    "data_changes": [{"at": str}],
+    "resumed": [{"at": str}],
+    "start_ups": [{"seconds": NUMBER, "compiling": NUMBER}],
+}

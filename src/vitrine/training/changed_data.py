@@ -1,0 +1,86 @@
+"""Whether the data is still what a run was trained on, by the fingerprint in its run.json (data/fingerprint.py)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
+from vitrine.runs.data_changes import SPLITS, changes, class_changes
+from vitrine.runs.record import now
+from vitrine.text import listed, report
+
+
+def data_facts(data: ImageDataModule) -> dict[str, Any]:
+    """Return what run.json keeps of a run's data."""
+    return {
+        "images": data.sizes,
+        "classes": data.dataset.classes,
+        "validation": data.validation_hash,
+        "data_fingerprint": data.dataset.fingerprint,
+    }
+
+
+def check_data(
+    record: RunRecord, data: ImageDataModule, *, accept: bool, splits: Sequence[str] = SPLITS, warn: bool = True
+) -> list[str]:
+    """Compare the data with what the run was trained on.
+
+    Args:
+        record: the run.
+        data: its data as it is now, with a fingerprint.
+        accept: whether changed data is accepted.
+        splits: those that are compared.
+        warn: whether to report accepted changes, and that a run of an older version has no fingerprint.
+
+    Returns:
+        What has changed, if that is accepted.
+
+    Raises:
+        RunError: the data has changed; the message says what differs.
+    """
+    known = record.facts
+    found = _changes(known, data, splits)
+    if found and not accept:
+        differs = listed(found, separator="; ")
+        raise RunError(
+            f"the data is not what {record.path} was trained on: {differs}. "
+            "Give the data that it was trained on, data.root=DIR, or go on with this data: accept_changed_data=true"
+        )
+    if warn and found:
+        report(f"warning: the data is not what {record.path} was trained on: {listed(found, separator='; ')}")
+    elif warn and known.get("data_fingerprint") is None:
+        report(
+            f"warning: {record.path} is of an older version and has no fingerprint of its data; "
+            "whether its images have changed was not checked"
+        )
+    return found
+
+
+def validation_source(data: ImageDataModule) -> str:
+    """Return the split that the validation images are from."""
+    return "train" if data.dataset.val is None else "val"
+
+
+def record_data(record: RunRecord, data: ImageDataModule, changed: list[str]) -> None:
+    """Record the data that a run is resumed on: its changes if they were accepted, or a fingerprint if it has none."""
+    known = record.facts
+    if changed:
+        entry = {"at": now(), "changes": changed, "images": known.get("images"), "classes": known.get("classes")}
+        record.update(data_changes=[*(known.get("data_changes") or []), entry], **data_facts(data))
+    elif known.get("data_fingerprint") is None:
+        record.update(data_fingerprint=data.dataset.fingerprint)
+
+
+def _changes(known: Mapping[str, Any], data: ImageDataModule, splits: Sequence[str]) -> list[str]:
+    classes, stored, current = data.dataset.classes, known.get("data_fingerprint"), data.dataset.fingerprint
+    found = class_changes(known.get("classes") or classes, classes)
+    if stored is not None and current is not None:
+        found += changes(stored, current, classes, splits)
+    elif (sizes := known.get("images")) is not None:
+        counts = {name: (sizes.get(name), data.sizes[name]) for name in splits if name in sizes}
+        found += [f"{name} has {new:,} images, not {old:,}" for name, (old, new) in counts.items() if old != new]
+    validation = known.get("validation", data.validation_hash)
+    if "val" in splits and not found and validation != data.validation_hash:
+        found.append(f"the validation split is {data.validation_hash}, not {validation}")
+    return found

@@ -1,0 +1,153 @@
+"""A run whose data has changed is not resumed, tested or calibrated without ``accept_changed_data``."""
+
+import shutil
+
+import pytest
+from helpers.running import SMALL, write_image_folder
+
+from vitrine import compose, fit, load_run, resume
+from vitrine.cli import compare as compare_command
+from vitrine.config import EvalConfig
+from vitrine.errors import RunError
+from vitrine.inference.calibrate import calibrate
+from vitrine.inference.predictor import Predictor
+from vitrine.runs import RunRecord
+from vitrine.training.evaluate import evaluate_run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An image folder with all splits, and a run of two epochs on it."""
+    root = tmp_path_factory.mktemp("whole")
+    write_image_folder(root / "data", "train", "val", "test", classes=("ant", "bee", "cat"))
+    words = [*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", f"data.root={root / 'data'}"]
+    words += [f"paths.output_dir={root}", f"paths.cache_dir={root / 'cache'}", "trainer.compile=nothing"]
+    fit(compose(words), folder=root / "run")
+    return root
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """The run as if it had been interrupted, and a copy of its data to be changed."""
+    shutil.copytree(whole / "data", tmp_path / "data")
+    record = RunRecord(shutil.copytree(whole / "run", tmp_path / "run"))
+    record.end("interrupted")
+    return record
+
+
+@pytest.fixture
+def again(copy, tmp_path):
+    """Resume on the copy of the data."""
+
+    def call(**permissions):
+        given = [f"resume={copy.path}", f"data.root={tmp_path / 'data'}", "trainer.max_epochs=3"]
+        return resume(copy.path, compose(given), **permissions)
+
+    return call
+
+
+def halve_training(root):
+    for number in range(10):
+        (root / "train" / "ant" / f"{number}.png").unlink()
+
+
+def cut_validation(root):
+    shutil.rmtree(root / "val" / "cat")
+
+
+def rename_class(root):
+    for split in ("train", "val", "test"):
+        (root / split / "ant").rename(root / split / "dog")
+
+
+def edit(root):
+    (root / "test" / "bee" / "3.png").write_bytes((root / "test" / "bee" / "3.png").read_bytes() + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (halve_training, "train has 50 images, not 60 (ant: 10, not 20)"),
+        (cut_validation, "val has 40 images, not 60 (cat: 0, not 20)"),
+        (rename_class, "class 0 is bee, not ant, class 1 is cat, not bee and class 2 is dog, not cat"),
+        (edit, "test has files of"),
+    ],
+    ids=lambda case: getattr(case, "__name__", ""),
+)
+def test_resuming_on_changed_data_is_refused_and_says_what_differs(copy, again, tmp_path, change, words):
+    change(tmp_path / "data")
+    before = (copy.path / "run.json").read_bytes()
+    with pytest.raises(RunError) as refused:
+        again()
+    assert words in str(refused.value)
+    assert "accept_changed_data=true" in str(refused.value)
+    assert (copy.path / "run.json").read_bytes() == before
+
+
+def test_accepted_changes_are_recorded_and_are_the_runs_data_from_then_on(whole, copy, again, tmp_path, capfd):
+    halve_training(tmp_path / "data")
+    again(accept_changed_data=True)
+    assert "warning: the data is not what" in capfd.readouterr().err
+    (change,) = copy.facts["data_changes"]
+    assert change["changes"] == ["train has 50 images, not 60 (ant: 10, not 20)"]
+    assert change["images"]["train"] == 60
+    assert copy.facts["images"]["train"] == copy.facts["data_fingerprint"]["train"]["images"] == 50
+    copy.end("interrupted")
+    again()
+    assert len(copy.facts["data_changes"]) == 1
+    copy.end("interrupted")
+    with pytest.raises(RunError, match="train has 60 images, not 50"):
+        resume(copy.path, compose([f"resume={copy.path}", f"data.root={whole / 'data'}", "trainer.max_epochs=3"]))
+
+
+@pytest.mark.whole
+def test_a_moved_copy_of_the_data_is_the_same_data(copy, again):
+    again()
+    assert copy.status == "finished"
+    assert "data_changes" not in copy.facts
+
+
+@pytest.mark.whole
+def test_a_run_of_an_older_version_gets_a_fingerprint_with_a_warning(copy, again, capfd):
+    recorded = copy.facts["data_fingerprint"]
+    copy.update(data_fingerprint=None)
+    again()
+    assert "has no fingerprint of its data" in capfd.readouterr().err
+    assert copy.facts["data_fingerprint"] == recorded
+
+
+def test_testing_on_changed_data_is_refused(whole, copy, tmp_path):
+    options = EvalConfig(run=str(whole / "run"), data_root=str(tmp_path / "data"))
+    halve_training(tmp_path / "data")
+    known = evaluate_run(options)  # the test images are the same
+    rename_class(tmp_path / "data")
+    with pytest.raises(RunError, match=r"class 0 is bee, not ant.* accept_changed_data=true"):
+        evaluate_run(options)
+    options.accept_changed_data = True
+    assert evaluate_run(options)["test/acc"] != known["test/acc"]
+
+
+def test_calibrating_on_changed_data_is_refused(whole, copy, tmp_path):
+    run = load_run(whole / "run")
+    predictor = Predictor(run.model, run.config, "cpu")
+    root = str(tmp_path / "data")
+    known = calibrate(run, predictor, root).temperature
+    cut_validation(tmp_path / "data")
+    with pytest.raises(RunError, match="val has 40 images, not 60"):
+        calibrate(run, predictor, root)
+    assert calibrate(run, predictor, root, accept_changed_data=True).temperature != known
+
+
+@pytest.mark.whole
+def test_runs_on_other_test_images_are_compared_only_knowingly(whole, copy, again, tmp_path, capsys):
+    (tmp_path / "data" / "test" / "ant" / "3.png").rename(tmp_path / "data" / "test" / "ant" / "x.png")
+    again(accept_changed_data=True)
+    capsys.readouterr()
+    arguments = [str(whole / "run"), str(copy.path)]
+    with pytest.raises(SystemExit):
+        compare_command.main(arguments)
+    refused = capsys.readouterr().err
+    assert "use different test sets (test has files of other names)" in refused
+    assert refused.count("\n") == 1
+    compare_command.main([*arguments, "--accept-changed-data"])
+    assert "! these runs use different test sets" in capsys.readouterr().out
