@@ -138,6 +138,21 @@ def test_a_checkpoint_of_something_else_is_a_run_error(path, content):
         read_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "problem"),
+    [
+        ({"state_dict": [1], "config": {"model": {}}}, "its state_dict does not hold weights by name"),
+        ({"state_dict": {5: torch.zeros(1)}, "config": {"model": {}}}, "its state_dict does not hold weights by name"),
+        ({"state_dict": {}, "config": "x"}, "its config has no model"),
+        ({"state_dict": {}, "config": {"model": "x"}}, "its config has no model"),
+    ],
+)
+def test_a_checkpoint_of_another_form_is_refused(tmp_path, checkpoint, problem):
+    torch.save(checkpoint, tmp_path / "best.ckpt")
+    with pytest.raises(RunError, match=problem):
+        read_checkpoint(tmp_path / "best.ckpt")
+
+
 # --- loading weights ---------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.config.sweep import OBJECTIVES
+from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
@@ -71,8 +71,8 @@ class SweepSummary:
             folders = [folder / trial["folder"] for trial in known["trials"]]
             varies = [dict(trial["varies"]) for trial in known["trials"]]
             keys, common = list(known["keys"]), list(known["common"])
-            if (metric := known["metric"]) not in OBJECTIVES:
-                raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(OBJECTIVES)}")
+            if (metric := known["metric"]) not in (allowed := OBJECTIVES | DECISION_METRICS):
+                raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(allowed)}")
         except KeyError as error:
             return cls(folder, [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
         except (RunError, TypeError) as error:

@@ -9,6 +9,7 @@ number of classes differs. Everything else must agree with the configuration; al
 """
 
 import math
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -118,6 +119,9 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except ImportError:
         raise RunError("reading .safetensors files needs: pip install -e '.[pretrained]'") from None
+    except pickle.UnpicklingError:  # PyTorch's message advises to load it all the same
+        problem = "pickled objects could run any code, and are refused"
+        raise RunError(f"{path} is damaged, or holds more than tensors: {problem}") from None
     except Exception as error:  # reading an arbitrary file can fail in any way
         raise RunError(f"{path} is damaged, or holds more than tensors: {first_line(error)}") from None
     for key in ("state_dict", "model"):  # common keys of training scripts

@@ -44,6 +44,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{path} is damaged, or not a checkpoint: {first_line(error)}") from None
     if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
         raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: it has no state_dict and config")
+    weights, config = checkpoint["state_dict"], checkpoint["config"]
+    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+        raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: its state_dict does not hold weights by name")
+    if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
+        raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: its config has no model")
     return checkpoint
 
 
