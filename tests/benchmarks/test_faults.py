@@ -1,0 +1,33 @@
+"""benchmarks/faults.py: quick faults have the outcome that the page shows, and each fault names a test that exists."""
+
+import importlib
+import sys
+
+import pytest
+from helpers.running import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+FAULTS = importlib.import_module("faults").FAULTS
+sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.quick) if name == "foreign-runs" else name
+        for name, fault in FAULTS.items()
+        if fault.quick
+    ],
+)
+def test_a_quick_fault_has_the_expected_outcome(name, tmp_path):
+    made = importlib.import_module("faults").make(FAULTS[name], tmp_path)
+    if made["outcome"] == "not made":
+        pytest.skip(made["happened"])
+    assert made["outcome"] == "as expected", made["happened"]
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_the_test_that_a_fault_names_exists(fault):
+    path, _, name = fault.test.partition("::")
+    assert f"def {name}" in (ROOT / path).read_text()
