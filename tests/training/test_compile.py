@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,36 @@ def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatc
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds))
     assert trained("long").facts["compiled"] == "blocks"
     assert "compiler  each block: 1 s a step instead of 17 minutes" in capsys.readouterr().out
+
+
+@can_compile
+@pytest.mark.quick
+def test_a_trial_that_takes_too_long_is_abandoned(trained, monkeypatch, capsys):
+    """The clock is replaced for uncompiled steps; the trial is as long as it is."""
+    uncompiled = iter([1000.0])
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(uncompiled, None) or time.sleep(60))
+    monkeypatch.setattr(compilation, "TRIAL_SECONDS", 0.3)
+    begin = time.monotonic()
+    record = trained("abandoned")
+    assert time.monotonic() - begin < 50
+    assert (record.status, record.facts["compiled"]) == ("finished", "nothing")
+    shown = capsys.readouterr().out
+    assert "trying the compiler (at most 0 s)" in shown
+    assert "compiler  not used: abandoned after 300 ms" in shown
+
+
+@can_compile
+def test_the_real_compiler_is_abandoned_without_a_trace(trained, monkeypatch, uncompiled, tmp_path):
+    """Too late, it is in the middle of its work; training is what it is without."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    measured, real = iter([1000.0]), compilation.Compilation._step_seconds
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *given: next(measured, None) or real(*given))
+    for seconds in (0.5, 2.0):
+        monkeypatch.setattr(compilation, "TRIAL_SECONDS", seconds)
+        measured = iter([1000.0])
+        record = trained(f"after-{seconds}")
+        assert record.facts["compiled"] == "nothing"
+        assert losses(record) == losses(uncompiled)
 
 
 @can_compile

@@ -1,0 +1,113 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a command within five seconds, at any moment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from helpers.running import ROOT, only_run
+
+SECONDS = 5.0  # on a machine that does nothing else
+WORDS = ["model=vit_nano", "trainer.max_epochs=2", "trainer.compile=nothing"]
+
+
+def patience():
+    """``SECONDS``, or more where programs share the cores."""
+    return SECONDS * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+class Command:
+    """A training as a user starts it, with the lines that it prints; what it compiles is compiled anew."""
+
+    def __init__(self, folder, *words):
+        self.folder = folder
+        self.lines = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(ROOT / "train.py"), *WORDS, f"paths.output_dir={folder}", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")},
+        )
+        threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
+
+    def wait_for(self, line):
+        """Wait until a line begins so, or the command has ended."""
+        while self.process.poll() is None and not any(one.startswith(line) for one in list(self.lines)):
+            time.sleep(0.02)
+
+    def stop(self, number=signal.SIGINT):
+        """Send a signal as a terminal does; return the seconds until the command has ended, and its errors."""
+        begin = time.monotonic()
+        os.killpg(self.process.pid, number)
+        try:
+            _, err = self.process.communicate(timeout=60)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        return time.monotonic() - begin, err
+
+    @property
+    def status(self):
+        return json.loads((only_run(self.folder) / "run.json").read_text())["status"]
+
+
+@pytest.mark.parametrize(
+    ("after", "number"),
+    [(0.7, signal.SIGINT), pytest.param(1.5, signal.SIGHUP, marks=pytest.mark.whole)],
+)
+def test_while_it_starts(tmp_path, after, number):
+    command = Command(tmp_path)
+    time.sleep(after)
+    seconds, err = command.stop(number)
+    assert seconds < patience()
+    assert command.process.returncode in (130, -number)  # the latter before vitrine itself is imported
+    assert not list(tmp_path.glob("**/run.json"))
+    assert err == "vitrine: interrupted\n" or command.process.returncode < 0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("line", "words", "number"),
+    [
+        ("run folder", ["trainer.compile=blocks"], signal.SIGTERM),
+        ("compiling", ["trainer.compile=blocks"], signal.SIGINT),
+        ("epoch 1/", ["trainer.max_epochs=1000"], signal.SIGHUP),
+        ("epoch 2/", [], signal.SIGINT),  # testing, drawing
+    ],
+    ids=["beginning", "compiling", "training", "testing"],
+)
+def test_while_it_works_and_the_run_can_be_resumed(tmp_path, line, words, number):
+    command = Command(tmp_path, *words)
+    command.wait_for(line)
+    time.sleep(0.1)
+    seconds, err = command.stop(number)
+    assert seconds < patience()
+    assert command.process.returncode == 130
+    assert command.status == "interrupted"
+    assert "Traceback" not in err
+    *told, last = err.splitlines()
+    assert last.startswith("vitrine: interrupted; resume with: ")
+    assert told == [] or told[0].startswith("vitrine: stopping after this ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_at_any_moment(tmp_path, number):
+    """Signals further and further from the start, until a command ends before its signal."""
+    for tenths in range(2, 600, 4):
+        folder = tmp_path / str(tenths)
+        folder.mkdir()
+        command = Command(folder, "trainer.compile=blocks", "logger=tensorboard")
+        time.sleep(tenths / 10)
+        seconds, err = command.stop(number)
+        assert seconds < patience(), (tenths, command.lines, err)
+        if command.process.returncode == 0:
+            return
+        assert command.process.returncode in (130, -number), (tenths, err)
+    pytest.fail("no command has ended by itself")

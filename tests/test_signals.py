@@ -1,0 +1,68 @@
+"""Signals that stop a command."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from vitrine.signals import STOP_SIGNALS, interrupting
+
+# Says how it was ended, if it could; sends itself signals where {where} is.
+SCRIPT = """
+import os, signal, sys, time
+from vitrine.signals import exit_soon, interrupting
+
+def press(*numbers):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+with interrupting() as received:
+    try:
+        {where}
+        time.sleep(20)
+    except KeyboardInterrupt:
+        print("stopped by", *received, flush=True)
+        {then}
+"""
+
+
+def run(where, then="pass", **settings):
+    code = SCRIPT.format(where=where, then=then)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, **settings)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_each_raises_keyboard_interrupt_and_the_handlers_are_restored(number):
+    before = [signal.getsignal(one) for one in STOP_SIGNALS]
+    with interrupting() as received, pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+    assert received == [number]
+    assert [signal.getsignal(one) for one in STOP_SIGNALS] == before
+
+
+def test_ctrl_c_after_it_ends_the_process_at_once_and_a_second_hangup_does_not():
+    done = run("press(signal.SIGHUP)", "press(signal.SIGHUP); print('still here', flush=True); press(signal.SIGINT)")
+    assert (done.returncode, done.stdout) == (130, "stopped by 1\nstill here\n")
+
+
+def test_inside_an_import_it_ends_the_process_in_one_line(tmp_path):
+    (tmp_path / "slow.py").write_text("import os; os.kill(os.getpid(), 15)")
+    done = run("import slow", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "vitrine: interrupted\n")
+
+
+def test_under_nohup_a_hangup_is_ignored():
+    done = run(
+        "press(signal.SIGHUP); press(signal.SIGTERM)", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    assert done.stdout == "stopped by 15\n"
+
+
+def test_a_thread_that_goes_on_does_not_keep_the_process():
+    done = run(
+        "press(signal.SIGINT)",
+        "import threading; threading.Thread(target=time.sleep, args=[20]).start(); exit_soon(130)",
+    )
+    assert done.returncode == 130
