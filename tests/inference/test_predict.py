@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 from helpers.pictures import stored_probabilities, write_test_images
-from helpers.running import ROOT, SMALL, own_file_systems, write_image_folder
+from helpers.running import ROOT, SMALL, own_file_systems, python, write_image_folder
 from PIL import Image
 
 from vitrine import compose, fit, load_run
@@ -362,3 +362,18 @@ def test_paths_come_from_standard_input(predict, run, pictures, monkeypatch):
     code, out, _ = predict(f"run={run.record.path}", "input=-")
     assert code == 0
     assert [line.split()[-1] for line in out.splitlines()[1:6]] == list(map(str, some))
+
+
+@pytest.mark.whole
+def test_predicting_imports_no_trainer(run, pictures, tmp_path):
+    """Lightning and its company take longer to import than many folders to classify."""
+    code = f"""
+import sys
+for name in ("lightning", "pytorch_lightning", "torchmetrics", "matplotlib", "scipy", "sklearn", "pandas"):
+    sys.modules[name] = None
+from vitrine.cli.main import main
+main(["predict", "run={run.record.path}", "input={pictures}", "output=x.csv", "workers=2", "accelerator=cpu"])
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(rows(tmp_path / "x.csv")) == 360

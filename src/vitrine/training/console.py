@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +15,9 @@ from vitrine.config.parts import is_dotted
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
 from vitrine.text import plural, short_number
-from vitrine.training.compile import Compiled
+
+if TYPE_CHECKING:  # it imports Lightning, which takes seconds
+    from vitrine.training.compile import Compiled
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
 
@@ -81,7 +84,7 @@ def show_compiling(console: Console, limit: float | None) -> Iterator[None]:
         yield
 
 
-def show_compiled(console: Console, compiled: Compiled) -> None:
+def show_compiled(console: Console, compiled: "Compiled") -> None:
     """Print what was compiled, or why nothing was compiled."""
     what = {"nothing": "not used", "blocks": "each block", "graphs": "the model, as CUDA graphs"}
     _print(console, {"compiler": f"{what.get(compiled.what, 'the model')}: {compiled.why}"})
