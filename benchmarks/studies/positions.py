@@ -35,8 +35,8 @@ the model small (`vit_nano`, 0.2 million parameters, patches of 4 pixels), to fi
 contributes early in training, not after hundreds of epochs. Nothing was selected on these test accuracies.
 
 Differences are relative to learned positions (`position=learned`), the usual choice in ViTs. They are paired by seed,
-with a 95 % interval (Student's t) and p-values after Holm's correction; see [comparing.md](comparing.md). For the cost
-of each scheme, timed step by step, see [variants.md](variants.md). `python benchmarks/studies/positions.py` runs the
+with simultaneous 95 % intervals (Student's t, Bonferroni); see [comparing.md](comparing.md). For the cost of each
+scheme, timed step by step, see [variants.md](variants.md). `python benchmarks/studies/positions.py` runs the
 sweeps and writes this page.
 """
 

@@ -8,6 +8,8 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.errors import RunError
 
+THESE = ", on these 360 images"  # where no predictions are stored
+
 
 def compared(folder, **options):
     return compare(load_results([folder]), **options)
@@ -27,13 +29,17 @@ def test_a_significant_difference_is_reported_with_its_interval_and_seeds(tmp_pa
     write_rows(write_run, tmp_path, learned=[0.98, 0.981, 0.979, 0.982, 0.98], rope=[0.984, 0.985, 0.984, 0.985, 0.985])
     found = compared(tmp_path)
     assert sentences_of(tmp_path) == {
-        "rope": ["rope is better than learned by 0.42 points (95 % interval 0.32 to 0.52; 5 seeds)"]
+        "rope": [
+            "rope is better than learned by 0.42 points (95 % interval 0.32 to 0.52; 5 seeds, on these 360 images)"
+        ]
     }
     assert found.findings.sentences == [
         "highest mean test accuracy of 2 configurations: rope, 98.46 ± 0.07 % over 5 runs"
     ]
     assert sentences_of(tmp_path, baseline="rope") == {
-        "learned": ["learned is worse than rope by 0.42 points (95 % interval 0.32 to 0.52; 5 seeds)"]
+        "learned": [
+            "learned is worse than rope by 0.42 points (95 % interval 0.32 to 0.52; 5 seeds, on these 360 images)"
+        ]
     }
 
 
@@ -50,14 +56,78 @@ def test_lower_losses_are_better(tmp_path, write_run):
     assert tested.sentences == ["rope is better than learned by 0.0503 nats (95 % interval 0.0489 to 0.0518; 3 seeds)"]
 
 
-def test_an_insignificant_difference_comes_with_the_number_of_seeds_that_would_detect_it(tmp_path, write_run):
-    write_rows(write_run, tmp_path, learned=[0.98, 0.983], rope=[0.9838, 0.983])
+def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.98, 0.983, 0.981], rope=[0.9838, 0.983, 0.980])
     (sentence,) = sentences_of(tmp_path)["rope"]
-    prefix = "rope and learned: no significant difference over 2 seeds; detecting"
-    # 17 are the fewest pairs whose t, noncentral by 0.002 / 0.00269 * sqrt(17), is beyond its 5 % bound in 80 %.
-    assert sentence == f"{prefix} 0.2 points with 80 % power would take about 17 seeds"
+    # Three pairs detect 3.26 standard deviations of a pair's difference, 0.00253, with 80 %.
+    assert sentence == (
+        "rope and learned: no significant difference over 3 seeds, on these 360 images, which show differences "
+        "of 0.83 points with 80 % power"
+    )
     (sentence,) = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
-    assert sentence == f"{prefix} 0.4 points with 80 % power would take about 6 seeds"
+    # With its upper 80 % bound, 0.00536, seventeen.
+    assert sentence == (
+        "rope and learned: no significant difference over 3 seeds, on these 360 images; detecting 0.4 points with "
+        "80 % power takes up to 17 seeds"
+    )
+
+
+def test_rows_are_equal_within_a_difference_that_holds_their_interval(tmp_path, write_run):
+    learned = [0.90, 0.91, 0.92, 0.905]
+    write_rows(write_run, tmp_path, learned=learned, rope=[acc + 0.0001 * number for number, acc in enumerate(learned)])
+    (sentence,) = sentences_of(tmp_path, difference_of_interest=0.01)["rope"]
+    assert (
+        sentence
+        == "rope and learned are equal within 1 point (95 % interval -0.01 to +0.04; 4 seeds, on these 360 images)"
+    )
+
+
+def test_two_seeds_on_a_side_support_no_verdict(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.90, 0.905, 0.91, 0.90], rope=[0.951, 0.955])
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert tested.difference.low > 0
+    assert tested.verdict == "inconclusive"
+    assert tested.sentences == ["rope and learned cannot be compared with 2 seeds: at least 3 are needed"]
+
+
+def test_a_verdict_and_its_interval_agree_in_every_row(tmp_path, write_run):
+    rng = np.random.default_rng(0)
+    accs = {name: rng.normal(0.9 + 0.05 * (name == "rope"), 0.002, 4) for name in ("learned", "rope", "none", "conv")}
+    write_rows(write_run, tmp_path, **{name: list(values) for name, values in accs.items()})
+    found = compared(tmp_path).findings.comparisons
+    assert {tested.verdict for tested in found} == {"better", "inconclusive"}
+    for tested in found:
+        excludes_zero = tested.difference.low > 0 or tested.difference.high < 0
+        assert (tested.verdict != "inconclusive") == excludes_zero == (tested.p < 0.05)
+        alone = stats.ttest_rel(accs[tested.row.label], accs["learned"]).confidence_interval(1 - 0.05 / 3)
+        assert (tested.difference.low, tested.difference.high) == pytest.approx(tuple(alone))
+
+
+def test_a_row_that_fails_more_often_is_not_called_better(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97])
+    write_run(tmp_path, "position=rope", seed=0, status="failed")  # and finished before
+    assert compared(tmp_path).findings.comparisons[0].verdict == "better"
+    write_run(tmp_path, "position=rope", seed=3, status="failed")
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert tested.verdict == "inconclusive"
+    assert tested.sentences == [
+        "rope and learned: no verdict, since means are over survivors; of rope, 1 of 4 runs failed or diverged (95 % "
+        "interval 1% to 81%)"
+    ]
+    (worse,) = compared(tmp_path, baseline="rope").findings.comparisons
+    assert worse.verdict == "inconclusive"
+    write_run(tmp_path, "position=learned", seed=3, status="failed")
+    assert compared(tmp_path).findings.comparisons[0].verdict == "better"
+
+
+def test_a_baseline_chosen_by_its_result_counts_as_all_pairs(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97], none=[0.91, 0.90, 0.93])
+    plain, chosen = compared(tmp_path), compared(tmp_path, baseline="rope")
+    assert not any("chosen by its result" in text for text in plain.caveats)
+    assert any("intervals hold for all 3 pairs of rows" in text for text in chosen.caveats)
+    (tested,) = [one for one in chosen.findings.comparisons if one.row.label == "learned"]
+    assert tested.p == pytest.approx(3 * tested.difference.p)
+    assert not any("chosen by" in text for text in compared(tmp_path, baseline="none").caveats)
 
 
 def test_pairs_without_variance_are_not_tested(tmp_path, write_run):
@@ -102,7 +172,7 @@ def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_
     )
     sentence = sentences_of(tmp_path)["rope"][0]
     assert sentence.startswith(
-        "rope and learned: no significant difference over 4 seeds after correction for 4 comparisons"
+        f"rope and learned: no significant difference over 4 seeds{THESE} after correction for 4 comparisons"
     )
     rope = next(tested for tested in compared(tmp_path).findings.comparisons if tested.row.label == "rope")
     assert rope.difference.p < 0.05 < rope.p
@@ -115,7 +185,9 @@ def test_unmatched_seeds_are_compared_as_groups(tmp_path, write_run):
             acc = {"learned": 0.9, "rope": 0.95}[scheme] + 0.001 * (seed % 3)
             write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc, predictions=False)
     sentences = sentences_of(tmp_path)["rope"]
-    assert sentences[0].endswith("4 and 3 seeds, unpaired)"), "the row's seeds, and then the baseline's"
+    assert sentences[0].endswith("4 and 3 seeds, unpaired, on these 360 images)"), (
+        "the row's seeds, and then the baseline's"
+    )
 
 
 def test_predictions_distinguish_two_models_with_one_seed(tmp_path, write_run):
@@ -164,13 +236,14 @@ def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
     assert (tested.on_images.low, tested.on_images.high) == (0, 0)
 
 
-def test_only_a_requested_difference_is_called_detectable(tmp_path, write_run):
+def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_run):
     learned = [0.9, 0.91, 0.92, 0.905, 0.9]
     apart = [0.0, 0.004, 0.001, 0.0045, 0.002]
     write_rows(write_run, tmp_path, learned=learned, rope=[a + b for a, b in zip(learned, apart, strict=True)])
-    assert "would probably have been detected" not in " ".join(sentences_of(tmp_path)["rope"])
     sentences = sentences_of(tmp_path, difference_of_interest=0.02)["rope"]
-    assert sentences[0].endswith("over 5 seeds; a difference of 2 points would probably have been detected")
+    assert sentences[0].startswith("rope and learned are equal within 2 points (95 % interval ")
+    sentences = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
+    assert sentences[0].endswith("; detecting 0.4 points with 80 % power takes up to 7 seeds")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +376,7 @@ def test_invalid_predictions_damage_the_record(tmp_path, write_run):
 def test_different_test_sets_are_refused(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     other = write_run(tmp_path, seed=1, labels=(np.arange(100) + 1) % 10)
-    with pytest.raises(RunError, match=r"use different test sets.*give runs of only one.*run-s0.*; .*run-s1"):
+    with pytest.raises(RunError, match=r"use different test sets.*run-s0.*; .*run-s1.*give runs of only one"):
         compared(tmp_path)
     assert compared(tmp_path, metric="val/acc").findings.comparisons == []
     (other / "predictions.npz").unlink()

@@ -89,7 +89,7 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     for number, (position, acc) in enumerate((("learned", 0.8), ("rope", 0.9))):
         for seed in (0, 1, 2):
             server.nodes.append(node(f"{number}{seed}", position, seed, acc + 0.001 * seed**2 * (1 + number)))
-    server.nodes.append(node("99", "rope", 7, 0.1, state="failed"))
+    server.nodes.append(node("99", "learned", 7, 0.1, state="failed"))
     killed = node("98", "rope", 8, 0.1, state="crashed") | {"summaryMetrics": "{}"}
     server.nodes.append(killed)
     found = wandb_results.load_wandb_results("someone/vitrine", "positions")

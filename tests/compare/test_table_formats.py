@@ -20,7 +20,7 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
         "best",
         "worst",
         "difference (points)",
-        "p (Holm)",
+        "p (Bonferroni)",
         "g",
         "parameters",
         "FLOPs",
@@ -28,10 +28,10 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
         "s to 80 %",
     ]
     rope, learned, none = (cells(found, summary) for summary in found.summaries)
-    assert rope[:6] == ["rope", "3", "96.07 ± 2.50", "97.00", "95.00", "+5.07 [+4.78, +5.35]"]
+    assert rope[:6] == ["rope", "3", "96.07 ± 2.50", "97.00", "95.00", "+5.07 [+4.65, +5.48]"]
     assert float(rope[6].removeprefix("< ")) <= 0.001
     assert rope[8:] == ["202 k", "13 M", "1.01 k", "6.0"]
-    assert none[5] == "-0.13 [-2.06, +1.80]"  # t(0.975, 2) = 4.303, times 0.777 / sqrt(3)
+    assert none[5] == "-0.13 [-2.92, +2.65]"  # t(0.975, 2) = 4.303, times 0.777 / sqrt(3)
     assert learned[5:8] == ["baseline", "", ""]
 
 

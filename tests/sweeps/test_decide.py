@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from helpers.deciding import THREE, decide
 from helpers.searching import run
 
 from vitrine.command.compose import points
+from vitrine.compare.decided import SweepDecision
+from vitrine.compare.load import RunResult
 from vitrine.errors import ConfigError, RunError
 from vitrine.sweeps.decide import finding, plan_decision, print_decision
 from vitrine.sweeps.progress import SweepProgress
@@ -177,6 +180,20 @@ def test_intervals_are_printed_as_they_shrink(tmp_path, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  position=none: after ")]
     assert len(lines) == 4
     assert lines[0].startswith("  position=none: after 3 seeds ")
+
+
+def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
+    words = ["position=learned,none", "sweep.max_seeds=4"]
+    queue = decide(tmp_path, *words)
+    decision = known(run(queue, accuracy))["decision"]
+    one = RunResult("x", "finished", {}, {}, {}, {}, [], next(queue.sweep.folder.glob("*/run.json")).parent)
+    read = SweepDecision.of([one])
+    (overrides, row) = read.rows[0]
+    assert (read.metric, read.baseline, overrides) == ("val/acc", {"position": "learned"}, {"position": "none"})
+    assert row.verdict == "worse"
+    assert (row.low, row.high) == queue.decision.interval("position=none")
+    assert row.sentence == decision["findings"]["position=none"]
+    assert SweepDecision.of([replace(one, folder=tmp_path / "elsewhere" / "run")]) is None
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--difference",
         type=float,
         metavar="D",
-        help="plan the number of seeds for a difference: 0.002 is 0.2 points",
+        help="difference that matters: plan seeds for it, or call rows equal within it; 0.002 is 0.2 points",
+    )
+    parser.add_argument(
+        "--fixed-images", action="store_true", help="findings on these test images, instead of others of the same kind"
     )
     parser.add_argument("--group", help="with wandb: only the runs of this sweep")
     parser.add_argument(
@@ -67,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             target=options.target,
             difference_of_interest=options.difference,
             accept_changed_data=options.accept_changed_data,
+            fixed_images=options.fixed_images,
         )
         if options.html is not None:  # before printing, which stops if the reader closes the pipe
             from vitrine.compare.report.page import write_report

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from vitrine.compare.caveats import caveats, unequal_images
+from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
 from vitrine.compare.metric import Metric, choose_metric
@@ -86,6 +87,7 @@ def compare(
     target: float | None = None,
     difference_of_interest: float | None = None,
     accept_changed_data: bool = False,
+    fixed_images: bool = False,
 ) -> Comparison:
     """Compare the finished runs among ``results``.
 
@@ -95,8 +97,10 @@ def compare(
         by: a column whose main effect is compared; by default, every configuration is a row.
         baseline: the row that others are compared with; by default the one that was started first.
         target: validation accuracy in (0, 1] for the time to reach it.
-        difference_of_interest: the difference to plan the number of seeds for, in the metric's unit; by default the
-            observed difference.
+        difference_of_interest: the difference to plan the number of seeds for, and to call rows equal within, in the
+            metric's unit.
+        fixed_images: the test images are all that matter; otherwise they are a sample, like seeds, where predictions
+            are stored.
         accept_changed_data: compare runs whose metric was measured on different images, with a caveat.
 
     Raises:
@@ -122,7 +126,19 @@ def compare(
     table = configurations.main_effect(by) if by else configurations
     reference = table.row(baseline) if baseline else table.rows[0]
     comparable = predictions if _have_equal_labels(finished) else {}
-    found = findings(table, chosen, reference, comparable, difference_of_interest)
+    selected = baseline is not None and _is_selected(reference, table, chosen)
+    decision = SweepDecision.of(finished)
+    found = findings(
+        table,
+        chosen,
+        reference,
+        comparable,
+        difference_of_interest,
+        all_pairs=selected,
+        fixed_images=fixed_images,
+        decision=decision,
+        unfinished=unfinished,
+    )
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
     warnings = [unequal] if unequal else []
@@ -132,6 +148,16 @@ def compare(
         warnings.append(
             f"not every combination ran with every {by} and seed: differences use only the runs that match on both "
             "sides, means use all runs"
+        )
+    if decision is not None and (by or chosen.name != decision.metric or reference is not table.rows[0]):
+        warnings.append(
+            f"seeds were added until {decision.metric} decided between configurations: intervals and p-values of other "
+            "comparisons do not allow for that"
+        )
+    if selected:
+        warnings.append(
+            f"the baseline, {reference.label}, has the best or worst mean, so it may have been chosen by its result: "
+            f"intervals hold for all {math.comb(len(table.rows), 2)} pairs of rows"
         )
     if diverged:
         names = listed([run.name for run in diverged], 4)
@@ -163,6 +189,13 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
         ConfidenceInterval.of(reached) if reached else None,
         len(reached),
     )
+
+
+def _is_selected(baseline: ConfigurationRow, table: Table, metric: Metric) -> bool:
+    """Whether a baseline that was named may owe this to its result: it is not the first row, but the best or worst."""
+    means = {row.label: np.mean(list(row.values_by_seed(metric.name).values())) for row in table.rows}
+    extremes = (min(means.values()), max(means.values()))
+    return len(table.rows) > 2 and baseline is not table.rows[0] and means[baseline.label] in extremes
 
 
 def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions], list[tuple[str, str]]]:

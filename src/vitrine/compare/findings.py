@@ -3,13 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vitrine.compare.decided import SweepDecision
+from vitrine.compare.failures import failure_rate
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import MISSING, Metric
 from vitrine.compare.predictions import Predictions
+from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.statistics import (
     SIGNIFICANCE_LEVEL,
     ConfidenceInterval,
@@ -17,8 +20,10 @@ from vitrine.compare.statistics import (
     bootstrap_interval,
     difference,
     holm,
+    largest_spread,
     mcnemar,
     seeds_needed,
+    smallest_difference,
 )
 from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
 from vitrine.text import listed, plural
@@ -52,9 +57,11 @@ class BaselineComparison:
     Attributes:
         row: the row.
         difference: the row's mean minus the baseline's, over seeds.
-        p: p-value of the difference, corrected for the number of comparisons (Holm).
+        p: p-value of the difference, times the number of comparisons (Bonferroni): below 5 % if and only if its
+            interval excludes zero.
         on_images: the comparison on the test images, if predictions are stored.
-        verdict: ``better``, ``worse``, or ``inconclusive`` if the difference is not significant.
+        verdict: ``better`` or ``worse`` if the interval of the difference excludes zero, with at least 3 seeds on
+            either side; else ``inconclusive``.
         sentences: the finding over seeds, and, with predictions, the finding over images.
     """
 
@@ -87,6 +94,11 @@ def findings(
     baseline: ConfigurationRow,
     predictions: Mapping[str, Predictions],
     difference_of_interest: float | None = None,
+    *,
+    all_pairs: bool = False,
+    fixed_images: bool = False,
+    decision: SweepDecision | None = None,
+    unfinished: Sequence[RunResult] = (),
 ) -> Findings:
     """Compare every other row with the baseline.
 
@@ -95,26 +107,51 @@ def findings(
         metric: what they are compared by.
         baseline: one of the table's rows.
         predictions: by the run's name, of runs that stored some.
-        difference_of_interest: the difference to plan the number of seeds for, in the metric's unit; ``None`` plans for
-            the observed difference.
+        difference_of_interest: the difference to plan the number of seeds for, and to call rows equal within, in the
+            metric's unit.
+        all_pairs: intervals hold for all pairs of rows, since the baseline was chosen by its result.
+        fixed_images: the test images are not a sample: findings are about these.
+        decision: what the sweep decided while it trained; its intervals and verdicts replace those of a fixed number of
+            seeds.
+        unfinished: runs that did not finish: a row that fails more often than the other is not called better.
     """
     others = [row for row in table.rows if row is not baseline]
     sides = [_comparable_runs(row, baseline) for row in others]
-    differences = [_difference(pair, metric) for pair in sides]
-    corrected = holm([tested.p for tested in differences])
+    tests = max(1, sum(not math.isnan(_difference(pair, metric, {}).p) for pair in sides))
+    if all_pairs:
+        tests = math.comb(len(table.rows), 2)
+    known = {} if fixed_images else predictions
+    differences = [_difference(pair, metric, known, tests) for pair in sides]
+    corrected = [min(1.0, tests * tested.p) if tested.p >= 0 else math.nan for tested in differences]
     on_images = _compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
-    tests = sum(not math.isnan(p) for p in corrected)
     comparisons = []
     for row, tested, p, images in zip(others, differences, corrected, on_images, strict=True):
         verdict = "inconclusive"
-        if p < SIGNIFICANCE_LEVEL:  # false for NaN
+        if (tested.low > 0 or tested.high < 0) and min(tested.counts) >= MIN_SEEDS:  # false for NaN
             verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
-        sentences = [_seed_sentence(row, baseline, tested, p, verdict, metric, max(1, tests), difference_of_interest)]
+        sentences = [_seed_sentence(row, baseline, tested, p, verdict, metric, tests, difference_of_interest)]
+        if decision is not None and (decided := decision.about(row, baseline, metric.name)) is not None:
+            tested, p = replace(tested, low=decided.low, high=decided.high, p=math.nan), math.nan
+            verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
+            sentences = [decided.sentence]
+        if survivors := _only_survivors(verdict, row, baseline, unfinished):
+            verdict, sentences = "inconclusive", [survivors]
         if images is not None:
             sentences.append(_image_sentence(row, baseline, images, metric))
         comparisons.append(BaselineComparison(row, tested, p, images, verdict, sentences))
     comparisons.sort(key=lambda comparison: _sort_key(comparison.difference.mean, metric))
     return Findings(baseline, comparisons, [_best_sentence(table, metric), *_verdict_counts(comparisons, baseline)])
+
+
+def _only_survivors(
+    verdict: str, row: ConfigurationRow, baseline: ConfigurationRow, unfinished: Sequence[RunResult]
+) -> str:
+    """Why a verdict does not count, if the side that it favours failed more often; else empty."""
+    favoured, other = {"better": (row, baseline), "worse": (baseline, row)}.get(verdict, (row, row))
+    rate = failure_rate(favoured, unfinished)
+    if rate.failed <= failure_rate(other, unfinished).failed:
+        return ""
+    return f"{row.label} and {baseline.label}: no verdict, since means are over survivors; of {favoured.label}, {rate}"
 
 
 def _sort_key(mean: float, metric: Metric) -> float:
@@ -144,11 +181,17 @@ def _comparable_runs(row: ConfigurationRow, baseline: ConfigurationRow) -> tuple
     return ours, theirs
 
 
-def _difference(sides: tuple[Side, Side], metric: Metric) -> Difference:
+def _difference(
+    sides: tuple[Side, Side], metric: Metric, predictions: Mapping[str, Predictions], comparisons: int = 1
+) -> Difference:
     values, others = (
         mean_by_seed({key: float(run.metrics[metric.name]) for key, run in side.items()}) for side in sides
     )
-    return difference(values, others)
+    runs = [run for side in sides for run in side.values()]
+    if metric.name != "test/acc" or not all(run.name in predictions for run in runs):
+        return difference(values, others, comparisons)
+    ours, theirs = (mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in sides)
+    return difference(values, others, comparisons, (ours, theirs))
 
 
 def _compare_images(
@@ -223,32 +266,39 @@ def _seed_sentence(
     seeds = _seeds(tested)
     if verdict != "inconclusive":
         low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
-        interval = f"95 % interval {metric.number(low)} to {metric.number(high)}; {seeds}"
+        kind = "95 % interval" if tests == 1 else "simultaneous 95 % interval"
+        interval = f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{_images(row, tested, metric)}"
         return f"{row.label} is {verdict} than {baseline.label} by {metric.magnitude(tested.mean)} ({interval})"
     names = f"{row.label} and {baseline.label}"
     count = min(tested.counts)
     if count == 0:
         return f"{names} cannot be compared: no combination of the other choices ran with every seed of both"
-    if count < 2:
-        return f"{names} cannot be compared with 1 seed: at least 3 are needed"
+    if count < 2 or (count < MIN_SEEDS and tested.p < SIGNIFICANCE_LEVEL):
+        return f"{names} cannot be compared with {plural(count, 'seed')}: at least {MIN_SEEDS} are needed"
     if math.isnan(tested.p):
         differ = "all pairs differ by" if tested.paired else "neither varies over seeds; they differ by"
         return f"{names}: {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
-    text = f"{names}: no significant difference over {seeds}"
+    text = f"{names}: no significant difference over {seeds}{_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
         text += (
             f" after correction for {tests} comparisons (p = {format_p(tested.p)} uncorrected, {format_p(p)} corrected)"
         )
-    size = difference_of_interest or _one_digit(tested.mean, metric) or tested.sd
-    if tested.sd == 0:
+    if tested.sd == 0 or count < MIN_SEEDS:
         return text
-    needed = seeds_needed(size, tested.sd, paired=tested.paired, comparisons=tests)
+    size = difference_of_interest
+    if size is None:
+        shown = smallest_difference(count, tested.sd, paired=tested.paired, comparisons=tests)
+        return f"{text}, which show differences of {_short_magnitude(shown, metric)} with 80 % power"
+    if -size <= tested.low and tested.high <= size:
+        interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
+        interval += _images(row, tested, metric)
+        return f"{names} are equal within {_short_magnitude(size, metric)} ({interval})"
+    spread = largest_spread(tested.sd, count - 1 if tested.paired else sum(tested.counts) - 2)
+    needed = seeds_needed(size, spread, paired=tested.paired, comparisons=tests)
     if needed is None:
-        return f"{text}; detecting {metric.magnitude(size)} with 80 % power would take more than 1,000 seeds"
+        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power takes more than 1,000 seeds"
     if needed > count:
-        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power would take about {needed} seeds"
-    if difference_of_interest is not None:  # not of the observed difference, which was not detected
-        return f"{text}; a difference of {_short_magnitude(size, metric)} would probably have been detected"
+        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power takes up to {needed} seeds"
     return text
 
 
@@ -275,6 +325,15 @@ def _image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: I
     )
 
 
+def _images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
+    """On which images a finding holds, if only on these: ``, on these 360 images``."""
+    if tested.new_images or not metric.is_accuracy:
+        return ""
+    run = next(iter(row.runs.values()))
+    count = (run.facts.get("images") or {}).get(metric.name.partition("/")[0])
+    return f", on these {plural(count, 'image')}" if count else ""
+
+
 def _seeds(tested: Difference) -> str:
     count, other = tested.counts
     if tested.paired or count == other:
@@ -282,16 +341,10 @@ def _seeds(tested: Difference) -> str:
     return f"{count} and {plural(other, 'seed')}, unpaired"
 
 
-def _one_digit(value: float, metric: Metric) -> float:
-    """A difference to one significant digit; 0 if it would be displayed as zero."""
-    rounded = float(f"{abs(value):.0e}")
-    return rounded if float(metric.number(rounded).replace(MISSING, "0")) else 0.0
-
-
 def _short_magnitude(value: float, metric: Metric) -> str:
-    """A difference without trailing zeros: ``0.2 points``."""
-    number, _, unit = metric.magnitude(value).partition(" ")
-    return f"{float(number):g} {unit}".strip()
+    """A difference to two significant digits, without trailing zeros: ``0.2 points``, ``1 point``."""
+    number, _, unit = metric.magnitude(float(f"{value:.1e}")).partition(" ")
+    return f"{float(number):g} {'point' if (float(number), unit) == (1, 'points') else unit}".strip()
 
 
 def format_p(p: float) -> str:

@@ -19,6 +19,8 @@ from vitrine.text import file_size
 
 MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are 0.2 GB
 
+FAILED = ("failed", "diverged")
+
 _OVERRIDE = re.compile(r"[+~]{0,2}([\w./@]+)=(.*)", re.DOTALL)
 _NEXT_OVERRIDE = re.compile(r",(?=[+~]{0,2}[\w./@]+=)")
 
@@ -29,7 +31,8 @@ class RunResult:
 
     Attributes:
         name: path of the run folder, or ``ENTITY/PROJECT/ID`` at W&B.
-        status: as in run.json. Only ``finished`` runs are compared; of others, nothing else is loaded.
+        status: as in run.json. Only ``finished`` runs are compared; of others, nothing else is loaded, but the
+            configuration if they failed or diverged.
         config: the resolved configuration, flat: ``{"model.dim": 64, ...}``.
         overrides: what the user typed, ``{"position": "rope", "seed": "0"}``; in a sweep, the trial's own values.
         facts: the content of run.json.
@@ -132,14 +135,15 @@ def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) ->
 
 
 def read_result(entry: RunEntry) -> RunResult:
-    """Read a finished run from its folder; of a run that is not finished, only the status.
+    """Read a finished run from its folder; of another, the status, and the configuration if it failed or diverged.
 
     Raises:
         RunError: part of its record is missing or damaged.
     """
     folder, status = entry.path, entry.status
     if status != "finished":
-        return RunResult(str(folder), status, {}, {}, entry.facts, {}, [], folder)
+        config = entry.config if status in FAILED else {}
+        return RunResult(str(folder), status, config, {}, entry.facts, {}, [], folder)
     record = RunRecord.open(folder)
     facts, metrics = record.facts, entry.metrics
     if not metrics:

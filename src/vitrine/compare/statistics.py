@@ -1,4 +1,4 @@
-"""Confidence intervals, t-tests, Holm's correction, seeds needed, McNemar's test, and the bootstrap over images."""
+"""Confidence intervals, t-tests, multiple comparisons, seeds needed, McNemar's test, and the bootstrap over images."""
 
 import math
 from bisect import bisect_left
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
+
+from vitrine.compare.sequential_rule import image_variance
 
 SIGNIFICANCE_LEVEL = 0.05
 POWER = 0.8  # of the planned number of seeds (Cohen, 1988)
@@ -45,12 +48,14 @@ class Difference:
 
     Attributes:
         mean: the difference.
-        low, high: its 95 % confidence interval; NaN with too few values, or values without variance.
+        low, high: its 95 % confidence interval, simultaneous with those of the other comparisons; NaN with too few
+            values, or values without variance.
         p: two-sided p-value of no difference; NaN without an interval, but 1 if all values are equal.
         paired: whether the test is a paired t-test; otherwise Welch's t-test.
         counts: number of values on each side; if paired, the number of pairs, twice.
         sd: standard deviation behind the test: of the paired differences, or pooled over both groups.
         effect_size: Hedges' g: the difference in pooled standard deviations, corrected for small samples.
+        new_images: interval and p-value are about other test images of the same kind, too; otherwise about these.
     """
 
     mean: float
@@ -61,12 +66,30 @@ class Difference:
     counts: tuple[int, int]
     sd: float
     effect_size: float
+    new_images: bool = False
 
 
-def difference(values: Mapping[Hashable, float], others: Mapping[Hashable, float]) -> Difference:
+Correct = tuple[Mapping[Hashable, np.ndarray], Mapping[Hashable, np.ndarray]]
+
+
+def difference(
+    values: Mapping[Hashable, float],
+    others: Mapping[Hashable, float],
+    comparisons: int = 1,
+    correct: Correct | None = None,
+) -> Difference:
     """Test ``values`` minus ``others``, both by seed.
 
-    The test is paired if the seeds of one side, at least two, are among those of the other side.
+    The test is paired if the seeds of one side, at least two, are among those of the other side. With Bonferroni's
+    level, all ``comparisons`` intervals hold together with 95 %, whatever their variances and correlations.
+
+    Args:
+        values: by seed.
+        others: by seed.
+        comparisons: number of intervals that hold together.
+        correct: which of N test images each seed of both sides classified correctly, (N,) each. Seeds and images then
+            both count as samples: the variance is the sum of their parts, with Satterthwaite's degrees of freedom
+            (Clark, 1973; Miller, arXiv:2411.00640).
     """
     shared = [key for key in values if key in others]
     paired = len(shared) >= 2 and len(shared) == min(len(values), len(others))
@@ -83,9 +106,20 @@ def difference(values: Mapping[Hashable, float], others: Mapping[Hashable, float
         p = 1.0 if abs(mean) < 1e-12 else nan  # without variance, a difference cannot be tested
         return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size)
     result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=False)
-    interval = result.confidence_interval(0.95)
-    low, high = float(interval.low), float(interval.high)
-    return Difference(mean, low, high, float(result.pvalue), paired, counts, sd, effect_size)
+    level = SIGNIFICANCE_LEVEL / comparisons
+    if correct is None:
+        interval = result.confidence_interval(1 - level)
+        low, high = float(interval.low), float(interval.high)
+        return Difference(mean, low, high, float(result.pvalue), paired, counts, sd, effect_size)
+    ours = np.array([correct[0][key] for key in keys], float)
+    theirs = np.array([correct[1][key] for key in other_keys], float)
+    samples = [x - y] if paired else [x, y]
+    over_seeds = sum(float(np.var(sample, ddof=1)) / len(sample) for sample in samples)
+    variance = over_seeds + image_variance(ours, theirs, paired=paired)
+    freedom = float(result.df) * (variance / over_seeds) ** 2
+    half_width = float(stats.t.isf(level / 2, freedom)) * math.sqrt(variance)
+    p = 2 * float(stats.t.sf(abs(mean) / math.sqrt(variance), freedom))
+    return Difference(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, new_images=True)
 
 
 def _pooled_sd(x: np.ndarray, y: np.ndarray) -> float:
@@ -120,13 +154,13 @@ def holm(ps: Sequence[float]) -> list[float]:
 def seeds_needed(size: float, sd: float, *, paired: bool, comparisons: int = 1) -> int | None:
     """Return the number of seeds that detects a difference of ``size`` with a power of 80 %; ``None`` above 1,000.
 
-    The significance level is 5 % divided by the number of comparisons, as for the first test of Holm's correction.
+    The significance level is 5 % divided by the number of comparisons.
 
     Args:
         size: the true difference.
         sd: standard deviation of the paired differences, or pooled over both groups.
         paired: whether the test is paired; otherwise the number is per group.
-        comparisons: number of comparisons that p-values are corrected for.
+        comparisons: number of comparisons that intervals hold for.
     """
     from statsmodels.stats.power import TTestIndPower, TTestPower
 
@@ -144,6 +178,28 @@ def seeds_needed(size: float, sd: float, *, paired: bool, comparisons: int = 1) 
         high *= 2
     found = bisect_left(range(high), True, lo=max(2, high // 2), key=enough)
     return found if found <= MAX_SEEDS else None
+
+
+def smallest_difference(count: int, sd: float, *, paired: bool, comparisons: int = 1) -> float:
+    """Return the true difference that ``count`` seeds, at least 3, detect with a power of 80 %.
+
+    It follows from the spread and the number of seeds alone, and not from the observed difference, whose power says
+    nothing that its p-value does not (Hoenig and Heisey, 2001). Other arguments are those of :func:`seeds_needed`.
+    """
+    freedom, scale = (count - 1, math.sqrt(count)) if paired else (2 * count - 2, math.sqrt(count / 2))
+    # Power as a mean over the variance's quantiles: the noncentral t-distribution is not computable for large effects.
+    spreads = np.sqrt(stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom)
+    bounds = stats.t.isf(SIGNIFICANCE_LEVEL / comparisons / 2, freedom) * spreads
+
+    def missing(shift: float) -> float:
+        return float(np.mean(stats.norm.cdf(shift - bounds) + stats.norm.cdf(-shift - bounds))) - POWER
+
+    return sd * float(brentq(missing, 0.0, bounds[-1] + 10.0)) / scale
+
+
+def largest_spread(sd: float, freedom: int) -> float:
+    """Return the upper 80 % bound of a standard deviation, to plan with (Browne, 1995)."""
+    return sd * math.sqrt(freedom / stats.chi2.ppf(1 - POWER, freedom))
 
 
 def mcnemar(correct: np.ndarray, other_correct: np.ndarray) -> tuple[int, int, float]:

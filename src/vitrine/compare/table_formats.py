@@ -48,7 +48,7 @@ def headings(compared: Comparison) -> list[Heading]:
     columns = [one_line(name) for name in compared.table.columns] or ["configuration"]
     titles = ["n", f"{metric.title}{unit}", "best", "worst"]
     if compared.findings.comparisons:
-        titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (Holm)", "g"]
+        titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (Bonferroni)", "g"]
     titles += [cost.heading for cost in _costs(compared)]
     if compared.target is not None:
         titles.append(f"s to {100 * compared.target:g} %")

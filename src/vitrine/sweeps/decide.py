@@ -105,6 +105,7 @@ class SeedQueue(TrialQueue):
                 **_plan_of(self.decision, self.metric),
                 "seed": self._first_seed,
                 "verdicts": self.decision.verdicts,
+                "findings": {arm: finding(arm, self.decision, self.metric) for arm in looks},
                 "looks": {arm: [_plain(look) for look in found] for arm, found in looks.items()},
                 "runs": self.decision.runs,
                 "max_runs": self.decision.max_runs,

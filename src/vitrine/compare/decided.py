@@ -1,0 +1,82 @@
+"""What a sweep decided while it trained (``sweep=decide``): its own verdicts and intervals, from sweep.json.
+
+Its seeds were added until the differences were clear, so a test that takes their number as given would find too many.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitrine.compare.load import RunResult, parse_overrides
+from vitrine.compare.table import ConfigurationRow
+from vitrine.errors import RunError
+
+
+@dataclass(frozen=True)
+class DecidedRow:
+    """A row's verdict against the sweep's baseline.
+
+    Attributes:
+        verdict: ``better``, ``worse``, ``equal``, ``undecided``, or ``None`` if the sweep is not done.
+        low, high: interval of the difference at the last look.
+        sentence: the finding, as the sweep printed it.
+    """
+
+    verdict: str | None
+    low: float
+    high: float
+    sentence: str
+
+
+@dataclass(frozen=True)
+class SweepDecision:
+    """Verdicts of a sweep.
+
+    Attributes:
+        metric: name of the metric that it was decided by.
+        baseline: overrides of the configuration that others were compared with.
+        rows: overrides of each other configuration, and its verdict.
+    """
+
+    metric: str
+    baseline: dict[str, str]
+    rows: list[tuple[dict[str, str], DecidedRow]]
+
+    @classmethod
+    def of(cls, runs: Sequence[RunResult]) -> "SweepDecision | None":
+        """Read the decision of the sweep that holds all ``runs``; ``None`` if there is no such sweep.
+
+        Raises:
+            RunError: its sweep.json is damaged.
+        """
+        parents = {run.folder.parent for run in runs if run.folder is not None}
+        path = next(iter(parents)) / "sweep.json" if len(parents) == 1 else None
+        if path is None or not path.is_file() or any(run.folder is None for run in runs):
+            return None
+        try:
+            known = json.loads(path.read_text(encoding="utf-8")).get("decision")
+            return None if known is None else cls._from(known)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise RunError(f"cannot read the decision in {path}: {error}; rerun the sweep to write it again") from None
+
+    @classmethod
+    def _from(cls, known: dict[str, Any]) -> "SweepDecision":
+        rows = []
+        for arm, verdict in known["verdicts"].items():
+            look: dict[str, Any] = known["looks"][arm][-1] if known["looks"][arm] else {}
+            low, high = (math.nan if look.get(name) is None else float(look[name]) for name in ("low", "high"))
+            rows.append((parse_overrides("", arm), DecidedRow(verdict, low, high, str(known["findings"][arm]))))
+        return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows)
+
+    def about(self, row: ConfigurationRow, baseline: ConfigurationRow, metric: str) -> DecidedRow | None:
+        """Return the verdict about ``row``; ``None`` if another comparison was decided."""
+        if metric != self.metric or row.is_main_effect or not _is(baseline, self.baseline):
+            return None
+        return next((decided for overrides, decided in self.rows if _is(row, overrides)), None)
+
+
+def _is(row: ConfigurationRow, overrides: dict[str, str]) -> bool:
+    """Whether all runs of a row were asked for by these overrides."""
+    return all(run.overrides.get(key) == value for run in row.runs.values() for key, value in overrides.items())

@@ -1,0 +1,41 @@
+"""Failed and diverged runs as an outcome of a configuration: means over the others are means over survivors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from vitrine.compare.load import FAILED, RunResult
+from vitrine.compare.table import ConfigurationRow, distinguishes
+
+
+@dataclass(frozen=True)
+class FailureRate:
+    """How many of a configuration's runs failed or diverged."""
+
+    failed: int
+    total: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The exact 95 % interval of the rate (Clopper and Pearson, 1934), within [0, 1]."""
+        found = stats.binomtest(self.failed, self.total).proportion_ci(0.95, "exact")
+        return float(found.low), float(found.high)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.failed} of {self.total} runs failed or diverged (95 % interval {low:.0%} to {high:.0%})"
+
+
+def failure_rate(row: ConfigurationRow, unfinished: Sequence[RunResult]) -> FailureRate:
+    """Count the runs among ``unfinished`` that failed with a row's configuration and a seed that never finished."""
+    runs = row.runs.values()
+    configurations = [_configuration(run) for run in runs]
+    lost = {run.seed for run in unfinished if run.status in FAILED and _configuration(run) in configurations}
+    failed = len(lost - {run.seed for run in runs})
+    return FailureRate(failed, failed + len(row.runs))
+
+
+def _configuration(run: RunResult) -> dict[str, Any]:
+    return {key: value for key, value in run.config.items() if key != "seed" and distinguishes(key, run.data)}
