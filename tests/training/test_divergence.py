@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import Callback
 from vitrine import compose, fit
 from vitrine.errors import Diverged
 from vitrine.runs import RunRecord
-from vitrine.training.checkpoints import model_weights, read_checkpoint
 from vitrine.training.lit_module import Classifier
+from vitrine.training.weights import model_weights, read_checkpoint
 
 DIVERGES = ["optimizer=sgd", "optimizer.lr=100", "trainer.gradient_clip_val=null", "trainer.precision=32-true"]
 
