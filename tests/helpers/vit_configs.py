@@ -31,6 +31,7 @@ UNTIED = {name: st.sampled_from(words) for name, words in WORDS.items()} | {
     "mlp_hidden_dropout": st.none() | RATE,
     "drop_path": RATE,
     "zero_head": st.booleans(),
+    "same_init_layers": st.booleans(),
 }
 SETTINGS = settings(deadline=None, derandomize=True, database=None)
 
