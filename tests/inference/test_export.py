@@ -105,6 +105,8 @@ def test_the_cost_in_accuracy_has_an_interval_over_the_images():
     cost = AccuracyCost.of(torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 2, 3]), labels)
     assert (cost.exported, cost.pytorch, cost.changed, cost.images) == (0.75, 1.0, 1, 4)
     assert cost.half_width == pytest.approx(1.96 * np.std([0, 0, 0, -1], ddof=1) / 2)
+    same = AccuracyCost.of(labels, labels, labels)
+    assert (same.changed, same.half_width) == (0, 0.75), "no change among four images leaves room for some"
 
 
 def test_an_export_that_differs_from_pytorch_is_refused_and_nothing_is_left(run, monkeypatch):

@@ -53,7 +53,8 @@ class AccuracyCost:
         images: number of images, N.
         exported: accuracy of the export, in [0, 1].
         pytorch: accuracy in PyTorch in float32.
-        half_width: of the 95 % interval of their difference, over the images.
+        half_width: of the 95 % interval of their difference, over the images; by the rule of three, 3 / N, if it is
+            the same for all.
         changed: images with another prediction.
     """
 
@@ -72,7 +73,7 @@ class AccuracyCost:
             images=len(labels),
             exported=float(right.mean()),
             pytorch=float(right_before.mean()),
-            half_width=1.96 * float(spread) / len(labels) ** 0.5,
+            half_width=1.96 * float(spread) / len(labels) ** 0.5 or 3 / len(labels),
             changed=int((exported != pytorch).sum()),
         )
 
