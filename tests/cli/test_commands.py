@@ -241,6 +241,24 @@ print({"torch", "hydra", "omegaconf", "rich"} & set(sys.modules))
     assert module.stderr == "vitrine: there is no command comapre; did you mean compare?\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ["needs a run folder: python predict.py run=", "needs a picture, folder, glob pattern or CSV file"]),
+        (["run=file", "input=x", "output=x.txt"], ["output=x.txt", "must end with .csv, .json or .parquet"]),
+        (["-m", "run=file", "input=x"], ["-m", "run=[RUN,RUN] averages several runs"]),
+        (["run=[a,b]", "input=x", "attention=maps"], ["attention=maps", "needs a single run, not 2"]),
+        (["run=file", "input=x", "top_q=3"], ["top_q", "did you mean top_k?"]),
+        (["run=file", "input=x", "confidence=2"], ["confidence=2.0", "must be >= 0 and <= 1"]),
+    ],
+)
+def test_a_mistake_in_predicting_gets_one_clear_message(vitrine, words, expected):
+    code, out, err = vitrine("predict", *words)
+    assert (code, out) == (2, "")
+    for text in expected:
+        assert text in err
+
+
 def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
     (tmp_path / "outputs").mkdir()
     for folder, expected in (("outputs", "is not a run folder"), ("nowhere", "is not a folder")):

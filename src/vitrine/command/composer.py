@@ -159,7 +159,7 @@ class Composer:
     def _check(self, overrides: Sequence[str]) -> Any:
         try:
             composed, found = self.composed(overrides)
-            if missing := [key for key in NEEDED if key in composed and OmegaConf.is_missing(composed, key)]:
+            if missing := [key for key in NEEDED if OmegaConf.is_missing(composed, key)]:
                 start = program(self.command)
                 raise ConfigError([Fault(key, "", NEEDED[key].format(start)) for key in missing])
             if self.command == "train" and composed.resume is None:
