@@ -446,6 +446,7 @@ def make(chosen: Fault, folder: Path) -> dict[str, Any]:
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
         outcome, happened = "failed", f"**{type(error).__name__}**: {str(error)[-400:]}"
     shutil.rmtree(place, ignore_errors=True)
+    happened = happened.replace(f"{place}/", "")
     return {"outcome": outcome, "happened": happened, "seconds": round(time.monotonic() - began, 1)}
 
 

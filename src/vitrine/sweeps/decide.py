@@ -150,7 +150,9 @@ class SeedQueue(TrialQueue):
             if isinstance(config, ConfigError):
                 raise config
             folder = self._folders.find(config.run, varies)
-            self._trials[run] = Trial(len(self.sweep.trials), config.run, varies, folder)
+            self._trials[run] = Trial(
+                len(self.sweep.trials), config.run, varies, folder, None, config.accept_changed_data
+            )
             self._runs[folder] = run
             self.sweep.trials.append(self._trials[run])
         return self._trials[run]

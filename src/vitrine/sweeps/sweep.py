@@ -91,10 +91,11 @@ class Sweep:
         check_format(folder)
         _check_owner(folder, own_name)
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
+        accept = command.accept_changed_data
         for point in points:
             config = point.config.run
             path = folders.find(config, point.varies, point.subfolder)
-            trials.setdefault(path, Trial(len(trials), config, point.varies, path))
+            trials.setdefault(path, Trial(len(trials), config, point.varies, path, None, accept))
         return cls(folder, list(trials.values()), common, keys, own_name=own_name)
 
     def results(self) -> list[TrialResult]:

@@ -46,6 +46,7 @@ class Trial:
         varies: overrides in which it differs from the other trials.
         folder: its run folder, inside the sweep's folder.
         pruning_rule: stops the run early if other trials of the search do better.
+        accept_changed_data: resume it although its data has changed.
         code: hashes of the source of the user's parts when the trial was planned, by their names.
     """
 
@@ -54,6 +55,7 @@ class Trial:
     varies: dict[str, str]
     folder: Path
     pruning_rule: Pruner | None = None
+    accept_changed_data: bool = False
     code: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -337,6 +339,7 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
             time_from=time_from,
             pruning_rule=rule,
             trust=trust,
+            accept_changed_data=trial.accept_changed_data,
             claim=claim,
         )
         return
