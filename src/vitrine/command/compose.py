@@ -57,9 +57,8 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         composer = Composer(command, loader)
         asked = (runs_of_multirun if multirun else single_run)(composer, overrides, found)
-    if (
-        check_devices and command == "train" and not found and not (multirun and launcher(arguments) == "slurm")
-    ):  # which has other machines
+    checked = check_devices and command == "train" and not found
+    if checked and not (multirun and launcher(arguments) == "slurm"):  # which has other machines
         found += _missing_devices([point.config for point in asked if isinstance(point.config, TrainConfig)])
     if found:
         raise ConfigError(found)
