@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,6 +20,10 @@ from vitrine.text import plural
 
 # One thread for each test process and those that it starts: tests run in parallel, on small models.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell's background jobs ignore Ctrl-C, and nohup hang-ups; so would the tests and the processes that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LEVELS = ["quick", "whole", "slow"]
 LEFT_OUT = pytest.StashKey[str]()

@@ -245,6 +245,7 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         "accelerator",
         "traceback",
         "trust",
+        "accept_changed_data",
     }
 
 

@@ -86,5 +86,5 @@ def test_a_model_that_this_version_does_not_know_is_refused(record, model, confi
 
 def test_a_checkpoint_that_describes_no_model_is_refused(record, model):
     save(record, model, {})
-    with pytest.raises(RunError, match="contains a model that this version of vitrine does not know"):
+    with pytest.raises(RunError, match=r"best\.ckpt is not a checkpoint of vitrine: its config has no model"):
         _ = load_run(record.path).model

@@ -108,7 +108,7 @@ def test_a_rerun_trains_only_new_trials(whole):
     assert len(after) == 4
     shown = python(str(ROOT / "scripts" / "sweeps.py"), "--root", str(folder), cwd=folder)
     assert shown.returncode == 0, shown.stderr
-    assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 +0 +val/acc 0", shown.stdout)
+    assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 +0 +0 +val/acc 0", shown.stdout)
 
 
 def test_rerun_true_starts_over_in_a_new_folder(whole):

@@ -164,7 +164,7 @@ def test_a_checkpoint_that_cannot_be_opened_is_not_moved(stopped, monkeypatch):
 
 
 def test_a_checkpoint_without_a_state_of_training_is_moved_aside(stopped, capsys):
-    torch.save({"state_dict": {}, "config": {}}, stopped.last)
+    torch.save({"state_dict": {}, "config": {"model": {}}}, stopped.last)
     recover(stopped)
     assert "is not a checkpoint to resume from: it lacks 'callbacks'" in capsys.readouterr().err
     assert step(stopped.last) == 10
