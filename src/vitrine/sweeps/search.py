@@ -37,6 +37,7 @@ from vitrine.sweeps.sweep import Sweep, check_format, newest
 from vitrine.sweeps.trial import DONE, ENDED, Trial, TrialResult, is_locked, locked, read_result, take_up
 
 MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
+COMPLETE = {"folders", "infeasible"}  # one of these attributes is on every suggestion that no kill has cut short
 
 
 class Search(TrialQueue):
@@ -223,14 +224,15 @@ class Search(TrialQueue):
             params = self._next_combination()
             self.study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributions))
         else:
-            self.study.sampler = make_sampler(str(self.settings.sampler), self.command.seed, number)
+            drawn = sum(bool(trial.user_attrs.keys() & COMPLETE) for trial in self._study_trials())
+            self.study.sampler = make_sampler(str(self.settings.sampler), self.command.seed, drawn)
             params = self.study.ask(distributions).params
         self._configure(number, params)
         return True
 
     def _next_combination(self) -> dict[str, Any]:
         """The first combination of a grid that was not tried yet; empty if all were."""
-        tried = [trial.params for trial in self._study_trials() if trial.user_attrs.keys() & {"folders", "infeasible"}]
+        tried = [trial.params for trial in self._study_trials() if trial.user_attrs.keys() & COMPLETE]
         combinations = (dict(zip(self.space, values, strict=True)) for values in product(*_grid_values(self.space)))
         return next((combination for combination in combinations if combination not in tried), {})
 

@@ -90,7 +90,8 @@ class SafeCmaEsSampler(CmaEsSampler):
 def make_sampler(name: str, *seeds: int) -> BaseSampler:
     """Make a sampler whose suggestion depends on the study and ``seeds`` alone.
 
-    Each trial gets its own, with the trial's number among the seeds: an interruption does not change what is suggested.
+    Each trial gets its own, with the number of suggestions before it among the seeds: an interruption does not change
+    what is suggested.
     """
     seed = int.from_bytes(hashlib.sha256(",".join(map(str, seeds)).encode()).digest()[:4], "little")
     if name == "tpe":
