@@ -26,7 +26,6 @@ EXAMPLES = {
 }
 SERVERS = ["serve", "serve_onnx"]  # tests/test_serving.py
 BRIEF = ["trainer.max_epochs=2", "debug.limit_batches=2", "trainer.compile=nothing", "accelerator=cpu"]
-ONE_OF_EACH_LEVEL = [pytest.param(name, marks=[] if name == "fourier" else [pytest.mark.whole]) for name in EXAMPLES]
 
 
 @pytest.fixture
@@ -74,7 +73,8 @@ def test_the_commands_in_an_example_can_be_typed(name, monkeypatch):
         assert len(made) >= 3 * multirun
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_LEVEL)
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.whole
 def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name, in_this_process):
     swept = train("-m", *EXAMPLES[name], "seed=0,1,2", "hydra/launcher=process", "launcher.threads=1", cwd=folder)
     assert swept.returncode == 0, swept.stdout + swept.stderr

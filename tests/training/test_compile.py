@@ -99,7 +99,6 @@ def test_a_short_training_is_not_compiled_and_the_reason_is_printed(trained, cap
 
 
 @can_compile
-@pytest.mark.quick
 def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatch, capsys):
     """The clock is replaced: it says that uncompiled steps are slow, then that compiled ones are fast."""
     seconds = iter([1000.0, 1.0])
