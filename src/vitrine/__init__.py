@@ -7,6 +7,8 @@ and ``load_run(folder)`` opens one. Each is imported when it is first used: ``im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vitrine.lean_imports import postpone_metrics
+
 if TYPE_CHECKING:
     from vitrine.command.compose import compose as compose
     from vitrine.inference.load import load_run as load_run
@@ -19,6 +21,8 @@ _HOMES = {
     "load_run": "vitrine.inference.load",
     "resume": "vitrine.training.resume",
 }
+
+postpone_metrics()
 
 __all__ = ["compose", "fit", "load_run", "resume"]
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification.accuracy import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
 from vitrine.config.parts import faults_of, function, part_at
