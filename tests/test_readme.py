@@ -17,7 +17,7 @@ COMMANDS = [
     for line in block.splitlines()
     if line.startswith(("python train.py", "python eval.py", "python predict.py"))
 ]
-SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=24", "model.depth=1"]
+SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=48", "model.depth=1"]
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,14 @@ from helpers.running import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 FAULTS = importlib.import_module("faults").FAULTS
 sys.path.remove(str(ROOT / "benchmarks"))
+LEVELS = {"foreign-runs": pytest.mark.quick, "read-only": pytest.mark.slow, "clock": pytest.mark.slow}
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.quick) if name == "foreign-runs" else name
+        pytest.param(name, marks=LEVELS[name]) if name in LEVELS else name
         for name, fault in FAULTS.items()
         if fault.quick
     ],

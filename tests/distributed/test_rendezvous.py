@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.levels import slow
 from helpers.running import ROOT, only_run
 
 from vitrine import compose, fit
@@ -181,7 +182,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("command", [[*TORCHRUN, "--nproc-per-node=2"], [sys.executable]], ids=["torchrun", "spawn"])
+@pytest.mark.parametrize(
+    "command", [[*TORCHRUN, "--nproc-per-node=2"], slow([sys.executable])], ids=["torchrun", "spawn"]
+)
 def test_fit_in_a_users_own_distributed_program(tmp_path, spawned, command):
     """Its process group is used and left as it was, and every rank gets the same result."""
     (tmp_path / "own.py").write_text(OWN_PROGRAM)
@@ -213,6 +216,7 @@ for seed in (0, 1):
 """
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_resume_the_same_runs(tmp_path):
     """Killed before the first checkpoint and again in a later epoch; the run before that one is not trained again."""
     (tmp_path / "program.py").write_text(KILLED_ONCE)
@@ -246,7 +250,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "cpu_ddp"])
+@pytest.mark.parametrize("accelerator", ["cpu", slow("cpu_ddp")])
 def test_torchrun_restarts_a_single_process(tmp_path, accelerator):
     """Trained in it, or in two ranks that vitrine spawns from it; killed in the second epoch."""
     (tmp_path / "alone.py").write_text(ALONE)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.levels import slow
 from helpers.running import ROOT, only_run
 
 pytestmark = pytest.mark.whole
@@ -48,7 +49,7 @@ def children(pid):
     ]
 
 
-@pytest.mark.parametrize("group", ["digits", "strong"])
+@pytest.mark.parametrize("group", [slow("digits"), "strong"])
 def test_two_ranks_train_the_same_as_one(tmp_path, group):
     overrides = [f"augment={group}"]
     in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2", "logger=wandb", "logger.wandb.mode=offline")
@@ -127,7 +128,7 @@ def test_ranks_out_of_time_stop_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGKILL, "failed", 1)]
+    ("number", "status", "code"), [slow(signal.SIGINT, "interrupted", 130), (signal.SIGKILL, "failed", 1)]
 )
 def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, number, status, code):
     running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_epochs=2000")

@@ -1,4 +1,4 @@
-"""Parameters of a test marked ``whole`` of which some are run by the quick suite, too."""
+"""Parameters of a test that belong to another level of the suite than the test."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,3 +19,8 @@ def quick(parameters: Iterable[Any], chosen: Sequence[Any]) -> list[Any]:
         else case
         for case in parameters
     ]
+
+
+def slow(*values: Any) -> Any:
+    """Leave a parameter to ``pytest --slow``: another parameter covers most of what it covers."""
+    return pytest.param(*values, marks=pytest.mark.slow)

@@ -186,7 +186,7 @@ def test_ctrl_c_before_training_prints_one_line(tmp_path):
     assert err == "vitrine: interrupted; rerun the same command to continue\n"
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_a_sweep_that_is_out_of_time_stops_and_a_rerun_continues(whole, tmp_path):
     words = ["seed=0,1,2", "launcher.workers=1"]
     stopped = sweep(tmp_path, *words, "trainer.max_time=1s")

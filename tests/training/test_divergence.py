@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from helpers.levels import slow
 from helpers.running import SMALL, only_run
 from lightning.pytorch.callbacks import Callback
 
@@ -99,7 +100,7 @@ def test_losses_read_later_name_the_step_in_which_they_became_non_finite(losses,
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, slow(2)])
 def test_the_command_exits_with_3_and_one_line(train, tmp_path, ranks):
     words = [] if ranks == 1 else ["accelerator=cpu_ddp", "trainer.log_every_n_steps=1"]
     done = train(*SMALL, *DIVERGES, *words, "data.batch_size=64")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.levels import slow
 from helpers.running import ROOT, SMALL, only_run, write_image_folder
 
 from vitrine import compose, fit
@@ -39,7 +40,7 @@ def outcome(folder):
     return rows, metrics
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
+@pytest.mark.parametrize("device", ["cpu", slow("cpu_ddp")])
 def test_streamed_images_train_the_same_as_images_in_memory(train, evaluate, pictures, tmp_path, device):
     words = [*PICTURES, f"accelerator={device}"]
     streamed = train(*words, "data.storage=disk", "data.workers=2", "paths.output_dir=disk")
@@ -79,7 +80,7 @@ def test_images_are_streamed_automatically_if_memory_is_small(monkeypatch, capsy
     assert outcome(tmp_path / "disk") == outcome(tmp_path / "memory")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
+@pytest.mark.parametrize("device", ["cpu", slow("cpu_ddp")])
 def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_path, device):
     damaged = pictures / "train" / "b" / "7.png"
     damaged.write_bytes(damaged.read_bytes()[:120])
@@ -103,7 +104,7 @@ def test_only_pictures_in_folders_are_streamed(train):
     assert "data.storage=disk\n      is for data=imagefolder: data=digits is always read into memory" in done.stderr
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu_ddp"])
+@pytest.mark.parametrize("device", ["cpu", slow("cpu_ddp")])
 def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, device):
     words = [*PICTURES, f"accelerator={device}", "data.storage=disk", "data.workers=2", "trainer.max_epochs=5000"]
     running = subprocess.Popen(
@@ -121,8 +122,9 @@ def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, devic
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
     _, err = running.communicate(timeout=50)
     assert running.returncode == 130, err
-    assert err.startswith("vitrine: interrupted; resume with"), err
-    assert err.count("\n") == 1
+    stopping, interrupted = err.splitlines()
+    assert stopping.startswith("vitrine: stopping after this "), err
+    assert interrupted.startswith("vitrine: interrupted; resume with"), err
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"
     deadline = time.monotonic() + 10
     while left := [pid for pid in descendants if Path(f"/proc/{pid}").exists()]:

@@ -79,7 +79,7 @@ def test_finished_runs_stay_interrupted_ones_are_resumed_and_the_page_shows_both
         assert (tmp_path / f"docs/images/pulfer_mnist_{picture}.png").stat().st_size > 1000, picture
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_recorded_results_stay_until_as_many_runs_have_been_trained_for_as_many_epochs(reproduce, tmp_path):
     whole = json.loads((ROOT / "benchmarks" / "studies" / "reproductions.json").read_text())
     known = tmp_path / "reproductions.json"
