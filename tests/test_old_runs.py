@@ -80,7 +80,6 @@ def test_a_checkpoint_has_its_stored_test_metrics(run, outputs):
     assert found["test/loss"] == pytest.approx(stored(run)["test/loss"], rel=1e-6)
 
 
-@pytest.mark.quick
 def test_a_trial_is_evaluated_by_its_unquoted_path(script):
     """Its name has ``=`` and ``,``, as trials' names no longer do."""
     assert f"test accuracy  {stored(TRIAL)['test/acc']:.4f}" in script("eval.py", f"run=outputs/{TRIAL}")

@@ -24,6 +24,7 @@ def mine(tmp_path):
     return tmp_path / "mine"
 
 
+@pytest.mark.whole
 def test_a_run_goes_where_hydra_run_dir_says(train, tmp_path):
     done = train(*QUICK, "hydra.run.dir=here/${model.position}")
     assert (done.returncode, done.stderr) == (0, "")

@@ -305,7 +305,6 @@ def test_a_sweep_under_torchrun_and_its_rerun(tmp_path):
     assert "epoch 1/" not in out
 
 
-@pytest.mark.quick
 def test_a_configuration_error_is_printed_once(tmp_path):
     """By one of the ranks, and not again after a restart."""
     command = [str(ROOT / "train.py"), *OVERRIDES, "deepth=2", f"paths.output_dir={tmp_path}"]

@@ -95,6 +95,7 @@ def test_the_best_configuration_is_printed_as_a_command(whole):
     assert [one["status"] for one in written["trials"]] == ["finished"] * 3
 
 
+@pytest.mark.whole
 def test_a_rerun_trains_only_new_trials(whole):
     folder, _ = whole
     before = facts(folder)

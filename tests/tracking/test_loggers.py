@@ -331,6 +331,7 @@ def test_a_private_run_sends_nothing_of_the_machine_or_the_code(tmp_path):
         assert secret.encode() not in log.read_bytes(), secret
 
 
+@pytest.mark.whole
 def test_an_unused_tracker_is_not_imported_and_one_without_login_runs_offline(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     done = subprocess.run(

@@ -217,7 +217,6 @@ def test_a_resumed_run_is_compiled_as_before(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.quick
 def test_graphs_without_a_gpu_are_refused_before_anything_is_written(tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "trainer.compile=graphs", f"paths.output_dir={tmp_path}/out"],
