@@ -74,7 +74,7 @@ def test_the_commands_in_an_example_can_be_typed(name, monkeypatch):
         assert len(made) >= 3 * multirun
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ["fourier", "shapes", slow("gradient_norm"), slow("small_cnn")])
 @pytest.mark.whole
 def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name, in_this_process):
     swept = train("-m", *EXAMPLES[name], "seed=0,1,2", "hydra/launcher=process", "launcher.threads=1", cwd=folder)

@@ -20,7 +20,7 @@ SCRIPT = """
 
 @pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
 @pytest.mark.whole
-@pytest.mark.parametrize("launcher", ["", slow("basic"), "process", slow("local")])
+@pytest.mark.parametrize("launcher", ["", *map(slow, ["basic", "process", "local"])])
 def test_a_full_disk_is_reported_in_one_line_and_with_more_room_training_resumes(tmp_path, launcher):
     """The first checkpoint does not fit. A sweep begins no other trial."""
     (tmp_path / "disk").mkdir()

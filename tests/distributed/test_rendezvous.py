@@ -282,6 +282,7 @@ def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
     assert_equal_runs(undisturbed, only_run(killed))
 
 
+@pytest.mark.slow
 def test_a_sweep_under_torchrun_and_its_rerun(tmp_path):
     """Rank 0 hands out the trials; run again, it hands out none."""
     command = [

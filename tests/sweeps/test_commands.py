@@ -144,7 +144,7 @@ def test_a_killed_sweep_has_the_same_results_after_a_rerun(whole, tmp_path):
     assert any(one.get("resumed") for one in facts(tmp_path).values())
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_a_killed_trial_fails_with_its_reason_and_is_retried(whole, tmp_path):
     running = start(tmp_path, "seed=0,1")
     wait_until(lambda: being_trained(tmp_path), running)

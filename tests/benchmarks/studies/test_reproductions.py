@@ -37,7 +37,7 @@ def reproduce(study, page, monkeypatch, tmp_path, shared_data):
     return run
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_finished_runs_stay_interrupted_ones_are_resumed_and_the_page_shows_both(reproduce, tmp_path, capsys):
     def runs(variant, seed):
         return list((tmp_path / "out/pulfer_mnist" / variant / f"seed-{seed}/runs").iterdir())
