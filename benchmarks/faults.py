@@ -222,11 +222,9 @@ def damaged_checkpoint(lab: Lab) -> str:
     before = set(last.parent.iterdir())
     ended = lab.run(f"resume={run}", "trainer.max_epochs=5")
     assert ended.code == 0, ended.err
-    whole = lab.trained("whole", epochs=5)
     assert facts(run)["status"] == "finished"
     assert {row.split(",")[0] for row in (run / "metrics.csv").read_text().split("\n")[1:] if row} >= {"5"}
     assert len(set(last.parent.iterdir()) - before) == 1, "the damaged file is kept"
-    assert result(whole)["best_epoch"] >= 1
     return f"resumed from `previous.ckpt`, the damaged file kept beside it: `{ended.err.splitlines()[0][:120]}`"
 
 

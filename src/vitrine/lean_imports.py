@@ -1,4 +1,4 @@
-"""Imports torchmetrics without the metrics that nobody has asked for.
+"""Import torchmetrics without the metrics that are not used.
 
 Lightning needs two of its classes. Its packages import all metrics, and these torchvision, scipy.signal and more: a
 second before the first step of each process. Here a package's own code runs once a name is asked for that lies in none

@@ -91,9 +91,9 @@ def test_while_it_works_and_the_run_can_be_resumed(tmp_path, line, words, number
     assert command.process.returncode == 130
     assert command.status == "interrupted"
     assert "Traceback" not in err
-    *told, last = err.splitlines()
+    *notes, last = err.splitlines()
     assert last.startswith("vitrine: interrupted; resume with: ")
-    assert told == [] or told[0].startswith("vitrine: stopping after this ")
+    assert notes == [] or notes[0].startswith("vitrine: stopping after this ")
 
 
 @pytest.mark.slow

@@ -226,12 +226,12 @@ def push(run, address, token, tmp_path):
 def test_an_export_is_pushed_with_the_users_own_token_only(tmp_path, hub):
     run = trained_run(tmp_path)
     address, server = hub
-    nobody = push(run, address, "", tmp_path)
+    without_token = push(run, address, "", tmp_path)
     folder = run / "exports" / "hf"
-    assert nobody.returncode == 1
-    assert nobody.stderr == (
+    assert without_token.returncode == 1
+    assert without_token.stderr == (
         f"vitrine: {folder} is written, but was not pushed to me/digits: "
-        "nobody is logged in; run `hf auth login`, or set HF_TOKEN\n"
+        "not logged in; run `hf auth login`, or set HF_TOKEN\n"
     )
     assert server.seen == []
 
@@ -254,5 +254,5 @@ def test_a_refused_token_is_one_line_and_the_folder_stays(tmp_path, hub, monkeyp
 
 def test_without_a_login_nothing_is_asked_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ExportError, match="nobody is logged in"):
+    with pytest.raises(ExportError, match="not logged in"):
         to_hub.push(tmp_path, "me/digits")

@@ -25,6 +25,18 @@ def prefixes(text: str) -> list[str]:
     return found
 
 
+def add_trust(parser: ArgumentParser, *, where: str = "") -> None:
+    """Add ``--trust PREFIX,...``, which may be repeated; ``where`` begins its help."""
+    parser.add_argument(
+        "--trust",
+        action="extend",
+        type=prefixes,
+        default=[],
+        metavar="PREFIX,...",
+        help=f"{where}code outside vitrine that runs may import, by the beginning of its dotted name",
+    )
+
+
 @contextmanager
 def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
     """Print an error that a user can fix without a traceback and exit; end quietly if the reader of a pipe has."""

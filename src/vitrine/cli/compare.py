@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitrine.cli.arguments import errors_in_one_line, make_parser, prefixes
+from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
 from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResults, load_results
 from vitrine.compare.table_formats import latex, markdown, terminal
@@ -42,14 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--fixed-images", action="store_true", help="findings on these test images, instead of others of the same kind"
     )
     parser.add_argument("--group", help="with wandb: only the runs of this sweep")
-    parser.add_argument(
-        "--trust",
-        action="extend",
-        type=prefixes,
-        default=[],
-        metavar="PREFIX,...",
-        help="with --html: code outside vitrine that runs may import, by the beginning of its dotted name",
-    )
+    add_trust(parser, where="with --html: ")
     parser.add_argument(
         "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
     )

@@ -8,26 +8,20 @@ vitrine export RUN --format safetensors --to m         # for timm.create_model("
 vitrine export RUN --format hf --hub me/digits         # with a model card; pushed with your own token
 """
 
-import sys
 from collections.abc import Sequence
 
-from vitrine.cli.arguments import make_parser, prefixes
-from vitrine.errors import VitrineError
+from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Export, and print what the checks found; exits with 2 for a wrong request, with 1 for an export that fails."""
-    code = 2
-    try:
+    with errors_in_one_line(exit_code=2):
         asked = request(arguments)
-        code = 1
+    with errors_in_one_line(exit_code=1):
         from vitrine.inference.export.exporter import export_run
 
         print(export_run(asked).text)
-    except VitrineError as error:
-        print(f"vitrine: {error}", file=sys.stderr)
-        sys.exit(code)
 
 
 def request(arguments: Sequence[str] | None) -> ExportRequest:
@@ -41,14 +35,7 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     parser.add_argument(
         "--data-root", metavar="DIR", help="where the data set is now; float16 and int8 are tried on it"
     )
-    parser.add_argument(
-        "--trust",
-        action="extend",
-        type=prefixes,
-        default=[],
-        metavar="PREFIX,...",
-        help="code outside vitrine that the run may import, by the beginning of its dotted name",
-    )
+    add_trust(parser)
     parser.add_argument(
         "--license", default="unknown", metavar="NAME", help="of the model, for its card: mit, cc-by-4.0"
     )

@@ -5,13 +5,11 @@ vitrine page outputs/runs/RUN --to digits.html     # elsewhere
 vitrine page outputs/runs/RUN --dtype float16      # half as large, with rounded weights
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import make_parser, prefixes
-from vitrine.errors import VitrineError
-from vitrine.text import file_size, report
+from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
+from vitrine.text import file_size
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,25 +18,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
     parser.add_argument("--to", type=Path, metavar="FILE", help="the page (page.html in the run folder)")
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the weights (float32)")
-    parser.add_argument(
-        "--trust",
-        action="extend",
-        type=prefixes,
-        default=[],
-        metavar="PREFIX,...",
-        help="code outside vitrine that the run may import, by the beginning of its dotted name",
-    )
+    add_trust(parser)
     options = parser.parse_args(arguments)
-    try:
+    with errors_in_one_line(exit_code=1):
         from vitrine.runs import RunRecord
 
         RunRecord.open(options.run)  # before torch is imported
         from vitrine.inference.page.page import write_page
 
         page = write_page(options.run, options.to, dtype=options.dtype, trust=options.trust)
-    except VitrineError as error:
-        report(error)
-        sys.exit(1)
-    for note in page.notes:
-        print(note)
-    print(f"written to {page.path} ({file_size(page.size)})")
+        for note in page.notes:
+            print(note)
+        print(f"written to {page.path} ({file_size(page.size)})")

@@ -72,7 +72,7 @@ class Claim:
     token: str
 
     def taken_by(self) -> Holder | None:
-        """Return the process that has taken the lock over; ``None`` if nobody has."""
+        """Return the process that has taken the lock over; ``None`` if none has."""
         holder = read(self.folder / NAME)
         return None if holder is None or holder.token == self.token else holder
 

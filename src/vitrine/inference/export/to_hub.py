@@ -35,7 +35,7 @@ def push(path: Path, repository: str) -> str:
 
     kept = f"{path} is written, but was not pushed to {repository}"
     if get_token() is None:
-        raise ExportError(f"{kept}: nobody is logged in; run `hf auth login`, or set HF_TOKEN")
+        raise ExportError(f"{kept}: not logged in; run `hf auth login`, or set HF_TOKEN")
     api = HfApi(library_name="vitrine")
     try:
         created = api.create_repo(repository, private=True, exist_ok=True)

@@ -65,7 +65,7 @@ def weights_of(model: VisionTransformer) -> dict[str, Tensor]:
 
 
 def encode(weights: Mapping[str, Tensor], dtype: str = "float32") -> list[str]:
-    """Return the bytes of all weights, one after the other, as base64 texts.
+    """Return the bytes of all weights, in order, as base64 texts.
 
     Args:
         weights: tensors of any floating type, by name.
