@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
+from vitrine.text import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with errors_in_one_line(exit_code=1):
         from vitrine.inference.export.exporter import export_run
 
-        print(export_run(asked).text)
+        print(printable(export_run(asked).text))
 
 
 def request(arguments: Sequence[str] | None) -> ExportRequest:

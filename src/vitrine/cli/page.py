@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
-from vitrine.text import file_size
+from vitrine.text import file_size, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,5 +28,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         page = write_page(options.run, options.to, dtype=options.dtype, trust=options.trust)
         for note in page.notes:
-            print(note)
+            print(printable(note))
         print(f"written to {page.path} ({file_size(page.size)})")

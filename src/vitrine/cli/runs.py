@@ -114,7 +114,7 @@ def diff(options: argparse.Namespace) -> None:
             rows = [[name, *(format_value(name, value) for value in pair)] for name, pair in values.items()]
             print_section(title, rows, ["", run.name, other.name])
     if same := [title for title, values in sections.items() if not values]:
-        print(f"the same: {', '.join(same)}")
+        print(printable(f"the same: {', '.join(same)}"))
 
 
 def show_best(options: argparse.Namespace) -> None:

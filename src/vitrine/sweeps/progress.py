@@ -1,6 +1,5 @@
 """Progress of a sweep: a live table in a terminal, else a line for each trial that starts or ends."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from rich.text import Text
 from vitrine.errors import DiskFull
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result
-from vitrine.text import clock, one_line, plural
+from vitrine.text import clock, one_line, plural, printable, report
 
 COLOURS = {
     "finished": "green",
@@ -81,7 +80,7 @@ class SweepProgress:
         self.results[trial.number] = TrialResult("running")
         self._started[trial.number] = time.monotonic()
         if not self._live:
-            print(f"\ntrial {trial.number + 1} of {self.sweep.total}: {trial.label}", flush=True)
+            print(printable(f"\ntrial {trial.number + 1} of {self.sweep.total}: {trial.label}"), flush=True)
 
     def trial_ended(self, trial: Trial, result: TrialResult) -> None:
         """Take a trial's result; show it if the trial was started here."""
@@ -97,7 +96,7 @@ class SweepProgress:
             left = self._time_left()
             status = "interrupted" if result.status == "new" else result.status  # before its first step
             parts = [f": {detail}" if detail else "", f" ({left} left)" if left else ""]
-            print(f"trial {trial.number + 1} of {self.sweep.total} {status}{''.join(parts)}", flush=True)
+            print(printable(f"trial {trial.number + 1} of {self.sweep.total} {status}{''.join(parts)}"), flush=True)
             lines = self._status()
             print("".join(f"  {line}\n" for line in lines if line not in self._shown), end="", flush=True)
             self._shown = lines
@@ -116,7 +115,7 @@ class SweepProgress:
         except DiskFull:  # the trials' folders hold everything, and the next one to be written reports it
             pass
         except OSError as error:
-            print(f"vitrine: cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}", file=sys.stderr)
+            report(f"cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}")
 
     def _add_new_trials(self) -> None:
         """Extend the results by trials that a search has added since."""

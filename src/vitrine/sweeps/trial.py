@@ -6,13 +6,11 @@ The state of a trial is its folder. The process that trains it holds the lock of
 
 import secrets
 import shutil
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from vitrine.runs.lock_file import LockState
 from vitrine.runs.record import status_of
 from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
+from vitrine.text import printable, report
 
 DONE = ("finished", "pruned", "diverged")  # never trained again; see also divergence.py
 ENDED = (*DONE, "failed")
@@ -150,15 +149,15 @@ def run_trial(
         except Interrupted:
             raise
         except Pruned as error:
-            print(f"vitrine: {trial.label}: pruned {error}")
+            print(printable(f"vitrine: {trial.label}: pruned {error}"))
         except Diverged as error:
-            print(f"vitrine: {trial.label}: {error}", file=sys.stderr)
+            report(f"{trial.label}: {error}")
         except DiskFull:
             raise
         except VitrineError as error:
             if (holder := claim.taken_by()) is not None:
                 raise RunLocked(trial.folder, holder, elsewhere=True) from None
-            print(f"vitrine: {trial.label}: {error}", file=sys.stderr)
+            report(f"{trial.label}: {error}")
             return _record_failure(trial, str(error), claim)
         except Exception as error:
             if (full := disk_full(error, trial.folder)) is not None:
@@ -186,7 +185,7 @@ def locked(trial: Trial, *, force: bool = False, patient: bool = False) -> Itera
     except OSError as error:
         raise RunError(f"cannot make the run folder {trial.folder}: {error.strerror}") from None
     lock = RunLock(trial.folder)
-    lock.acquire(force=force, notify=partial(print, f"vitrine: {trial.label}:", file=sys.stderr) if patient else None)
+    lock.acquire(force=force, notify=(lambda line: report(f"{trial.label}: {line}")) if patient else None)
     try:
         yield lock.claim
     finally:
@@ -223,7 +222,7 @@ def take_up(trial: Trial, watch: Watch) -> bool:
                     RunRecord(trial.folder, claim).end("interrupted", reason="its process was killed")
         except RunLocked:
             return False
-        print(f"vitrine: {trial.label}: taken over from {holder or 'another process'}", file=sys.stderr)
+        report(f"{trial.label}: taken over from {holder or 'another process'}")
     return True
 
 
@@ -304,7 +303,7 @@ def _prepare_folder(trial: Trial, known: TrialResult) -> bool:
             return True
     if problem:
         aside = trial.folder.with_name(f".{trial.folder.name}_{secrets.token_hex(2)}")
-        print(f"vitrine: {trial.label} starts over; what it had is now in {aside}: {problem}", file=sys.stderr)
+        report(f"{trial.label} starts over; what it had is now in {aside}: {problem}")
         aside.mkdir()
         _empty(trial.folder, lambda path: path.rename(aside / path.name))
     _empty(trial.folder, _delete)

@@ -4,7 +4,6 @@ A tracker that fails gets no more metrics, and training continues: everything is
 is imported unless it is asked for.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from vitrine.config.serialize import to_plain
 from vitrine.errors import first_line
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.flatten import flatten
+from vitrine.text import report
 
 
 class Tracker(Protocol):
@@ -141,7 +141,7 @@ class RunLogger(Logger):
 
     def _drop(self, tracker: Tracker, error: Exception) -> None:
         self.trackers.remove(tracker)
-        print(f"vitrine: {tracker.name} failed and gets no more metrics: {first_line(error)}", file=sys.stderr)
+        report(f"{tracker.name} failed and gets no more metrics: {first_line(error)}")
 
 
 class LoggerTracker:
@@ -203,5 +203,5 @@ def start_trackers(
         try:
             trackers.append(start())
         except Exception as error:
-            print(f"vitrine: {name} could not start: {first_line(error)}", file=sys.stderr)
+            report(f"{name} could not start: {first_line(error)}")
     return trackers

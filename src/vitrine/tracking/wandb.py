@@ -18,7 +18,6 @@ import os
 import queue
 import secrets
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +36,7 @@ from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
+from vitrine.text import report
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
@@ -195,7 +195,7 @@ class WandbTracker:
                     raise
                 self._service.discard()  # it would keep trying
                 hint = f"later: {program('wandb-sync')} {self.record.path}"
-                print(f"vitrine: wandb continues offline: {first_line(error)} ({hint})", file=sys.stderr)
+                report(f"wandb continues offline: {first_line(error)} ({hint})")
                 self.mode = "offline"
                 self._service = ClientProcess()
         return self._init("offline")

@@ -14,7 +14,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
-from vitrine.text import plural, short_number
+from vitrine.text import plural, printable, short_number
 
 if TYPE_CHECKING:  # it imports Lightning, which takes seconds
     from vitrine.training.compile import Compiled
@@ -164,5 +164,5 @@ def _print(console: Console, rows: Mapping[str, str]) -> None:
     """Print a line per row, never broken at the console's width, so that paths can be copied whole."""
     width = max(map(len, rows))
     for name, value in rows.items():
-        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value), soft_wrap=True)
+        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", printable(value)), soft_wrap=True)
     console.file.flush()

@@ -1,7 +1,6 @@
 """What run.json keeps of a run's life: how it began, each resumption, its start-up time, and how it ended."""
 
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
+from vitrine.text import report
 from vitrine.training.changed_data import data_facts
 from vitrine.training.run import TrainingRun
 
@@ -37,7 +37,7 @@ def owned(record: RunRecord, ranks: Ranks, claim: Claim | None = None, *, force:
     if ranks.rank > 0 or claim is not None:
         yield replace(record, claim=claim)
         return
-    with record.owned(force=force, notify=lambda line: print(f"vitrine: {line}", file=sys.stderr)) as own:
+    with record.owned(force=force, notify=report) as own:
         yield own
 
 

@@ -1,12 +1,12 @@
 """Find the newest state of a run that reads whole, before the run is resumed."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitrine.errors import RunError
 from vitrine.files import move_aside
 from vitrine.runs import RunRecord
+from vitrine.text import report
 from vitrine.training.checkpoints import Checkpoints, copy_checkpoint
 from vitrine.training.weights import DamagedCheckpoint, read_checkpoint
 
@@ -67,7 +67,7 @@ def recover(record: RunRecord) -> None:
         elif best is None:
             notes.append(f"{record.path} has lost its best epoch, {newest.best_epoch}: later ones take its place")
     for note in notes:
-        print(f"vitrine: {note}", file=sys.stderr)
+        report(note)
 
 
 _NOTHING_LEFT = "it was trained, but no checkpoint of it is left; like=RUN starts a new run with its configuration"

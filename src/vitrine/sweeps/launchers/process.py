@@ -27,6 +27,7 @@ from vitrine.runs.provenance import available_cores, process_started_at
 from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
+from vitrine.text import report
 
 LOCKED_EXIT_CODE = 76  # another process is training the trial
 FULL_EXIT_CODE = 74  # the disk is full: EX_IOERR of sysexits.h
@@ -167,7 +168,7 @@ def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) ->
         sys.exit(LOCKED_EXIT_CODE)
     except DiskFull as full:
         with suppress(OSError):  # the log is on that disk, too
-            print(f"vitrine: {trial.label}: {full}", file=sys.stderr)
+            report(f"{trial.label}: {full}")
         sys.exit(FULL_EXIT_CODE)
     except (Interrupted, KeyboardInterrupt) as stop:
         code = stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code

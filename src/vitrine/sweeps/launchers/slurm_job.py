@@ -16,6 +16,7 @@ from vitrine.errors import DiskFull, Interrupted, OutOfTime
 from vitrine.runs.lock import RunLocked
 from vitrine.sweeps.launchers.process import redirect_output
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial
+from vitrine.text import report
 
 WARNING_SECONDS = 90  # between the signal and the end of a job's time: enough to finish a step and save
 EARLY_SECONDS = 60  # by which Slurm may send the signal sooner
@@ -52,7 +53,7 @@ class Job:
         except RunLocked:
             return None
         except DiskFull as full:
-            print(f"vitrine: {self.trial.label}: {full}", file=sys.stderr)
+            report(f"{self.trial.label}: {full}")
             return read_result(self.trial.folder)
         except (Interrupted, KeyboardInterrupt) as stop:
             for number in (signal.SIGTERM, signal.SIGUSR2):
