@@ -59,6 +59,12 @@ def restored_handlers() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def end_with_reader() -> None:
+    """From now on, end the process quietly when the reader of its output ends: ``... | head``. For text only."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def importing(frame: FrameType | None) -> bool:
     """Whether ``frame`` runs inside an import."""
     while frame is not None:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -267,3 +269,13 @@ def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
         assert expected in err
         assert "Traceback" not in err
     assert "needs a run folder: python eval.py run=" in vitrine("eval")[2]
+
+
+@pytest.mark.parametrize("command", ["train.py --help", "train.py --cfg job", "train.py --info", "-m vitrine --help"])
+@pytest.mark.whole
+def test_a_printing_command_ends_quietly_with_the_reader_of_its_output(command):
+    shown = subprocess.run(
+        f"{sys.executable} {command} | head -n 1", shell=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert len(shown.stdout.splitlines()) == 1
+    assert shown.stderr == ""

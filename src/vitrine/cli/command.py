@@ -21,7 +21,7 @@ from vitrine.command.sources import Sources, composing
 from vitrine.distributed.rendezvous import first_to_report, meet, silence_other_ranks
 from vitrine.errors import ConfigError, Fault, Interrupted, VitrineError
 from vitrine.files import naming_full_disk
-from vitrine.signals import exit_soon, interrupting
+from vitrine.signals import end_with_reader, exit_soon, interrupting
 from vitrine.text import report
 
 
@@ -75,6 +75,8 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 
 def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
+    if flags.help or flags.hydra_help or flags.shell_completion or flags.info or flags.cfg:
+        end_with_reader()
     if flags.help or flags.hydra_help:
         show_help(command.name, flags)
     elif flags.shell_completion:

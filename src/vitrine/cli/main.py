@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from vitrine.cli import COMMANDS
+from vitrine.signals import end_with_reader
 from vitrine.text import did_you_mean, nearest, report
 
 EXAMPLES = """\
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Start the command named by the first argument; exits with its code."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("--help", "-h", "help"):
+        end_with_reader()
         print(overview())
     elif name == "--version":
         print(f"vitrine {version('vitrine')}")
