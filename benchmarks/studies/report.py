@@ -1,7 +1,7 @@
-"""README's example comparison: four positional schemes on digits, five seeds each, made by the users' own commands.
+"""The example in docs/comparing.md: four positional schemes on digits, five seeds each, made by the users' own commands.
 
 python benchmarks/studies/report.py             # runs what is left of the sweep (about ten minutes), then writes
-python benchmarks/studies/report.py --picture   # only writes docs/images/report.png and README's findings
+python benchmarks/studies/report.py --picture   # only writes docs/images/report.png and the findings
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> None:
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     print(printed)
     _screenshot(page, options.chromium)
-    _write_readme(printed)
+    _write_findings(printed)
 
 
 def _screenshot(page: Path, chromium: str) -> None:
@@ -48,8 +48,8 @@ def _screenshot(page: Path, chromium: str) -> None:
         browser.close()
 
 
-def _write_readme(printed: str) -> None:
-    """Write the commands and the findings between two markers in README.md."""
+def _write_findings(printed: str) -> None:
+    """Write the commands and the findings between two markers in docs/comparing.md."""
     finding = re.compile(r" (better|worse|significant|mean) ")
     findings = [line.strip() for line in printed.splitlines() if finding.search(line)]
     lines = [
@@ -58,8 +58,8 @@ def _write_readme(printed: str) -> None:
         "python scripts/compare.py outputs/sweeps/NAME --html report.html",
     ]
     lines += ["```", "", *(f"> {line}" for line in findings)]
-    lines += ["", "![The report of this sweep: findings, table, every run](docs/images/report.png)", ""]
-    write_between(ROOT / "README.md", "report", lines)
+    lines += ["", "![The report of this sweep: findings, table, every run](images/report.png)", ""]
+    write_between(ROOT / "docs" / "comparing.md", "report", lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Wall-clock time that recipes take to reach an accuracy: writes docs/time_to_accuracy.md with its table and figure.
 
-Also writes a table in README.md and the heads of the recipes.
+Also writes the heads of the recipes.
 
 python benchmarks/studies/time_to_accuracy.py cifar10/cpu                        # trains missing seeds, then writes
 python benchmarks/studies/time_to_accuracy.py cifar10/best trainer.max_time=10m  # in slices: exit code 75, then rerun
@@ -84,7 +84,6 @@ def main() -> None:
     PAGE.write_text(page(results))
     if results:
         draw(results)
-    write_between(ROOT / "README.md", "time_to_accuracy", readme_table(results))
     write_recipe_heads(results.values())
 
 
@@ -127,13 +126,14 @@ def page(results: Mapping[str, Any]) -> str:
     text = HEAD + "\n".join(lines) + "\n"
     if results:
         images = ", ".join(sorted({f"{result['val_images']:,}" for result in results.values()}))
-        text += f"\nValidation images: {images}.\n\n![Validation accuracy over time](images/{FIGURE.name})\n"
+        text += f"\nValidation images: {images}.\n\n" + "".join(f"{line}\n" for line in cost_lines(results))
+        text += f"\n![Validation accuracy over time](images/{FIGURE.name})\n"
     command = "python benchmarks/studies/time_to_accuracy.py RECIPE"
     return text + f"\n`{command}` measures a row; see `--help` for measuring in slices.\n"
 
 
-def readme_table(results: Mapping[str, Any]) -> list[str]:
-    """README's table, followed by the machine and the recipes that were not measured."""
+def cost_lines(results: Mapping[str, Any]) -> list[str]:
+    """The table of accuracy, time and memory, followed by the machine and the recipes that were not measured."""
     places = sorted({"{machine}, {device}, torch {torch}".format(**result) for result in results.values()})
     missing = ", ".join(f"`{recipe}`" for recipe in RECIPES if recipe not in results)
     seeds = ", ".join(map(str, SEEDS))

@@ -101,7 +101,7 @@ def publish(
         text: what was compared, and how.
         columns: of its table.
         rows: of its table.
-        claims: README's rows: what was measured, and the number.
+        claims: rows of the page's first table: what was measured, and the number.
     """
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     about = machine()
@@ -115,19 +115,16 @@ def publish(
 
 
 def write_pages() -> None:
-    """Write docs/speed.md and README's table from the stored results."""
+    """Write docs/speed.md from the stored results: what they come to, then a section for each."""
     results = json.loads(JSON.read_text())
-    parts = [HEAD]
+    claims = [claim for result in results.values() for claim in result["claims"].items()]
+    parts = [HEAD, "\n", "\n".join(markdown_table(("what", "measured"), claims)), "\n"]
     for name, result in results.items():
         parts += [f"\n## {result['title']}\n\n{result['text']}\n\n"]
         parts += ["\n".join(markdown_table(result["columns"], result["rows"])), "\n\n"]
         commit = f", at commit {result['commit'][:7]}" if result.get("commit") else ""
         parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{commit}.\n")
     PAGE.write_text("".join(parts))
-    claims = [claim for result in results.values() for claim in result["claims"].items()]
-    where = next(iter(results.values()))["machine"]
-    source = f"Measured on {where}; method and tables: [docs/speed.md](docs/speed.md)."
-    write_between(ROOT / "README.md", "speed", [*markdown_table(("what", "measured"), claims), "", source])
 
 
 def milliseconds(times: Sequence[float]) -> float:

@@ -11,9 +11,9 @@ from helpers.running import ROOT, SMALL, only_run, python
 
 from vitrine.errors import VitrineError
 
-README_LINES = [
+DOCUMENTED = [
     re.sub(r"\s+#.*", "", line)
-    for line in (ROOT / "README.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "commands.md").read_text().splitlines()
     if line.startswith(("python scripts/runs.py", "python scripts/wandb_"))
 ]
 CANARIES = {
@@ -213,8 +213,8 @@ def test_finding_runs_imports_nothing_heavy(tmp_path):
     assert not {"torch", "numpy", "omegaconf", "wandb", "rich"} & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("line", README_LINES)
-def test_a_command_of_the_readme_does_what_it_says(outputs, runs, line, tmp_path):
+@pytest.mark.parametrize("line", DOCUMENTED)
+def test_a_documented_command_does_what_it_says(outputs, runs, line, tmp_path):
     words = shlex.split(line)[1:]
     words = ["other" if word == "outputs/sweeps/NAME" else word.replace("outputs/runs/RUN", runs[0]) for word in words]
     done = python(str(ROOT / words[0]), *words[1:], cwd=outputs, env={"HOME": str(tmp_path), "WANDB_API_KEY": ""})

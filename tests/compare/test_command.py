@@ -53,8 +53,10 @@ def test_a_closed_pipe_is_not_an_error(sweep, tmp_path):
     assert done.stderr == b""
 
 
-README = re.findall(
-    r"^python scripts/compare.py (?!wandb:)(.*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE
+DOCUMENTED = re.findall(
+    r"^python scripts/compare.py (?!wandb:)(.*?)(?:  +#.*)?$",
+    (ROOT / "docs" / "commands.md").read_text(),
+    re.MULTILINE,
 )
 
 
@@ -79,12 +81,12 @@ def patches(tmp_path_factory, write_run):
     return folder
 
 
-def test_the_readme_has_the_commands_that_compare():
-    assert len(README) >= 5
+def test_the_docs_have_the_commands_that_compare():
+    assert len(DOCUMENTED) >= 5
 
 
-@pytest.mark.parametrize("command", README)
-def test_a_command_of_the_readme_compares(command, compare, patches):
+@pytest.mark.parametrize("command", DOCUMENTED)
+def test_a_documented_command_compares(command, compare, patches):
     runs = {run.config["model.position"]: run.name for run in load_results([patches]).runs}
     words = command.replace("outputs/sweeps/NAME", str(patches)).replace("RUN RUN", f"{runs['learned']} {runs['rope']}")
     code, printed, stderr = compare(*words.split())

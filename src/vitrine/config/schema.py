@@ -89,6 +89,8 @@ class AugmentConfig:
         mixup: alpha of MixUp (arXiv:1710.09412), a blend with another image of the batch and its label.
         cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, each image gets one of them at
             random.
+        parts: augmentations of your own, by dotted name, after these.
+        parts_options: their arguments, by class name.
     """
 
     crop: int = number(0, ge=0, le=4096)
@@ -114,9 +116,12 @@ class AugmentConfig:
 
 @dataclass
 class LossConfig:
-    """The training loss; ``label_smoothing`` as in arXiv:1512.00567, section 7.
+    """The training loss.
 
-    ``softmax_cross_entropy`` applies softmax twice, a common mistake. For ten classes it cannot fall below 1.461.
+    Attributes:
+        name: ``softmax_cross_entropy`` applies softmax twice, a common mistake. For ten classes it cannot fall below
+            1.461.
+        label_smoothing: share of each target that is spread over all classes (arXiv:1512.00567, section 7).
     """
 
     name: str = part(LOSSES, "cross_entropy", interface=Interface(("logits", "targets"), function=True))
@@ -128,9 +133,14 @@ class LossConfig:
 class OptimizerConfig:
     """An optimiser and its settings.
 
-    Weight decay acts on matrices only, not on biases, norms or tables; or, with ``decay_all``, on every parameter.
-    ``betas`` belongs to adamw and adam, ``momentum`` to sgd; the other is null. muon has both: its momentum and ``lr``
-    act on the blocks' matrices, its ``betas`` and ``adamw_lr`` on everything else, which AdamW trains.
+    Attributes:
+        name: the optimiser (training/optim.py).
+        lr: the highest learning rate of the schedule; with muon, that of the blocks' matrices.
+        weight_decay: on matrices only, not on biases, norms or tables.
+        decay_all: weight decay on every parameter.
+        betas: of adamw and adam, otherwise null; with muon, of everything but the blocks' matrices, which AdamW trains.
+        momentum: of sgd, otherwise null; with muon, of the blocks' matrices.
+        adamw_lr: with muon, the learning rate of everything but the blocks' matrices.
     """
 
     name: str = part(OPTIMIZERS, MISSING, interface=Interface(("param_groups",), keywords=("lr",)))
@@ -145,9 +155,11 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
-    """The learning rate schedule, per step: linear warm-up, then half a cosine to 0, or constant.
+    """The learning rate schedule, per step: a linear warm-up, then what ``name`` says.
 
-    ``warmup`` is the fraction of all steps that warm up.
+    Attributes:
+        name: ``cosine`` is half a cosine to 0 (arXiv:1608.03983).
+        warmup: fraction of all steps that warm up.
     """
 
     name: str = part(SCHEDULES, "cosine", interface=Interface(("step", "total"), function=True))
@@ -192,7 +204,13 @@ class TrainerConfig:
 
 @dataclass
 class EarlyStoppingConfig:
-    """Stop when ``monitor`` has not improved by ``min_delta`` for ``patience`` epochs."""
+    """Stop when a metric no longer improves.
+
+    Attributes:
+        monitor: the metric.
+        patience: epochs without an improvement.
+        min_delta: smallest change that counts as one.
+    """
 
     monitor: str = choice(MONITORS, "val/loss")
     patience: int = number(10, ge=1)
@@ -201,7 +219,11 @@ class EarlyStoppingConfig:
 
 @dataclass
 class EmaConfig:
-    """Validate, test and save an exponential moving average of the weights, with ``decay`` per step after warm-up."""
+    """Validate, test and save an exponential moving average of the weights.
+
+    Attributes:
+        decay: of the average, per step, after its warm-up.
+    """
 
     decay: float = number(0.999, gt=0, lt=1)
 
@@ -213,6 +235,9 @@ class CallbacksConfig:
     Attributes:
         monitor: metric that selects the checkpoint to test, the later of equals; or ``last``.
         test_curve: also measure the test set after each epoch, for a curve; it selects nothing.
+        early_stopping, ema: sections that are off where they are null.
+        parts: callbacks of your own, by dotted name.
+        parts_options: their arguments, by class name.
     """
 
     monitor: str = choice(CHOSEN, "val/acc")
@@ -253,14 +278,23 @@ class WandbConfig:
 
 @dataclass
 class TensorBoardConfig:
-    """TensorBoard event files, in the run folder's ``tensorboard/``."""
+    """TensorBoard event files, in the run folder's ``tensorboard/``.
+
+    Attributes:
+        flush_secs: seconds between writes.
+    """
 
     flush_secs: int = number(30, ge=1)
 
 
 @dataclass
 class LoggerConfig:
-    """Loggers beside the run folder, which always has everything."""
+    """Loggers beside the run folder, which always has everything.
+
+    Attributes:
+        parts: loggers of your own, by dotted name.
+        parts_options: their arguments, by class name.
+    """
 
     wandb: WandbConfig | None = None
     tensorboard: TensorBoardConfig | None = None
@@ -270,7 +304,13 @@ class LoggerConfig:
 
 @dataclass
 class PathsConfig:
-    """Folders of runs, of data sets without ``data.root``, and of decoded images."""
+    """Folders.
+
+    Attributes:
+        output_dir: of runs and sweeps.
+        data_dir: of data sets without ``data.root``.
+        cache_dir: of decoded images.
+    """
 
     output_dir: str = setting("outputs", path=True)
     data_dir: str = setting("data", path=True)

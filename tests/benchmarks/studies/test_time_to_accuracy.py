@@ -60,7 +60,7 @@ def test_a_row_shows_how_many_seeds_reached_a_threshold(benchmark):
     ]
 
 
-def test_the_readme_lists_what_was_measured_and_what_was_not(benchmark):
+def test_the_page_lists_what_was_measured_and_what_was_not(benchmark):
     result = {
         "command": "python train.py experiment=cifar10/cpu",
         "mean": 0.8,
@@ -71,11 +71,11 @@ def test_the_readme_lists_what_was_measured_and_what_was_not(benchmark):
         "device": "CPU, 2 threads",
         "torch": "2",
     }
-    *_, row, _, machine, missing = benchmark.readme_table({"cifar10/cpu": result})
+    *_, row, _, machine, missing = benchmark.cost_lines({"cifar10/cpu": result})
     assert row == "| `python train.py experiment=cifar10/cpu` | 0.8000 ± 0.0100 | 30 to 32 s | 1.81 GB |"
     assert machine.endswith("on a, CPU, 2 threads, torch 2.")
     assert missing == "Not yet measured: `cifar10/fast`, `cifar10/best`, `cifar10/stem`."
-    assert not any("Not yet" in line for line in benchmark.readme_table(dict.fromkeys(benchmark.RECIPES, result)))
+    assert not any("Not yet" in line for line in benchmark.cost_lines(dict.fromkeys(benchmark.RECIPES, result)))
 
 
 def test_a_time_limit_holds_for_all_seeds_together(seeds, monkeypatch, capsys):

@@ -148,7 +148,7 @@ def test_the_page_is_written_in_the_run_folder_and_small(digits, capsys):
 
 COMMANDS = re.findall(
     r"^python (scripts/page\.py outputs/runs/RUN.*?)(?:  +#.*)?$",
-    "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/page.md")),
+    "\n".join((ROOT / page).read_text() for page in ("docs/commands.md", "docs/page.md")),
     re.MULTILINE,
 )
 

@@ -1,22 +1,32 @@
-"""The commands of README.md, run as they are written there; long ones are shortened and not changed otherwise."""
+"""The pages: links, commands, run as they are written (long ones are shortened, not changed otherwise), the site."""
 
 import re
 import shlex
 import shutil
+from importlib import import_module
 
 import pytest
 from helpers.forking import forking_server
 from helpers.running import ROOT, only_run, python, write_image_folder
 
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    re.sub(r"\s+#.*", "", line)
-    for language, block in BLOCKS
-    if language == "bash"
-    for line in block.splitlines()
-    if line.startswith(("python train.py", "python eval.py", "python predict.py"))
-]
+from vitrine.command.compose import points
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+RUN = [ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs" / "first_steps.md"]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(page):
+    """The commands of a page that Hydra composes, without comments."""
+    lines = [re.sub(r"\s+#.*", "", line) for block in blocks(page, "bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith(("python train.py", "python eval.py", "python predict.py"))]
+
+
+COMMANDS = sorted({command for page in RUN for command in commands(page)})
+COMPOSED = sorted({command for page in PAGES if page not in RUN for command in commands(page)} - set(COMMANDS))
 SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=48", "model.depth=1"]
 
 
@@ -35,14 +45,11 @@ def scripts():
         yield server
 
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_of_a_page_exist(page):
     text = page.read_text()
     links = [page.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
-    paths = [ROOT / path for path in re.findall(r"\b(?:benchmarks|scripts|tests|src/vitrine)/[\w/]+\.\w+", text)]
+    paths = [ROOT / path for path in re.findall(r"\b(?:benchmarks|examples|scripts|tests|src/vitrine)/[\w/]+\.\w+", text)]
     assert [path for path in links + paths if not path.exists()] == []
 
 
@@ -58,7 +65,7 @@ def shortened(arguments):
     return arguments
 
 
-def test_the_readme_shows_the_first_commands_a_user_needs():
+def test_the_pages_show_the_first_commands_a_user_needs():
     for part in (
         "model=vit_tiny",
         "data=mnist",
@@ -74,7 +81,7 @@ def test_the_readme_shows_the_first_commands_a_user_needs():
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.whole
-def test_a_command_of_the_readme_runs(command, tmp_path, request, scripts):
+def test_a_documented_command_runs(command, tmp_path, request, scripts):
     arguments = shlex.split(command)[1:]
     if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
         run = shutil.copytree(request.getfixturevalue("finished"), tmp_path / "run")
@@ -112,7 +119,55 @@ def test_a_command_of_the_readme_runs(command, tmp_path, request, scripts):
     assert done.stderr == ""
 
 
-def test_the_python_of_the_readme_runs(tmp_path):
-    (code,) = [block for language, block in BLOCKS if language == "python"]
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs(page, tmp_path):
+    (code,) = blocks(ROOT / page, "python")
     done = python("-c", code.replace("trainer.max_epochs=2", "trainer.max_epochs=1"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in COMPOSED if not re.search("RUN|my_lab", command)])
+def test_a_command_of_another_page_composes(command):
+    script, *arguments = shlex.split(command)[1:]
+    multirun = "-m" in arguments
+    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("--")]
+    assert points(script.removesuffix(".py"), overrides, multirun=multirun)
+
+
+def test_the_reference_is_that_of_the_schema_and_conf(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    written = {name: (ROOT / "docs" / "reference" / name).read_text() for name in ("keys.md", "choices.md")}
+    assert written == import_module("reference").pages(), "run python scripts/reference.py"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    done = python("-m", "zensical", "build", "--strict", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+@pytest.mark.whole
+def test_the_site_has_every_page_and_no_broken_link(site):
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    assert pages <= {path.relative_to(site) for path in site.rglob("*.html")}
+    assert "Returns" in (site / "reference" / "python.html").read_text()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_of_the_site_fit_their_window(site, browser, width, scheme):
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    failed = []
+    tab.on("requestfailed", lambda request: failed.append(request.url))
+    for page in ("index", "first_steps", "commands", "reference/keys", "reference/python", "speed", "sweeps"):
+        tab.goto(f"file://{site}/{page}.html")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
+    tab.close()
+    assert not failed
