@@ -49,7 +49,9 @@ def scripts():
 def test_links_and_paths_of_a_page_exist(page):
     text = page.read_text()
     links = [page.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
-    paths = [ROOT / path for path in re.findall(r"\b(?:benchmarks|examples|scripts|tests|src/vitrine)/[\w/]+\.\w+", text)]
+    paths = [
+        ROOT / path for path in re.findall(r"\b(?:benchmarks|examples|scripts|tests|src/vitrine)/[\w/]+\.\w+", text)
+    ]
     assert [path for path in links + paths if not path.exists()] == []
 
 
@@ -126,9 +128,10 @@ def test_the_python_of_a_page_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", [command for command in COMPOSED if not re.search("RUN|my_lab", command)])
-def test_a_command_of_another_page_composes(command):
-    script, *arguments = shlex.split(command)[1:]
+@pytest.mark.parametrize("command", [command for command in COMPOSED if not re.search("RUN|my_lab|-dir", command)])
+@pytest.mark.whole
+def test_a_command_of_another_page_composes(command, tmp_path):
+    script, *arguments = shlex.split(command.replace("root=DIR", f"root={tmp_path}"))[1:]
     multirun = "-m" in arguments
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("--")]
     assert points(script.removesuffix(".py"), overrides, multirun=multirun)

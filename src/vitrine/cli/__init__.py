@@ -9,6 +9,7 @@ COMMANDS = {
     "compare": ("compare", "which runs are better, and how sure that is"),
     "page": ("page", "write a page to try a trained model in a browser"),
     "runs": ("runs", "list, show, compare, export and delete runs"),
+    "watch": ("watch", "watch a sweep or a run from another terminal"),
     "sweeps": ("sweeps", "the progress of sweeps, and their best trials"),
     "wandb-sync": ("wandb_sync", "upload runs that were trained without a connection to W&B"),
     "wandb-workspace": ("wandb_workspace", "save a view of a W&B project that compares runs"),

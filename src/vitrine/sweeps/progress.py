@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitrine.errors import DiskFull
+from vitrine.runs.live import Progress, read_progress
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result
 from vitrine.text import clock, one_line, plural, printable, report
@@ -56,7 +57,7 @@ class SweepProgress:
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
         self._session_start = time.monotonic()
-        self._live = Live(get_renderable=self._draw, console=Console(), refresh_per_second=2) if live else None
+        self._live = Live(get_renderable=self._draw, console=Console(), refresh_per_second=1) if live else None
 
     def __enter__(self) -> Self:
         self.sweep.write(self.results, self._describe())
@@ -138,16 +139,15 @@ class SweepProgress:
             for trial in self.sweep.trials
             if trial.number not in self._started and self.results[trial.number].status in COLOURS
         ]
-        table = trial_table(self.sweep.keys, [metric], ["status"])
+        table = trial_table(self.sweep.keys, ["epoch", "loss", metric], ["left", "status"])
         for trial in [*ended[-max(2, LIVE_ROWS - len(running)) :], *running][-LIVE_ROWS:]:
             result = self.results[trial.number]
-            if trial.number in self._started:
-                status = "running"
-                shown = f"running {clock(time.monotonic() - self._started[trial.number])}"
-            else:
-                status = shown = result.status
             value = format_value(result.metrics[metric]) if metric in result.metrics else ""
-            table.add_row(*varying_cells(self.sweep.keys, trial.varies), value, Text(shown, COLOURS[status]))
+            cells, status, shown = ["", "", value, ""], result.status, result.status
+            if trial.number in self._started:
+                cells, status = progress_cells(read_progress(trial.folder, metric)), "running"
+                shown = f"running {clock(time.monotonic() - self._started[trial.number])}"
+            table.add_row(*varying_cells(self.sweep.keys, trial.varies), *cells, Text(shown, COLOURS[status]))
         counts = Counter(result.status for result in self.results)
         done = sum(counts[status] for status in ENDED)
         line = [f"{done} of {total}"]
@@ -157,6 +157,16 @@ class SweepProgress:
         if left := self._time_left():
             line.append(f"{left} left")
         return Group(table, *map(Text, self._status()), ProgressBar(total, done, width=40), Text("; ".join(line)))
+
+
+def progress_cells(progress: Progress) -> list[str]:
+    """Epoch, loss, metric and time left of a running trial as table cells."""
+    return [
+        f"{progress.epoch}/{progress.epochs}" if progress.epochs else "",
+        "" if progress.loss is None else f"{progress.loss:.3f}",
+        format_value(progress.curve[-1]) if progress.curve else "",
+        "" if progress.left is None else clock(progress.left),
+    ]
 
 
 def trial_table(keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str]) -> Table:

@@ -22,7 +22,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.tracking.loggers import RunLogger, start_trackers
-from vitrine.training.callbacks import ProgressBar, PruningRule
+from vitrine.training.callbacks import PruningRule
 from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_compiling, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
@@ -30,6 +30,7 @@ from vitrine.training.lifecycle import StartUp, owned, record_origin, record_res
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
+from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
 from vitrine.training.throughput import PeakFlops, Throughput, flops_per_image, peak_memory, reset_peak_memory

@@ -160,4 +160,5 @@ class GracefulStop(Callback):
             threading.Timer(IMPORT_SECONDS, _thread.interrupt_main, [number]).start()  # this again
         elif not again and self._reports:
             line = f"vitrine: stopping after this {self._doing}, with a checkpoint; Ctrl-C stops at once\n"
-            os.write(2, line.encode())  # print may be interrupted by itself
+            erase = "\r\x1b[2K" if os.isatty(2) else ""  # the progress bar, which is then drawn below
+            os.write(2, f"{erase}{line}".encode())  # print may be interrupted by itself
