@@ -99,6 +99,7 @@ def _sweep_view(sweep: SweepSummary, rows: int | None) -> tuple[list[Table | Tex
         line.append(f"best {sweep.metric} {format_value(best.mean)}, {one_line(best.label)}")
     if sweep.time_left is not None:
         line.append(f"{sweep.time_left} left")
+    shown: list[Table | Text | ProgressBar]
     shown = [Text(printable(sweep.folder)), table, ProgressBar(total, done, width=40), Text("; ".join(line))]
     return shown, done == total
 
