@@ -1,4 +1,4 @@
-"""The example in docs/comparing.md: four positional schemes on digits, five seeds each, made by the users' own commands.
+"""The example in docs/comparing.md: four positional schemes on digits, five seeds each, by the users' own commands.
 
 python benchmarks/studies/report.py             # runs what is left of the sweep (about ten minutes), then writes
 python benchmarks/studies/report.py --picture   # only writes docs/images/report.png and the findings

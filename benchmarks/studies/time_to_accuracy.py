@@ -25,7 +25,6 @@ from seeds import (
     split_arguments,
     summarize,
     train_seeds,
-    write_between,
     write_recipe_heads,
 )
 
