@@ -80,6 +80,11 @@ def test_a_checkpoint_has_its_stored_test_metrics(run, outputs):
     assert found["test/loss"] == pytest.approx(stored(run)["test/loss"], rel=1e-6)
 
 
+def test_an_evaluation_says_that_its_run_is_unfinished(outputs, capsys):
+    evaluate_run(EvalConfig(run=str(outputs / STOPPED)))
+    assert "is interrupted, not finished: its best epoch so far is tested" in capsys.readouterr().err
+
+
 def test_a_trial_is_evaluated_by_its_unquoted_path(script):
     """Its name has ``=`` and ``,``, as trials' names no longer do."""
     assert f"test accuracy  {stored(TRIAL)['test/acc']:.4f}" in script("eval.py", f"run=outputs/{TRIAL}")

@@ -22,6 +22,7 @@ from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
 from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
+from vitrine.text import report
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         ConfigError: its model can't be resized as asked.
     """
     record = RunRecord.open(options.run)
+    if (status := record.status) != "finished":
+        report(f"{record.path} is {status}, not finished: its best epoch so far is tested")
     checkpoint = read_checkpoint(record.best)
     config = from_plain(TrainConfig, checkpoint["config"], trust=options.trust, source=record.best)
     stored = from_plain(TrainConfig, record.config, trust=options.trust, source=record.path).model
