@@ -18,11 +18,11 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.files import replacing
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
+from vitrine.text import report
 from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
 from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
-from vitrine.text import report
 
 
 @dataclass(frozen=True)
