@@ -26,7 +26,17 @@ from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
-from vitrine.text import clock, file_size, one_line, plural, print_table, printable, report, without_formula
+from vitrine.text import (
+    as_override,
+    clock,
+    file_size,
+    one_line,
+    plural,
+    print_table,
+    printable,
+    report,
+    without_formula,
+)
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -203,13 +213,15 @@ def format_value(name: str, value: Any) -> str:
         return "-"
     if name == "train_seconds" and math.isfinite(value):
         return clock(value)
-    if name == "started":
+    if name in ("started", "ended"):
         return str(value)[:16].replace("T", " ")
     if isinstance(value, float):
         return f"{value:.4f}" if name.endswith(("acc", "loss")) else f"{value:g}"
     if isinstance(value, list):
         return ",".join(map(str, value)) or "-"
-    return str(value)
+    if isinstance(value, dict):  # such as images of each split
+        return ", ".join(f"{key} {part:,}" if isinstance(part, int) else f"{key} {part}" for key, part in value.items())
+    return as_override(value)
 
 
 def print_section(title: str, rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
