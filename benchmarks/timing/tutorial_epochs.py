@@ -1,0 +1,64 @@
+"""Seconds for an epoch of each tutorial that publishes a training: python benchmarks/timing/tutorial_epochs.py.
+
+Run it alone on the machine. Steps of all of them are timed in turn, and scaled to an epoch. per_sample.py times T2 in
+turn with the loops of its own guide.
+"""
+
+from collections.abc import Callable
+
+import torch
+from measure import in_turn, publish
+from step import as_trained, training_step
+
+from vitrine import compose
+from vitrine.data.loader import batches_per_epoch
+
+EXPERIMENTS = {"comsci_mnist": 60_000, "pulfer_mnist": 60_000, "notebook_mnist32": 60_000, "intuitive_cifar10": 50_000}
+ROUNDS, SECONDS = 9, 2.0  # of each experiment in a round
+
+
+def main() -> None:
+    """Time the steps of all, and write the median epoch of each."""
+    rounds: dict[str, Callable[[], None]] = {}
+    scale, settings = {}, {}
+    with as_trained():
+        for name, count in EXPERIMENTS.items():
+            config = compose([f"experiment=tutorials/{name}/faithful", "accelerator=cpu"])
+            data, model = config.data, config.model
+            images = torch.randn(data.batch_size, data.in_channels, data.image_size, data.image_size)
+            labels = torch.randint(0, data.num_classes, (data.batch_size,))
+            step = training_step(config, images, labels)
+            ((first,),) = in_turn({name: step}, rounds=1).values()
+            repeats = max(1, round(SECONDS / first))
+            rounds[name] = repeated(step, repeats)
+            scale[name] = batches_per_epoch(count, data.batch_size, drop_last=data.drop_last) / repeats
+            settings[name] = [f"{model.dim} wide, {model.depth} deep, {model.tokens} tokens", config.trainer.precision]
+        times = in_turn(rounds, rounds=ROUNDS)
+    rows = []
+    for name, settled in settings.items():
+        epochs = sorted(scale[name] * seconds for seconds in times[name])
+        spread = f"{epochs[0]:.3g} to {epochs[-1]:.3g}"
+        rows.append([f"`experiment=tutorials/{name}/faithful`", *settled, epochs[ROUNDS // 2], spread])
+    publish(
+        "tutorial_epochs",
+        title="The tutorials' epochs",
+        text=f"Seconds for the training steps of an epoch, without data and evaluation: median of {ROUNDS} rounds, in "
+        "turn with each other, and the fastest and slowest round.",
+        columns=["experiment", "network", "precision", "s", "range"],
+        rows=rows,
+        claims={},
+    )
+
+
+def repeated(step: Callable[[], None], count: int) -> Callable[[], None]:
+    """The step, ``count`` times."""
+
+    def steps() -> None:
+        for _ in range(count):
+            step()
+
+    return steps
+
+
+if __name__ == "__main__":
+    main()
