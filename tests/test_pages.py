@@ -133,6 +133,8 @@ def test_the_python_of_a_page_runs(page, tmp_path):
 def test_a_command_of_another_page_composes(command, tmp_path):
     script, *arguments = shlex.split(command.replace("root=DIR", f"root={tmp_path}"))[1:]
     multirun = "-m" in arguments
+    if f"data.root={tmp_path}" in arguments:
+        write_image_folder(tmp_path, "train", "test")
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("--")]
     assert points(script.removesuffix(".py"), overrides, multirun=multirun)
 

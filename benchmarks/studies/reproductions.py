@@ -4,10 +4,12 @@ python scripts/reproduce.py                                  # everything a CPU 
 python scripts/reproduce.py pulfer_mnist notebook_mnist32    # some tutorials
 python scripts/reproduce.py --quirks                         # also the effect of each quirk, one changed at a time
 python scripts/reproduce.py --table                          # trains nothing, only writes the page
+python scripts/reproduce.py intuitive_cifar10 --variants faithful --seeds 1 --overrides trainer.max_time=1h   # a slice
 
-Runs are written to outputs/reproductions/TUTORIAL/VARIANT/seed-N. A finished run is never repeated, an interrupted one
-is resumed. docs/reproductions.md, its JSON record and its figures are made from run folders. Where run folders are
-missing, the record keeps its earlier results until as many runs have been trained for as many epochs.
+Runs are written to outputs/reproductions/TUTORIAL/VARIANT/seed-N, or under --out. A finished run is never repeated, an
+interrupted one is resumed; the exit code is not 0 until all are finished. docs/reproductions.md, its JSON record and
+its figures are made from run folders. Where run folders are missing, the record keeps its earlier results until as many
+runs have been trained for as many epochs.
 """
 
 import argparse
@@ -17,108 +19,21 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reproductions_page import variant_folder, write_page
 from seeds import ROOT
+from tutorials import TUTORIALS
 
 from vitrine import compose
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, OutOfTime
 from vitrine.runs import RunRecord
 
 OUT = ROOT / "outputs" / "reproductions"
-
-
-@dataclass(frozen=True)
-class Tutorial:
-    """The published results of a tutorial, and the experiments that reproduce them.
-
-    Attributes:
-        title: heading on the page.
-        reported: the published result as text; empty if there is none.
-        accuracy: lowest and highest test accuracy that the published number can stand for, in [0, 1].
-        losses: published training loss after each epoch, in nats.
-        loss: published test loss, in nats.
-        parameters: published number of parameters of the faithful network.
-        seconds: published time of an epoch, shortest and longest.
-        epochs: epochs behind the published result; shorter runs do not measure it.
-        notes: statements that no run shows.
-        quirks: one change each that removes a quirk from the faithful experiment; overrides separated by spaces.
-    """
-
-    title: str
-    reported: str
-    parameters: int
-    accuracy: tuple[float, float] | None = None
-    losses: list[float] = field(default_factory=list)
-    loss: float | None = None
-    seconds: tuple[float, float] | None = None
-    epochs: int = 0
-    notes: str = ""
-    quirks: dict[str, str] = field(default_factory=dict)
-
-
-TUTORIALS = {
-    "comsci_mnist": Tutorial(
-        title="T1: comsci MNIST ViT",
-        reported="98.5 % in 15 epochs",
-        accuracy=(0.985, 0.985),
-        parameters=854_308,
-        quirks={
-            "10 classes, not 100": "model.num_classes=10",
-            "weight decay decoupled, on matrices": "optimizer=adamw optimizer.lr=3e-4 optimizer.weight_decay=1e-4 "
-            "optimizer.decay_all=false",
-        },
-    ),
-    "pulfer_mnist": Tutorial(
-        title="T2: MyViT on MNIST (PDF guide)",
-        reported="78.85 %, loss 1.67, after 5 epochs",
-        accuracy=(0.7885, 0.7885),
-        loss=1.67,
-        losses=[2.11, 1.84, 1.76, 1.70, 1.68],
-        parameters=1_642,
-        seconds=(76.0, 81.0),
-        quirks={
-            "cross-entropy on logits": "loss=cross_entropy",
-            "attention over all channels": "attention=joint",
-            "an output projection": "model.out_projection=true",
-            "a final norm": "model.final_norm=true",
-        },
-    ),
-    "notebook_mnist32": Tutorial(
-        title="T3: MNIST at 32x32 (notebook)",
-        reported="93 % (truncated to whole percents), loss 1.530, after 10 epochs",
-        accuracy=(0.93, 0.94),
-        loss=1.530,
-        losses=[1.768, 1.634, 1.622, 1.613, 1.605, 1.559, 1.542, 1.536, 1.535, 1.530],
-        parameters=5_689,
-        quirks={
-            "cross-entropy on logits": "loss=cross_entropy",
-            "a final norm": "model.final_norm=true",
-            "images at their own size": "data.image_size=28 patch=14",
-        },
-    ),
-    "vit_base_anatomy": Tutorial(
-        title="T4: ViT-Base anatomy",
-        reported="",
-        parameters=86_567_656,
-        notes="The notes report no result, and their code cannot run. The network they describe, with 1000 classes, "
-        "has the parameter shapes and count of torchvision's `vit_b_16`, and computes the same outputs and gradients "
-        "from the same weights (tests/models/test_against_torchvision.py). It is fine-tuned from a state "
-        "dict, or from published weights, which have to be downloaded (tests/training/test_pretrained.py).",
-    ),
-    "intuitive_cifar10": Tutorial(
-        title="T5: mini ViT on CIFAR-10",
-        reported="nearly 78 % after 100 epochs",
-        accuracy=(0.775, 0.785),
-        parameters=3_228_426,
-        epochs=100,
-    ),
-}
-ON_REQUEST = {"vit_base_anatomy", "intuitive_cifar10"}  # the first needs --pictures, the second a GPU
+ON_REQUEST = {"vit_base_anatomy", "intuitive_cifar10"}  # the first needs --pictures, the second hours
 
 
 @dataclass(frozen=True)
@@ -129,11 +44,13 @@ class Job:
         overrides: arguments of ``train.py``.
         folder: where its run folder and log.txt are written.
         epochs: number of epochs of the finished run.
+        label: tutorial, variant and seed.
     """
 
     overrides: tuple[str, ...]
     folder: Path
     epochs: int
+    label: str
 
     @property
     def run(self) -> Path | None:
@@ -152,23 +69,26 @@ class Job:
         assert self.run is not None
         return RunRecord(self.run).facts
 
-    def execute(self, threads: int | None = None) -> None:
-        """Start or resume the run; ``threads`` limits its CPU threads."""
-        name = self.folder.relative_to(OUT)
+    def execute(self, threads: int | None = None) -> int:
+        """Start or resume the run, and return its exit code; ``threads`` limits its CPU threads."""
         if self.finished:
             if (done := self.facts["epochs"]) < self.epochs:
-                print(f"{name} finished after {done} of {self.epochs} epochs; delete it to train all of them")
-            return
+                print(f"{self.label} finished after {done} of {self.epochs} epochs; delete it to train all of them")
+            return 0
         resumes = self.run is not None and (self.run / "checkpoints" / "last.ckpt").exists()
-        overrides = [f"resume={self.run}"] if resumes else [*self.overrides, f"paths.output_dir={self.folder}"]
-        print(f"{time.strftime('%H:%M:%S')} {name}{' (resumed)' if resumes else ''}", flush=True)
+        slices = [override for override in self.overrides if override.startswith("trainer.max_time=")]
+        overrides = [f"resume={self.run}", *slices] if resumes else [*self.overrides, f"paths.output_dir={self.folder}"]
+        print(f"{time.strftime('%H:%M:%S')} {self.label}{' (resumed)' if resumes else ''}", flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         limit = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         with (self.folder / "log.txt").open("a") as log:
             command = [sys.executable, "train.py", *overrides]
             code = subprocess.call(command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | limit)
-        if code:
-            print(f"{name} ended with exit code {code}; see {self.folder / 'log.txt'}", flush=True)
+        if code == OutOfTime.exit_code:
+            print(f"{self.label} is out of time; rerun to resume", flush=True)
+        elif code:
+            print(f"{self.label} ended with exit code {code}; see {self.folder / 'log.txt'}", flush=True)
+        return code
 
 
 def jobs(name: str, options: argparse.Namespace) -> Iterator[Job]:
@@ -178,13 +98,15 @@ def jobs(name: str, options: argparse.Namespace) -> Iterator[Job]:
     common += [f"data.root={options.pictures if name == 'vit_base_anatomy' else options.data_root}"]
     variants = {"faithful": ["faithful"], "corrected": ["corrected"]}
     if options.quirks:
-        variants |= {change: ["faithful", *overrides.split()] for change, overrides in tutorial.quirks.items()}
+        variants |= {quirk.change: ["faithful", *quirk.overrides.split()] for quirk in tutorial.quirks}
+    if options.variants:
+        variants = {variant: variants[variant] for variant in options.variants if variant in variants}
     for variant, (experiment, *overrides) in variants.items():
         arguments = (f"experiment=tutorials/{name}/{experiment}", *overrides, *common)
         epochs = compose(arguments).trainer.max_epochs
         for seed in range(options.seeds):
-            folder = variant_folder(OUT / name, variant) / f"seed-{seed}"
-            yield Job((*arguments, f"seed={seed}"), folder, epochs)
+            folder = variant_folder((options.out or OUT) / name, variant) / f"seed-{seed}"
+            yield Job((*arguments, f"seed={seed}"), folder, epochs, f"{name}/{variant}/seed-{seed}")
 
 
 def main() -> None:
@@ -194,8 +116,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
     parser.add_argument("--quirks", action="store_true", help="also train with one quirk changed at a time")
     parser.add_argument("--oddities", action="store_true", dest="quirks", help=argparse.SUPPRESS)
+    parser.add_argument("--variants", nargs="*", help="faithful, corrected, names of quirks' changes (all)")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time; they share the CPU's cores (1)")
     parser.add_argument("--table", action="store_true", help="train nothing, only write the page")
+    parser.add_argument("--train", action="store_true", help="only train, write no page")
+    parser.add_argument("--out", type=Path, help="folder of the runs (outputs/reproductions)")
     parser.add_argument("--data-root", default="data", help="folder of MNIST and CIFAR-10; downloaded if missing")
     parser.add_argument("--pictures", help="folder with train/CLASS/ and test/CLASS/, for vit_base_anatomy")
     parser.add_argument("--cache-dir", default="data/cache")
@@ -204,6 +129,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := sorted(set(options.tutorials) - set(TUTORIALS)):
         parser.error(f"unknown tutorial: {', '.join(unknown)}; choose from {', '.join(TUTORIALS)}")
+    codes = [0]
     if not options.table:
         names = options.tutorials or [name for name in TUTORIALS if name not in ON_REQUEST]
         if "vit_base_anatomy" in names and not (options.pictures and Path(options.pictures, "test").is_dir()):
@@ -214,8 +140,11 @@ def main() -> None:
             parser.error(str(error))
         threads = max(1, (os.cpu_count() or 1) // options.workers) if options.workers > 1 else None
         with ThreadPoolExecutor(options.workers) as pool:
-            list(pool.map(partial(Job.execute, threads=threads), todo))
-    write_page(TUTORIALS, OUT)
+            codes = list(pool.map(partial(Job.execute, threads=threads), todo))
+    if not options.train:
+        write_page(TUTORIALS, options.out or OUT)
+    if any(codes):
+        raise SystemExit(OutOfTime.exit_code if set(codes) <= {0, OutOfTime.exit_code} else 1)
 
 
 def _priority(job: Job) -> tuple[bool, int]:

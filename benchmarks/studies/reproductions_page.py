@@ -1,34 +1,27 @@
-"""Write docs/reproductions.md with its JSON record and figures, and the heads of the tutorials' experiments."""
+"""Write the tutorials' sections of docs/reproductions.md, its record and figures, and the heads of the experiments."""
 
 import json
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from seeds import ROOT, STUDIES
+from seeds import ROOT, STUDIES, markdown_table, write_between
+from tutorials import Tutorial
 
 from vitrine import load_run
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.text import plural
 
 DOCS = ROOT / "docs"
 JSON = STUDIES / "reproductions.json"
 FIGURES = DOCS / "images" / "reproductions"
 EXPERIMENTS = ROOT / "conf" / "experiment" / "tutorials"
-HEAD = """# Five tutorials, reproduced
-
-Five public tutorials teach the Vision Transformer. Each is trained here twice: as published, including losses and sizes
-that are quirks of the tutorial (faithful), and with the quirks removed (corrected: the same size and number of epochs,
-selected on the validation split). Test accuracies are means over seeds with a 95 % interval (Student's t). Nothing was
-tuned on test images. Faithful runs evaluate them after every epoch and report the last epoch. Written by
-`python scripts/reproduce.py` from run folders; `python train.py experiment=tutorials/NAME/faithful` trains one.
-
-"""
-SPEED = "[speed.md](speed.md) times T2 side by side with its guide's own loops."
+PENDING = "not yet measured"
 TITLES = {
     "losses": "Published and reproduced loss",
     "curves": "Loss and accuracy",
@@ -37,77 +30,77 @@ TITLES = {
     "positions": "Positional embeddings",
 }
 
+Results = Mapping[str, Mapping[str, Any]]  # of the variants of a tutorial, by name
+
 
 def variant_folder(tutorial: Path, variant: str) -> Path:
     """Folder of a variant's runs, inside the tutorial's folder."""
     return tutorial / "".join(letter if letter.isalnum() else "-" for letter in variant)
 
 
-def write_page(tutorials: Mapping[str, Any], out: Path) -> None:
+def write_page(tutorials: Mapping[str, Tutorial], out: Path) -> None:
     """Write the page from the finished runs under ``out``, and from the record where it has more of them."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     known = json.loads(JSON.read_text()) if JSON.exists() else {}
-    results = {
-        name: collect(tutorial, out / name, known.get(name, {}).get("variants", {}))
-        for name, tutorial in tutorials.items()
-    }
-    lines = ["| tutorial | reported | faithful | corrected | parameters | seconds an epoch (reported) |"]
-    lines += ["|---|---|---|---|---|---|"]
-    lines += [row(tutorials[name], result) for name, result in results.items()]
-    sections = [section(name, tutorials[name], result, out / name) for name, result in results.items()]
-    variants = [variant for result in results.values() for variant in result["variants"].values()]
+    results = {name: collect(tutorial, out / name, known.get(name, {})) for name, tutorial in tutorials.items()}
+    columns = ["tutorial", "reported", "faithful, last epoch", "faithful, best epoch", "corrected", "parameters"]
+    lines = markdown_table(columns, [row(tutorials[name], measured) for name, measured in results.items()])
+    variants = [variant for measured in results.values() for variant in measured.values()]
     machines = sorted({f"{variant['machine']}, {variant['device']}" for variant in variants})
-    tail = f"\nMeasured on {'; '.join(machines)}, partly next to other runs. {SPEED}\n" if machines else ""
-    (DOCS / "reproductions.md").write_text(HEAD + "\n".join(lines) + "\n" + tail + "".join(sections))
+    lines += ["", f"Measured on {'; '.join(machines)}."] if machines else []
+    for name, measured in results.items():
+        lines += section(name, tutorials[name], measured, out / name)
+    write_between(DOCS / "reproductions.md", "tutorials", lines)
     JSON.write_text(json.dumps(results, indent=2) + "\n")
-    for name, result in results.items():
+    for name, measured in results.items():
         for variant in ("faithful", "corrected"):
-            write_head(EXPERIMENTS / name / f"{variant}.yaml", tutorials[name], result, variant)
+            write_head(EXPERIMENTS / name / f"{variant}.yaml", tutorials[name], measured.get(variant))
 
 
-def write_head(path: Path, tutorial: Any, facts: Mapping[str, Any], variant: str) -> None:
-    """Write an experiment's cost and result to the line of its file that begins with "# Measured:", if it has one."""
-    result = facts["variants"].get(variant)
+def write_head(path: Path, tutorial: Tutorial, result: Mapping[str, Any] | None) -> None:
+    """Write an experiment's result to the line of its file that begins with "# Measured:", if it has one."""
     text = "not yet."
     if result is not None and result["epochs"] >= tutorial.epochs:
-        cost = f"{result['seconds_per_epoch']:.0f} s an epoch; {result['machine']}, {result['device']}"
-        text = f"test accuracy {measured(tutorial, result)}, {cost}."
+        text = f"test accuracy {accuracy(tutorial, result)}; {result['machine']}, {result['device']}."
     lines = path.read_text().splitlines()
     lines = [f"# Measured: {text}" if line.startswith("# Measured:") else line for line in lines]
     path.write_text("\n".join(lines) + "\n")
 
 
-def collect(tutorial: Any, folder: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[str, Any]]:
     """Results of a tutorial's finished runs, by variant and seed.
 
     The ``known`` results of a variant stay until as many runs have been trained for as many epochs.
+
+    Raises:
+        SystemExit: runs of one variant were trained by different commits.
     """
-    facts: dict[str, Any] = {"reported": tutorial.reported, "variants": {}}
-    for variant in ("faithful", "corrected", *tutorial.quirks):
+    results: dict[str, dict[str, Any]] = {}
+    for variant in ("faithful", "corrected", *(quirk.change for quirk in tutorial.quirks)):
         runs = finished(variant_folder(folder, variant))
         before = known.get(variant)
         if before and (not runs or extent(runs) < (before["epochs"], len(before["seeds"]))):
-            facts["variants"][variant] = before
+            results[variant] = dict(before)
             continue
         if not runs:
             continue
+        if len(commits := {run.record.facts["code"].get("commit") for run in runs}) > 1:
+            raise SystemExit(f"{folder.name}, {variant}: runs of {len(commits)} commits; remove the outdated ones")
         first = runs[0].record.facts
         machine = first["machine"]
-        facts["variants"][variant] = {
+        results[variant] = {
             "seeds": [run.config.seed for run in runs],
             "test/acc": [run.metrics["test/acc"] for run in runs],
             "test/loss": [run.metrics["test/loss"] for run in runs],
+            "best/acc": [max(curve) for run in runs if (curve := test_curve(run.record.history()))],
             "parameters": first["parameters"],
             "epochs": first["epochs"],
-            "seconds_per_epoch": min(run.metrics["train_seconds"] for run in runs) / first["epochs"],
             "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
             "machine": f"{machine['processor']}, {machine['cores']} cores, torch {first['versions']['torch']}",
             "device": first["device"],
-            "images": first["images"],
-            "classes": first["classes"],
-            "commit": first["code"].get("commit"),
+            "commit": commits.pop(),
         }
-    return facts
+    return results
 
 
 def extent(runs: Sequence[Any]) -> tuple[int, int]:
@@ -119,6 +112,11 @@ def finished(folder: Path) -> list[Any]:
     """The finished runs of a variant, sorted by seed."""
     runs = [load_run(path.parent) for path in folder.glob("seed-*/runs/*/metrics.json")]
     return sorted((run for run in runs if run.record.status == "finished"), key=lambda run: run.config.seed)
+
+
+def test_curve(history: list[dict[str, float]]) -> list[float]:
+    """Test accuracy after each epoch; empty where it was measured once."""
+    return [logged["test/acc"] for logged in history if "test/acc" in logged and "val/acc" in logged]
 
 
 def epoch_losses(history: list[dict[str, float]]) -> list[float]:
@@ -134,103 +132,109 @@ def epoch_losses(history: list[dict[str, float]]) -> list[float]:
     return [loss / steps for loss, steps in sums.values()]
 
 
-def row(tutorial: Any, facts: Mapping[str, Any]) -> str:
+def row(tutorial: Tutorial, results: Results) -> list[str]:
     """A tutorial's row of the main table."""
-    cells = [tutorial.title, tutorial.reported or "no result"]
-    for variant in ("faithful", "corrected"):
-        result = facts["variants"].get(variant)
-        cells.append("not yet measured" if result is None else measured(tutorial, result))
-    faithful = facts["variants"].get("faithful")
-    parameters = f"{tutorial.parameters:,}"
-    if faithful is not None and tutorial.accuracy is None:
-        cells[2] = f"trains: {cells[2]}"
-    elif faithful is not None and faithful["parameters"] != tutorial.parameters:
-        parameters += f" (here {faithful['parameters']:,})"
-    seconds = "" if faithful is None else f"{faithful['seconds_per_epoch']:.1f}"
-    if tutorial.seconds is not None and faithful is not None:
-        seconds += f" ({tutorial.seconds[0]:.0f} to {tutorial.seconds[1]:.0f})"
-    return f"| {' | '.join([*cells, parameters, seconds])} |"
+    faithful, corrected = results.get("faithful"), comparable(results).get("corrected")
+    best = str(ConfidenceInterval.of(faithful["best/acc"])) if faithful and faithful["best/acc"] else ""
+    missing = PENDING if tutorial.reported else "nothing to reach"
+    cells = [missing if result is None else accuracy(tutorial, result) for result in (faithful, corrected)]
+    parameters = f"{tutorial.parameters:,}; corrected {tutorial.corrected_parameters:,}"
+    return [tutorial.title, tutorial.reported or "no result", cells[0], best, cells[1], parameters]
 
 
-def measured(tutorial: Any, result: Mapping[str, Any]) -> str:
+def accuracy(tutorial: Tutorial, result: Mapping[str, Any]) -> str:
     """Test accuracy of a variant, as text."""
-    accuracy = f"{ConfidenceInterval.of(result['test/acc'])} ({plural(len(result['seeds']), 'seed')})"
+    text = f"{ConfidenceInterval.of(result['test/acc'])} ({plural(len(result['seeds']), 'seed')})"
     if result["epochs"] >= tutorial.epochs:
-        return accuracy
-    return f"not yet measured; {accuracy} after {result['epochs']} of {tutorial.epochs} epochs"
+        return text
+    return f"{PENDING}; {text} after {result['epochs']} of {tutorial.epochs} epochs"
 
 
-def section(name: str, tutorial: Any, facts: Mapping[str, Any], folder: Path) -> str:
-    """A tutorial's section of the page."""
-    variants = facts["variants"]
-    if "faithful" not in variants:
-        return f"\n## {tutorial.title}\n\nNot yet measured: `python scripts/reproduce.py {name}` trains it.\n"
-    faithful = variants["faithful"]
-    text = [f"\n## {tutorial.title}\n"]
-    if tutorial.notes:
-        text.append(
-            f"{tutorial.notes} Trained here: {', '.join(faithful['classes'])}; {faithful['images']['train']} training "
-            f"and {faithful['images']['test']} test images, {faithful['epochs']} epochs.\n"
-        )
-    if faithful["epochs"] < tutorial.epochs:
-        text.append(
-            f"Reported: {tutorial.reported}. Here it was trained for {faithful['epochs']} of {tutorial.epochs} epochs "
-            f"({faithful['device']}), for lack of time. `python scripts/reproduce.py {name} --overrides "
-            "accelerator=gpu` trains all of them on a GPU; if interrupted, rerun it.\n"
-        )
-    elif tutorial.accuracy is not None:
-        text.append(comparison(tutorial, faithful))
-    if tutorial.losses:
-        text.append(loss_table(tutorial, faithful))
-    if any(change in variants for change in tutorial.quirks):
-        text.append(quirk_table(tutorial, variants))
-    text.append(figures(name, tutorial, faithful, folder))
-    return "\n".join(text)
+def comparable(results: Results) -> Results:
+    """The variants that were trained by the commit of the faithful runs."""
+    commit = results.get("faithful", {}).get("commit")
+    return {name: result for name, result in results.items() if result["commit"] == commit}
 
 
-def comparison(tutorial: Any, faithful: Mapping[str, Any]) -> str:
-    """The reported accuracy next to those of the seeds."""
+def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> Iterator[str]:
+    """Lines of a tutorial's section."""
+    faithful = results.get("faithful")
+    data = " data.root=DIR" if name == "vit_base_anatomy" else ""
+    experiments = ("faithful", "described", "corrected") if name == "vit_base_anatomy" else ("faithful", "corrected")
+    commands = [f"python train.py experiment=tutorials/{name}/{variant}{data}" for variant in experiments]
+    yield from ("", f"## {tutorial.title}", "", tutorial.source, "", "```bash", *commands, "```", "")
+    if faithful is not None and faithful["epochs"] >= tutorial.epochs and tutorial.accuracy is not None:
+        yield comparison(tutorial, faithful)
+    elif tutorial.reported:
+        yield f"Reported: {tutorial.reported}. {PENDING.capitalize()}: `python scripts/reproduce.py {name}` trains it."
+    yield from ("", tutorial.known, "")
+    if tutorial.losses and faithful is not None:
+        yield from loss_table(tutorial, faithful)
+    yield f"The faithful experiment, setting by setting; places are {tutorial.places}."
+    yield ""
+    settings = [[setting.published, f"`{setting.overrides}`", setting.place] for setting in tutorial.settings]
+    yield from markdown_table(["published", "here", "place"], settings)
+    if tutorial.quirks:
+        yield from quirk_table(tutorial, results)
+    parameters = f"{tutorial.corrected_parameters:,} parameters"
+    yield from ("", f"The corrected experiment: {tutorial.corrected}. {parameters}.", "")
+    if faithful is not None:
+        yield from figures(name, tutorial, faithful, folder)
+
+
+def comparison(tutorial: Tutorial, faithful: Mapping[str, Any]) -> str:
+    """The reported result next to those of the seeds."""
     values = np.array(faithful["test/acc"])
-    low, high = tutorial.accuracy
-    below = int((values < low).sum())
-    text = f"Reported: {tutorial.reported}. Faithful runs over {plural(len(values), 'seed')} reach "
-    text += f"{values.min():.4f} to {values.max():.4f}, {below} of {len(values)} below the reported accuracy"
-    if high > low:
-        text += f" and {int(((values >= low) & (values < high)).sum())} in the range that it stands for"
+    text = f"Reported: {tutorial.reported}. Faithful runs over {plural(len(values), 'seed')} end at "
+    text += f"{values.min():.4f} to {values.max():.4f}, {place_of(values, tutorial)}"
+    if faithful["best/acc"]:
+        best = np.array(faithful["best/acc"])
+        text += f"; in their best epochs {best.min():.4f} to {best.max():.4f}, {place_of(best, tutorial)}"
     if tutorial.loss is not None:
         text += f". Their test loss is {ConfidenceInterval.of(faithful['test/loss'])}; reported {tutorial.loss:g}"
-    return text + ".\n"
+    return text + "."
 
 
-def loss_table(tutorial: Any, faithful: Mapping[str, Any]) -> str:
+def place_of(values: np.ndarray, tutorial: Tutorial) -> str:
+    """How many accuracies lie below, in and above the range that the published one stands for."""
+    low, high = tutorial.accuracy or (0.0, 1.0)
+    counts = {"below": values < low, "equal to": (values >= low) & (values < high), "above": values >= high}
+    return ", ".join(f"{int(hit.sum())} {name}" for name, hit in counts.items() if hit.any()) + " what is reported"
+
+
+def loss_table(tutorial: Tutorial, faithful: Mapping[str, Any]) -> list[str]:
     """Training loss by epoch, published and reproduced."""
-    epochs = range(1, len(tutorial.losses) + 1)
-    lines = [f"| epoch | {' | '.join(map(str, epochs))} |", f"|---|{'---|' * len(tutorial.losses)}"]
-    lines.append(f"| published loss | {' | '.join(f'{loss:.3f}' for loss in tutorial.losses)} |")
-    lines.append(f"| faithful, mean over seeds | {' | '.join(f'{loss:.3f}' for loss in faithful['training_loss'])} |")
-    return "\n".join(lines) + "\n"
+    rows = {"published loss": tutorial.losses, "faithful, mean over seeds": faithful["training_loss"]}
+    cells = [[name, *(f"{loss:.3f}" for loss in losses)] for name, losses in rows.items()]
+    return [*markdown_table(["epoch", *map(str, range(1, len(tutorial.losses) + 1))], cells), ""]
 
 
-def quirk_table(tutorial: Any, variants: Mapping[str, Any]) -> str:
-    """Effect of removing a single quirk from the faithful experiment, paired by seed."""
-    lines = ["The effect of each quirk: the faithful experiment with one change, on the same seeds.\n"]
-    lines += ["| change | overrides | test accuracy | difference from faithful |", "|---|---|---|---|"]
-    known = dict(zip(variants["faithful"]["seeds"], variants["faithful"]["test/acc"], strict=True))
-    for change, overrides in tutorial.quirks.items():
-        if result := variants.get(change):
-            pairs = zip(result["seeds"], result["test/acc"], strict=True)
-            differences = [value - known[seed] for seed, value in pairs if seed in known]
-            accuracy, difference = ConfidenceInterval.of(result["test/acc"]), signed(ConfidenceInterval.of(differences))
-            lines.append(f"| {change} | `{overrides}` | {accuracy} | {difference} |")
-    return "\n".join(lines) + "\n"
+def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
+    """Effect of removing a single quirk from the faithful experiment, paired by seed, all by one commit."""
+    yield ""
+    yield (
+        "What each quirk costs: the faithful experiment with one change. Differences are paired by seed; their 95 % "
+        f"intervals hold together, for all {len(tutorial.quirks)} (Bonferroni)."
+    )
+    yield ""
+    rows, measured = [], comparable(results)
+    for quirk in tutorial.quirks:
+        cells = [PENDING, ""]
+        if (result := measured.get(quirk.change)) is not None:
+            cells = [str(ConfidenceInterval.of(result["test/acc"])), effect(result, measured, len(tutorial.quirks))]
+        rows.append([quirk.explained, f"{quirk.change}: `{quirk.overrides}`", *cells])
+    yield from markdown_table(["in the tutorial", "changed to", "test accuracy", "difference"], rows)
 
 
-def signed(interval: ConfidenceInterval) -> str:
-    """The interval with an explicit plus sign."""
-    return f"+{interval}" if interval.mean > 0 else str(interval)
+def effect(result: Mapping[str, Any], results: Results, comparisons: int) -> str:
+    """Difference of a variant from the faithful runs, with its simultaneous interval."""
+    values, others = (dict(zip(one["seeds"], one["test/acc"], strict=True)) for one in (result, results["faithful"]))
+    found = difference(values, others, comparisons)
+    interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""
+    return f"{found.mean:+.4f}{interval}"
 
 
-def figures(name: str, tutorial: Any, faithful: Mapping[str, Any], folder: Path) -> str:
+def figures(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: Path) -> list[str]:
     """Copy and draw the figures of the first faithful run; returns the Markdown that shows all that exist."""
     if tutorial.losses:
         draw_losses(tutorial.losses, faithful["training_loss"], FIGURES / f"{name}_losses.png")
@@ -241,10 +245,10 @@ def figures(name: str, tutorial: Any, faithful: Mapping[str, Any], folder: Path)
         if runs[0].model.pos_embed is not None:
             draw_positions(runs[0].model, FIGURES / f"{name}_positions.png")
     shown = [figure for figure in TITLES if (FIGURES / f"{name}_{figure}.png").exists()]
-    return "\n".join(f"![{TITLES[figure]}](images/reproductions/{name}_{figure}.png)" for figure in shown) + "\n"
+    return [f"![{TITLES[figure]}](images/reproductions/{name}_{figure}.png)" for figure in shown]
 
 
-def draw_losses(published: list[float], ours: list[float], path: Path) -> None:
+def draw_losses(published: Sequence[float], ours: Sequence[float], path: Path) -> None:
     """Draw the published and the reproduced training loss over the epochs."""
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes = figure.subplots()

@@ -5,9 +5,11 @@ import torch
 import torchvision
 from helpers.published import PUBLISHED
 from helpers.renaming import renamed
+from helpers.running import write_image_folder
 from torch import nn
 from torchvision.models.vision_transformer import ConvStemConfig
 
+from vitrine import compose
 from vitrine.config.model import ViTConfig
 from vitrine.models import VisionTransformer
 
@@ -97,3 +99,18 @@ def test_names_and_shapes_are_those_of_vit_b_16():
         ours = torchvision_names(VisionTransformer(config).state_dict())
         theirs = torchvision.models.vit_b_16().state_dict()
     assert {name: value.shape for name, value in ours.items()} == {name: v.shape for name, v in theirs.items()}
+
+
+@pytest.mark.whole
+def test_vit_b_16_as_a_tutorial_prints_it_computes_what_torchvision_does_in_float32_at_full_size(tmp_path):
+    write_image_folder(tmp_path, "train", "test")
+    overrides = ["experiment=tutorials/vit_base_anatomy/faithful", f"data.root={tmp_path}", "model.num_classes=1000"]
+    torch.manual_seed(0)
+    ours = VisionTransformer(compose(overrides).model).eval()
+    theirs = torchvision.models.vit_b_16(norm_layer=partial(nn.LayerNorm, eps=1e-5)).eval()
+    theirs.load_state_dict(torchvision_names(ours.state_dict()))
+    image = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        logits, expected = ours(image), theirs(image)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)

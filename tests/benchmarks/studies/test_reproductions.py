@@ -5,6 +5,7 @@ import shutil
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from helpers.running import ROOT
 
@@ -24,11 +25,13 @@ def reproduce(study, page, monkeypatch, tmp_path, shared_data):
     reproductions = study("reproductions")
     monkeypatch.setattr(reproductions, "OUT", tmp_path / "out")
     monkeypatch.setattr(page, "DOCS", tmp_path / "docs")
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs/reproductions.md", tmp_path / "docs")
     monkeypatch.setattr(page, "JSON", tmp_path / "reproductions.json")
     monkeypatch.setattr(page, "FIGURES", tmp_path / "docs" / "images")
     monkeypatch.setattr(page, "EXPERIMENTS", shutil.copytree(page.EXPERIMENTS, tmp_path / "experiments"))
 
-    def run(*options, tutorial="pulfer_mnist", epochs=1):
+    def run(*options, tutorial="pulfer_mnist", epochs=5):
         short = [*SHORT, f"trainer.max_epochs={epochs}"]
         data = ["--data-root", str(shared_data), "--cache-dir", str(tmp_path / "cache")]
         monkeypatch.setattr(sys, "argv", ["reproduce.py", tutorial, *data, *options, "--overrides", *short])
@@ -59,46 +62,55 @@ def test_finished_runs_stay_interrupted_ones_are_resumed_and_the_page_shows_both
     assert runs("corrected", 0) == [second]
     assert RunRecord(second).status == "finished"
 
-    reproduce("--seeds", "1", epochs=5)
+    reproduce("--seeds", "1", epochs=6)
     printed = capsys.readouterr().out
-    assert "pulfer_mnist/faithful/seed-0 finished after 1 of 5 epochs; delete it to train all of them" in printed
+    assert "pulfer_mnist/faithful/seed-0 finished after 5 of 6 epochs; delete it to train all of them" in printed
     assert runs("faithful", 0) == [first]
 
-    facts = json.loads((tmp_path / "reproductions.json").read_text())["pulfer_mnist"]["variants"]
+    facts = json.loads((tmp_path / "reproductions.json").read_text())["pulfer_mnist"]
     assert {name: variant["seeds"] for name, variant in facts.items()} == {"faithful": [0], "corrected": [0]}
     assert facts["faithful"]["parameters"] == 1642
     assert facts["faithful"]["test/acc"] == [RunRecord(first).metrics["test/acc"]]
     heads = {path.stem: path.read_text() for path in (tmp_path / "experiments/pulfer_mnist").iterdir()}
     for variant, head in heads.items():
-        assert f"# Measured: test accuracy {facts[variant]['test/acc'][0]:.4f} (1 seed), " in head
+        assert f"# Measured: test accuracy {facts[variant]['test/acc'][0]:.4f} (1 seed); " in head
     assert "# Measured: not yet.\n" in (tmp_path / "experiments/intuitive_cifar10/faithful.yaml").read_text()
     text = (tmp_path / "docs/reproductions.md").read_text()
     assert text.count("(1 seed)") == 2
-    assert text.count("| not yet measured | not yet measured |") == 4
+    assert text.count("| not yet measured |  | not yet measured |") == 3
+    assert text.count("| nothing to reach |  | nothing to reach |") == 1
+    assert text.startswith("# Five tutorials"), "what people wrote stays"
+    assert "## Things to try" in text
     for picture in ("losses", "curves", "confusion", "attention", "positions"):
         assert (tmp_path / f"docs/images/pulfer_mnist_{picture}.png").stat().st_size > 1000, picture
 
 
 @pytest.mark.slow
-def test_recorded_results_stay_until_as_many_runs_have_been_trained_for_as_many_epochs(reproduce, tmp_path):
-    whole = json.loads((ROOT / "benchmarks" / "studies" / "reproductions.json").read_text())
+def test_recorded_results_stay_until_as_many_runs_have_been_trained_for_as_many_epochs(reproduce, study, tmp_path):
+    result = {"test/acc": [0.7, 0.8], "test/loss": [1.7, 1.6], "best/acc": [], "parameters": 1642, "epochs": 5}
+    result |= {"seeds": [0, 1], "training_loss": [2.0, 1.9, 1.8, 1.7, 1.6], "machine": "a machine", "device": "CPU"}
+    recorded = {"faithful": result | {"commit": "abc"}, "corrected": result | {"commit": "abc"}}
+    whole = {name: {} for name in study("tutorials").TUTORIALS}
+    whole |= {"pulfer_mnist": recorded, "comsci_mnist": {"faithful": result | {"epochs": 15, "commit": "def"}}}
     known = tmp_path / "reproductions.json"
     known.write_text(json.dumps(whole))
     reproduce("--seeds", "1")
     assert json.loads(known.read_text()) == whole
     head = (tmp_path / "experiments/pulfer_mnist/faithful.yaml").read_text()
-    assert head == (ROOT / "conf/experiment/tutorials/pulfer_mnist/faithful.yaml").read_text()
+    assert "# Measured: test accuracy 0.7500 ± 0.6353 (2 seeds); a machine, CPU." in head
 
     less = json.loads(json.dumps(whole))
-    less["pulfer_mnist"]["variants"]["faithful"] |= {"seeds": [0], "epochs": 1}
+    less["pulfer_mnist"]["faithful"] |= {"seeds": [0], "epochs": 1}
     known.write_text(json.dumps(less))
     reproduce("--table")
     found = json.loads(known.read_text())
     (run,) = (tmp_path / "out/pulfer_mnist/faithful/seed-0/runs").iterdir()
-    variants = found["pulfer_mnist"]["variants"]
+    variants = found["pulfer_mnist"]
     assert variants["faithful"]["test/acc"] == [RunRecord(run).metrics["test/acc"]]
     assert RunRecord(run).facts["machine"]["processor"] in variants["faithful"]["machine"]
-    assert variants["corrected"] == whole["pulfer_mnist"]["variants"]["corrected"], "there is no run of it here"
+    assert variants["corrected"] == whole["pulfer_mnist"]["corrected"], "there is no run of it here"
+    (row,) = [line for line in (tmp_path / "docs/reproductions.md").read_text().splitlines() if line.startswith("| T2")]
+    assert row.split(" | ")[4] == "not yet measured", "it was trained by another commit"
     assert found["comsci_mnist"] == whole["comsci_mnist"]
 
 
@@ -115,23 +127,48 @@ def test_an_invalid_override_is_reported_once_before_anything_is_trained(reprodu
     assert not (tmp_path / "out").exists()
 
 
-REPORTED = SimpleNamespace(epochs=10, quirks={"a switch": "loss=cross_entropy", "another": "model.final_norm=true"})
+QUIRKS = [("a switch", "loss=cross_entropy", "Why."), ("another", "model.final_norm=true", "Because.")]
 
 
-def test_fewer_epochs_than_reported_measure_nothing(page):
+@pytest.fixture
+def reported(study):
+    """Part of a tutorial."""
+    quirks = [study("tutorials").Quirk(*quirk) for quirk in QUIRKS]
+    return SimpleNamespace(epochs=10, quirks=quirks, accuracy=(0.60, 0.61))
+
+
+def test_fewer_epochs_than_reported_measure_nothing(page, reported):
     result = {"test/acc": [0.5], "seeds": [0], "epochs": 2}
-    assert page.measured(REPORTED, result) == "not yet measured; 0.5000 (1 seed) after 2 of 10 epochs"
-    assert page.measured(REPORTED, result | {"epochs": 10}) == "0.5000 (1 seed)"
+    assert page.accuracy(reported, result) == "not yet measured; 0.5000 (1 seed) after 2 of 10 epochs"
+    assert page.accuracy(reported, result | {"epochs": 10}) == "0.5000 (1 seed)"
 
 
-def test_the_effect_of_a_quirk_is_paired_by_seed(page):
+def test_the_effect_of_a_quirk_is_paired_by_seed_and_holds_for_all_of_them(page, reported):
     variants = {
-        "faithful": {"seeds": [0, 1, 2], "test/acc": [0.5, 0.6, 0.7]},
-        "a switch": {"seeds": [1, 2, 3], "test/acc": [0.61, 0.71, 0.9]},
+        "faithful": {"seeds": [0, 1, 2], "test/acc": [0.5, 0.6, 0.7], "commit": "abc"},
+        "a switch": {"seeds": [0, 1, 2], "test/acc": [0.51, 0.62, 0.73], "commit": "abc"},
+        "another": {"seeds": [0, 1, 2], "test/acc": [0.9, 0.9, 0.9], "commit": "def"},
     }
-    table = page.quirk_table(REPORTED, variants)
-    assert "| a switch | `loss=cross_entropy` | 0.7400 ± 0.3659 | +0.0100 ± 0.0000 |" in table
-    assert "another" not in table, "it was not run"
+    table = "\n".join(page.quirk_table(reported, variants))
+    # 0.01, 0.02, 0.03: mean 0.02, standard error 0.00577; t(2) at 2.5 % / 2 is 6.205.
+    assert "| Why. | a switch: `loss=cross_entropy` | 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in table
+    assert "| Because. | another: `model.final_norm=true` | not yet measured |  |" in table, "by another commit"
+
+
+def test_accuracies_are_counted_against_the_range_that_the_published_one_stands_for(page, reported):
+    assert (
+        page.place_of(np.array([0.59, 0.605, 0.60, 0.7]), reported) == "1 below, 2 equal to, 1 above what is reported"
+    )
+    assert page.place_of(np.array([0.61]), reported) == "1 above what is reported"
+
+
+def test_the_curve_on_test_images_is_that_of_the_epochs(page):
+    rows = [
+        {"step": 4, "epoch": 1, "val/acc": 0.5, "test/acc": 0.4},
+        {"step": 8, "epoch": 2, "val/acc": 0.6, "test/acc": 0.7},
+        {"step": 8, "epoch": 2, "train/loss": 1.0},
+    ]
+    assert page.test_curve(rows) == [0.4, 0.7]
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(page):

@@ -1,0 +1,114 @@
+"""conf/experiment/tutorials against what the tutorials publish: benchmarks/studies/tutorials.yaml."""
+
+import importlib.util
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from helpers.running import ROOT, write_image_folder
+
+from vitrine import compose
+from vitrine.command.compose import points
+from vitrine.config.serialize import to_plain
+from vitrine.models import VisionTransformer
+from vitrine.runs.flatten import flatten
+
+EXPERIMENTS = ROOT / "conf/experiment/tutorials"
+PAGE = ROOT / "docs/reproductions.md"
+
+
+def load_facts():
+    spec = importlib.util.spec_from_file_location("tutorials", ROOT / "benchmarks/studies/tutorials.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.TUTORIALS
+
+
+TUTORIALS = load_facts()
+
+
+@pytest.fixture
+def composed(tmp_path):
+    """Composes a tutorial's experiment; ViT-Base on a folder of two classes."""
+    write_image_folder(tmp_path / "pictures", "train", "test")
+
+    def compose_variant(name, variant, *overrides):
+        data = [f"data.root={tmp_path / 'pictures'}"] if name == "vit_base_anatomy" else []
+        return compose([f"experiment=tutorials/{name}/{variant}", *data, *overrides])
+
+    return compose_variant
+
+
+def parameters(config, classes):
+    model = replace(config.model, num_classes=classes or config.model.num_classes, pretrained=None)
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
+
+
+def published(name):
+    return [one for setting in TUTORIALS[name].settings for one in setting.overrides.split()]
+
+
+def test_every_tutorial_has_its_facts():
+    assert sorted(TUTORIALS) == sorted(path.name for path in EXPERIMENTS.iterdir())
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_faithful_experiment_has_every_published_setting(name, composed):
+    classes = [f"model.num_classes={TUTORIALS[name].classes}"] if TUTORIALS[name].classes else []
+    found = flatten(to_plain(composed(name, "faithful", *classes)))
+    wanted = flatten(to_plain(composed(name, "faithful", *classes, *published(name))))
+    assert {key: (found[key], value) for key, value in wanted.items() if found[key] != value} == {}
+    assert all(setting.place for setting in TUTORIALS[name].settings)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_every_key_that_a_faithful_experiment_sets_is_a_published_setting(name):
+    sections = yaml.safe_load((EXPERIMENTS / name / "faithful.yaml").read_text())
+    sections.pop("defaults")
+    keys = {f"{section}.{key}" for section, values in sections.items() for key in values}
+    assert keys - {one.partition("=")[0] for one in published(name)} == set()
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_networks_have_the_parameters_that_the_page_states(name, composed):
+    tutorial = TUTORIALS[name]
+    assert parameters(composed(name, "faithful"), tutorial.classes) == tutorial.parameters
+    assert parameters(composed(name, "corrected"), tutorial.classes) == tutorial.corrected_parameters
+
+
+def test_vit_base_as_printed_has_a_norm_in_each_block_that_nothing_calls(composed):
+    config = composed("vit_base_anatomy", "faithful", "model.num_classes=1000")
+    unused = config.model.depth * sum(p.numel() for p in torch.nn.LayerNorm(config.model.dim).parameters())
+    assert parameters(config, 1000) + unused == 86_586_088
+
+
+def test_vit_base_as_printed_starts_from_standard_normal_tokens_and_as_described_from_the_papers(composed):
+    small = ("model.depth=1",)
+    printed, described = (
+        VisionTransformer(composed("vit_base_anatomy", variant, *small).model) for variant in ("faithful", "described")
+    )
+    for table in (printed.cls_token, printed.pos_embed):
+        assert table.std().item() == pytest.approx(1, abs=0.1)
+    assert printed.head.weight.std().item() == pytest.approx(1 / (3 * 768) ** 0.5, rel=0.05)
+    assert not described.cls_token.any()
+    assert not described.head.weight.any()
+    assert described.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_quirk_is_removed_by_its_overrides(name, composed):
+    faithful = to_plain(composed(name, "faithful"))
+    for quirk in TUTORIALS[name].quirks:
+        assert to_plain(composed(name, "faithful", *quirk.overrides.split())) != faithful, quirk.change
+
+
+def test_the_things_to_try_can_be_typed():
+    commands = re.findall(r"`python train\.py (.*?)`", PAGE.read_text())
+    assert len(commands) >= 10
+    for arguments in map(shlex.split, commands):
+        multirun = "-m" in arguments
+        assert points("train", [argument for argument in arguments if argument != "-m"], multirun=multirun)
