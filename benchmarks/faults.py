@@ -34,7 +34,7 @@ COLUMNS = ["fault", "what was done", "what happened", "test"]
 
 SMALL = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.compile=nothing", "trainer.accelerator=cpu"]
 SWEEP = ["-m", "seed=0,1", "patch=2,4"]
-SEARCH = ["-m", "sweep=optuna/tpe", "sweep.n_trials=3", "optimizer.lr=interval(1e-3,1e-2)"]
+SEARCH = ["-m", "sweep.sampler=tpe", "sweep.n_trials=3", "optimizer.lr=interval(1e-3,1e-2)"]
 
 
 class Skipped(Exception):
