@@ -59,7 +59,7 @@ def test_more_seeds_are_trained_beside_the_old_ones_and_reported_as_of_another_v
     (sweep,) = old.glob("*position-seed*")
     assert all(RunRecord(sweep / name).facts["fingerprint"].startswith(name[-8:]) for name in new)
     assert len(json.loads((sweep / "sweep.json").read_text())["trials"]) == 6
-    assert "trials of different versions of vitrine (fingerprint versions 1 and 2)" in capsys.readouterr().err
+    assert "trials of different versions of vitrine (fingerprint versions 1 and 3)" in capsys.readouterr().err
 
 
 def test_an_interrupted_old_trial_is_resumed_in_its_folder(old):

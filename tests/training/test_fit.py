@@ -120,7 +120,7 @@ def test_label_smoothing_raises_the_loss_of_a_confident_model(small):
     words = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
     fit(small(*words), callbacks=[plain])
     fit(small(*words, "loss.label_smoothing=0.3"), callbacks=[smooth])
-    assert plain.losses[-1] < 0.5 < 0.9 < smooth.losses[-1]
+    assert plain.losses[-1] < 0.6 < 0.9 < smooth.losses[-1]
 
 
 def test_the_best_epoch_on_validation_is_the_one_that_is_tested(small):

@@ -36,7 +36,7 @@ def to_device_of(values: Tensor, images: Tensor) -> Tensor:
     return values.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else values.to(images.device)
 
 
-def derive_seed(*numbers: int) -> int:
-    """Hash integers into a seed in [0, 2**63); neighbouring inputs give unrelated seeds."""
-    digest = hashlib.sha256(",".join(map(str, numbers)).encode()).digest()
+def derive_seed(*values: int | str) -> int:
+    """Hash integers and names into a seed in [0, 2**63); neighbouring inputs give unrelated seeds."""
+    digest = hashlib.sha256(",".join(map(str, values)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

@@ -5,8 +5,9 @@ A trial's fingerprint is a hash of its configuration. Keys that cannot change th
 with a default that keeps today's behaviour, changes no fingerprint. The folder's name ends with the fingerprint, and
 run.json holds it together with ``VERSION``. For folders of another version it is computed again from their config.yaml.
 
-Increase ``VERSION`` when a default in the schema changes or fingerprints are computed in another way. Tests compare the
-defaults with those of the current version.
+Increase ``VERSION`` when a default in the schema changes, when the same configuration trains another model, or when
+fingerprints are computed in another way: means over trials of several versions are marked. Tests compare the defaults
+with those of the current version.
 """
 
 import hashlib
@@ -27,7 +28,9 @@ from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
 
-VERSION = 2  # 1 hashed every key, defaults included, and was not written to run.json
+# 1 hashed every key, defaults included, and was not written to run.json. Since 3, initial weights follow from the seed
+# and the parameter's name.
+VERSION = 3
 NAME_LENGTH = 100  # of a folder's name, without the hash
 
 

@@ -19,6 +19,7 @@ from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, RunError
+from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.tracking.loggers import RunLogger, start_trackers
@@ -26,6 +27,7 @@ from vitrine.training.callbacks import PruningRule
 from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_compiling, show_result, show_start
 from vitrine.training.evaluate import classifier_from, test
+from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
@@ -186,8 +188,10 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
 
 def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:
     """Return the model that training starts from or resumes with, and the optimiser steps done before."""
-    torch.manual_seed(derive_seed(run.config.seed))
-    module = Classifier(run.config, data.steps, min(run.config.data.batch_size, len(data.train)))
+    config = run.config
+    torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
+    model = drawn_by_name(partial(build_model, config.model), config.seed)
+    module = Classifier(config, data.steps, min(config.data.batch_size, len(data.train)), model=model)
     last = run.record.last
     if last.exists():
         checkpoint = read_checkpoint(last)

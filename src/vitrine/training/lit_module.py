@@ -93,6 +93,8 @@ class Classifier(pl.LightningModule):
         steps: optimiser steps of the whole training.
         images_per_step: images in a step, over all ranks.
         all_ranks: whether metrics are computed over all ranks; else over this process, while other ranks wait.
+        model: maps normalised images (B, C, H, W) to logits (B, num_classes); by default, a new one that the
+            configuration describes.
     """
 
     mean: Tensor
@@ -100,13 +102,21 @@ class Classifier(pl.LightningModule):
     optimizer: LightningOptimizer
     schedule: LambdaLR
 
-    def __init__(self, config: TrainConfig, steps: int, images_per_step: int, *, all_ranks: bool = True) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        steps: int,
+        images_per_step: int,
+        *,
+        all_ranks: bool = True,
+        model: torch.nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         self.steps = steps
         self.images_per_step = images_per_step
         self.automatic_optimization = False
-        self.model = build_model(config.model)
+        self.model = build_model(config.model) if model is None else model
         self.training_criterion, self.criterion = build_loss(config.loss)
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
