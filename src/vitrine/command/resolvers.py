@@ -1,11 +1,15 @@
 """Schemas and OmegaConf resolvers that ``conf/`` refers to; importing this module registers them."""
 
+from pathlib import Path
+
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from vitrine.config import EvalConfig
 from vitrine.config.predict import PredictConfig
 from vitrine.config.sweep import TrainCommand
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
 
 # By command.
 SCHEMAS: dict[str, type] = {"train": TrainCommand, "eval": EvalConfig, "predict": PredictConfig}
@@ -21,6 +25,19 @@ def if_set(value: object, then: object, otherwise: object) -> object:
     return otherwise if value is None else then
 
 
+def of_weights(source: str | None, key: str, published: object, otherwise: object) -> object:
+    """``${of_weights:${model.pretrained},pool,cls,mean}``: a key's value in the model that training starts from.
+
+    That of a run is in its folder. For published weights and files it is ``published``; without any, ``otherwise``.
+    """
+    if source is None:
+        return otherwise
+    try:
+        return RunRecord(Path(source)).config["model"].get(key, published)
+    except (RunError, KeyError):  # what is wrong with a run is reported where its weights are checked
+        return published
+
+
 def share(fraction: float, pixels: int) -> int:
     """``${share:0.125,${data.image_size}}``: a fraction of a length in whole pixels, rounded down, at least 1."""
     return max(1, int(fraction * pixels))
@@ -29,7 +46,7 @@ def share(fraction: float, pixels: int) -> int:
 def _register() -> None:
     for command, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{command}_schema", node=schema)
-    for resolver in (divide, if_set, share):
+    for resolver in (divide, if_set, of_weights, share):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 

@@ -12,6 +12,7 @@ from vitrine.config import fields as limits
 from vitrine.config.fields import choice, number, part, part_options, setting
 from vitrine.config.parts import Interface, check_trust, is_dotted, part_faults
 from vitrine.errors import Fault
+from vitrine.text import did_you_mean, nearest
 
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
 POSITIONS = (
@@ -36,6 +37,7 @@ ATTENTIONS = ("joint", "headwise", "local")
 ATTENTION_KERNELS = ("auto", "sdpa", "explicit")
 MLPS = ("gelu", "gelu_tanh", "relu", "swiglu")
 DROP_PATH_SHAPES = ("linear", "constant")
+BEST = Path("checkpoints", "best.ckpt")  # in a run folder
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 INITS = ("xavier", "paper", "trunc_normal", "torch", "torch_encoder")
 CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
@@ -100,7 +102,8 @@ class ViTConfig:
         class_token_init: the class token starts at zeros, from N(0, 1), or from U(0, 1).
         position_init: learned positions start from N(0, 0.02), N(0, 1), or U(0, 1).
         zero_head: start the head at zero, so that all classes start with equal probability.
-        pretrained: weights to start from instead: a name in timm's hub, or a file (training/pretrained.py).
+        pretrained: weights to start from instead: a name in timm's hub, a file, or the folder of a run, whose best
+            epoch is meant (training/pretrained.py).
     """
 
     image_size: int = number(ge=1, le=4096)
@@ -328,9 +331,22 @@ _NOT_PASSED = {
 
 def missing_weights(source: str) -> str:
     """Return why ``pretrained=source`` cannot be read, as far as can be checked without reading; "" if it can."""
-    if Path(source).suffix in WEIGHT_FILES:
-        return "" if Path(source).is_file() else "there is no such file"
+    path = Path(source)
+    if path.is_dir():
+        return "" if weights_file(source).is_file() else f"has no {BEST}: it is no run, or one without a finished epoch"
+    if path.suffix in WEIGHT_FILES:
+        return "" if path.is_file() else "there is no such file"
+    if path.name != source:
+        names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(path.name, names)
+        return f"there is no such run or file{did_you_mean(path.parent / near if near else '')}"
     return "" if find_spec("timm") else "weights by name take timm: pip install -e '.[pretrained]'"
+
+
+def weights_file(source: str) -> Path:
+    """Return the file with the weights of a file or run folder."""
+    path = Path(source)
+    return path / BEST if path.is_dir() else path
 
 
 def vit_config_from(

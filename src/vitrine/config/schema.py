@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from vitrine.config.fields import choice, number, part, part_list, part_options, setting
+from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import Interface
 
@@ -352,6 +353,7 @@ class TrainConfig:
     loss: LossConfig = setting(LossConfig)
     optimizer: OptimizerConfig = MISSING
     schedule: ScheduleConfig = setting(ScheduleConfig)
+    finetune: FinetuneConfig = setting(FinetuneConfig)
     trainer: TrainerConfig = MISSING
     callbacks: CallbacksConfig = setting(CallbacksConfig)
     logger: LoggerConfig = setting(LoggerConfig, affects_result=False, may_change_on_resume=True)

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vitrine.config.fields import faults
+from vitrine.config.finetune import finetune_faults
 from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.model import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
@@ -106,6 +107,10 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]")
 
 
+def _finetuning(config: TrainConfig) -> Iterator[Fault]:
+    yield from finetune_faults(config.finetune, config.model, config.optimizer.name, config.schedule.name)
+
+
 def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
     loss, schedule = config.loss, config.schedule
     for section, name, key, value in (
@@ -155,6 +160,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _storage),
     ((), _max_time),
     ((), _optimizer_options),
+    (("model.depth", "finetune.blocks"), _finetuning),
     ((), _settings_of_built_in_parts),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),

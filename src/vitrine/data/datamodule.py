@@ -10,6 +10,7 @@ from torch import Tensor
 from vitrine.config.schema import TrainConfig
 from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
 from vitrine.data.datasets import load_dataset
+from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_per_epoch
 from vitrine.data.placement import Placement, choose_placement, memory_budget
@@ -33,6 +34,7 @@ class ImageDataModule(pl.LightningDataModule):
         placement: where its images lie.
         train_val_split: the random validation split; ``None`` if the data set has a validation split of its own.
         train, val, test: splits for training, model selection and the final test; ``test`` may be ``None``.
+        features_of: maps images to features; if set, training and validation batches have these in place of images.
 
     Raises:
         DataError: the data cannot be read or split.
@@ -49,6 +51,7 @@ class ImageDataModule(pl.LightningDataModule):
         )
         self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
         self._streams: list[StreamingSource] = []
+        self.features_of: Extract | None = None
         self.train_val_split: TrainValSplit | None = None
         train = self.dataset.train
         if self.dataset.val is not None:
@@ -89,7 +92,7 @@ class ImageDataModule(pl.LightningDataModule):
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
         return TrainLoader(
-            self._source(self.train),
+            self._features(self._source(self.train)),
             batch_size=self.config.data.batch_size,
             augmentation=build_augmentation(augment, self.config.data),
             mixing=MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
@@ -103,12 +106,12 @@ class ImageDataModule(pl.LightningDataModule):
     def val_dataloader(self) -> list[EvalLoader]:
         """Return this rank's validation batches; with ``callbacks.test_curve`` also its test batches."""
         splits = [self.val, self.test] if self.config.callbacks.test_curve else [self.val]
-        return [self._eval_loader(split) for split in splits if split is not None]
+        return [self._eval_loader(self._features(self._source(split))) for split in splits if split is not None]
 
     def test_dataloader(self) -> EvalLoader:
         """Return this rank's test batches."""
         assert self.test is not None
-        return self._eval_loader(self.test)
+        return self._eval_loader(self._source(self.test))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Return the batch as it is: the sources have moved it already."""
@@ -123,12 +126,13 @@ class ImageDataModule(pl.LightningDataModule):
         """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
 
-    def _eval_loader(self, split: Split) -> EvalLoader:
+    def _features(self, source: BatchSource) -> BatchSource:
+        return source if self.features_of is None else FeatureSource(source, self.features_of)
+
+    def _eval_loader(self, source: BatchSource) -> EvalLoader:
         trainer = self._trainer()
         batch_size = max(256, self.config.data.batch_size) // trainer.world_size
-        return EvalLoader(
-            self._source(split), batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size
-        )
+        return EvalLoader(source, batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size)
 
     def _source(self, split: Split) -> BatchSource:
         device = self._trainer().strategy.root_device

@@ -96,10 +96,13 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, num_classes) logits."""
+        return record("logits", self.head(self.pooled(images, record)))
+
+    def pooled(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
+        """(B, C, H, W) normalised images -> (B, D): what the head reads."""
         x = self.forward_features(images, record)
         x = self.attn_pool(x, record.scope("pool")) if self.config.pool in POOLS else self.attn_pool(x)
-        x = record("pooled", x)
-        return record("logits", self.head(x))
+        return record("pooled", x)
 
     def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches."""

@@ -15,6 +15,7 @@ from vitrine.config.parts import is_dotted
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
 from vitrine.text import plural, printable, short_number
+from vitrine.training.finetune import has_constant_features
 
 if TYPE_CHECKING:  # it imports Lightning, which takes seconds
     from vitrine.training.compile import Compiled
@@ -49,7 +50,7 @@ def show_start(
         "data": f"{data.name}: {layout}; {split}",
         "images": storage,
         "model": architecture,
-        "parameters": f"{facts['parameters']:,}",
+        "parameters": f"{facts['parameters']:,}{_trained(config, facts)}",
         "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)",
         "training": f"{plan}, {config.optimizer.name} at {config.optimizer.lr:g}, seed {config.seed}",
         "device": f"{hardware.name}{processes}",
@@ -59,6 +60,14 @@ def show_start(
     if pretrained is not None:
         rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
     _print(console, rows)
+
+
+def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:
+    """How many parameters are trained, if not all."""
+    if config.finetune.name == "full":
+        return ""
+    once = "; features are computed once" if has_constant_features(config) else ""
+    return f", of which {facts['trained_parameters']:,} are trained ({config.finetune.name}){once}"
 
 
 class _Elapsed:

@@ -35,7 +35,14 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
-from vitrine.training.throughput import PeakFlops, Throughput, flops_per_image, peak_memory, reset_peak_memory
+from vitrine.training.throughput import (
+    PeakFlops,
+    Throughput,
+    flops_per_image,
+    flops_per_pass,
+    peak_memory,
+    reset_peak_memory,
+)
 from vitrine.training.trainer import train
 from vitrine.training.weights import load_weights, model_weights, read_checkpoint
 
@@ -144,6 +151,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     flops = flops_per_image(config.model)
     facts = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
+        "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
         "flops_per_image": flops,
         "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
@@ -151,7 +159,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, hardware, facts, data.sizes, data.placement.line, changes)
-    throughput = Throughput(flops, PeakFlops.of(hardware))
+    throughput = Throughput(flops_per_pass(config, flops), PeakFlops.of(hardware))
     progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
     reset_peak_memory(hardware)
     trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import lightning.pytorch as pl
 import torch
@@ -26,7 +26,8 @@ from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
 from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged
-from vitrine.models import build_model
+from vitrine.models import VisionTransformer, build_model
+from vitrine.training.finetune import freeze
 from vitrine.training.optim import build_optimizer, build_schedule
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -117,6 +118,8 @@ class Classifier(pl.LightningModule):
         self.images_per_step = images_per_step
         self.automatic_optimization = False
         self.model = build_model(config.model) if model is None else model
+        self.trained = freeze(self.model, config.finetune)
+        self.train()
         self.training_criterion, self.criterion = build_loss(config.loss)
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
@@ -144,13 +147,31 @@ class Classifier(pl.LightningModule):
         The loss is then computed in float32 in mixed precision too; autocast does this on CPUs only.
 
         Args:
-            images: (B, C, H, W) in [0, 255]; uint8, or float after MixUp or CutMix.
+            images: (B, C, H, W) in [0, 255]; uint8, or float after MixUp or CutMix. Or their :meth:`features` (B, D).
 
         Returns:
             (B, num_classes), float32 or float64.
         """
-        logits: Tensor = self.model(self.normalised(images))
+        if images.dim() == 2:
+            assert isinstance(self.model, VisionTransformer)
+            logits: Tensor = self.model.head(images)
+        else:
+            logits = self.model(self.normalised(images))
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return what the head reads, (B, D), of images as :meth:`forward` takes them."""
+        assert isinstance(self.model, VisionTransformer)
+        return self.model.pooled(self.normalised(images))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, in which frozen parts stay as in evaluation: no dropout, fixed statistics."""
+        super().train(mode)
+        if self.trained is not None:
+            self.model.eval()
+            for module in self.trained:
+                module.train(mode)
+        return self
 
     def normalised(self, images: Tensor) -> Tensor:
         """Normalise images, (B, C, H, W) in [0, 255], as the model expects them; float."""
@@ -285,7 +306,7 @@ class Classifier(pl.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the configured optimiser and its schedule."""
         fused = self.trainer.precision != "16-mixed"  # there, gradients are unscaled and clipped before the step
-        optimizer = build_optimizer(self.config.optimizer, self.model, fused=fused)
+        optimizer = build_optimizer(self.config.optimizer, self.model, self.config.finetune, fused=fused)
         schedule = build_schedule(self.config.schedule, optimizer, self.steps)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 

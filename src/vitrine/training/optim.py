@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.parts import Part, PartError, build, faults_of, function, part_at
 from vitrine.config.schema import OptimizerConfig, ScheduleConfig
+from vitrine.models import VisionTransformer
+from vitrine.training.finetune import groups_by_layer
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -20,66 +24,103 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module, *, fused: bool = True) -> Optimizer:
-    """Build the optimiser of all parameters of ``model``; ``fused`` runs each step as one kernel."""
+TRAIN_ALL = FinetuneConfig()
+
+
+def build_optimizer(
+    config: OptimizerConfig, model: nn.Module, finetune: FinetuneConfig = TRAIN_ALL, *, fused: bool = True
+) -> Optimizer:
+    """Build the optimiser of the parameters of ``model`` that take gradients.
+
+    Args:
+        config: the optimiser.
+        model: the model, frozen already where it is.
+        finetune: learning rates of its layers.
+        fused: run each step as one kernel.
+    """
     if (part := part_at(config, "name")) is not None:
-        return user_optimizer(part, model, config)
+        return user_optimizer(part, model, config, finetune)
     if config.name == "muon":
-        return MuonAndAdamW(config, model, fused=fused)
+        return MuonAndAdamW(config, model, finetune, fused=fused)
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
-    return OPTIMIZERS[config.name](parameter_groups(model, config), lr=config.lr, fused=fused, **own)
+    return OPTIMIZERS[config.name](parameter_groups(model, config, finetune), lr=config.lr, fused=fused, **own)
 
 
-def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """Build the user's optimiser of all parameters of ``model``."""
-    optimizer = build(part, parameter_groups(model, config), lr=config.lr)
+def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig, finetune: FinetuneConfig) -> Optimizer:
+    """Build the user's optimiser; arguments are those of :func:`build_optimizer`."""
+    optimizer = build(part, parameter_groups(model, config, finetune), lr=config.lr)
     if not isinstance(optimizer, Optimizer):
         raise PartError(part.name, f"must return a torch.optim.Optimizer, not {type(optimizer).__name__}")
     return optimizer
 
 
-def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Split parameters into a group with weight decay and one without: biases, norms, and ``no_weight_decay()``."""
-    if config.decay_all:
-        return [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
-    spared: set[str] = getattr(model, "no_weight_decay", set)()
-    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
-    for name, parameter in model.named_parameters():
-        groups[parameter.ndim > 1 and name not in spared].append(parameter)
-    return [
-        {"params": groups[True], "weight_decay": config.weight_decay},
-        {"params": groups[False], "weight_decay": 0.0},
+def parameter_groups(
+    model: nn.Module,
+    config: OptimizerConfig,
+    finetune: FinetuneConfig = TRAIN_ALL,
+    chosen: Callable[[str, nn.Parameter], bool] = lambda name, parameter: True,
+) -> list[dict[str, Any]]:
+    """Split parameters that take gradients into a group with weight decay and one without; by layer if rates differ.
+
+    Biases, norms, and what ``model.no_weight_decay()`` names have no weight decay, unless ``config.decay_all``.
+    """
+    spared = not_matrices(model)
+    trained = [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and chosen(name, parameter)
     ]
+    if finetune.by_layer:
+        assert isinstance(model, VisionTransformer)  # the configuration is validated
+        layers = groups_by_layer(trained, finetune, model.config.depth, config.lr)
+    else:
+        layers = iter([({}, trained)])
+    groups = []
+    for settings, members in layers:
+        decay, no_decay = [], []
+        for name, parameter in members:
+            matrix = parameter.ndim > 1 and name not in spared
+            (decay if matrix or config.decay_all else no_decay).append(parameter)
+        groups.append({"params": decay, "weight_decay": config.weight_decay, **settings})
+        if not config.decay_all:
+            groups.append({"params": no_decay, "weight_decay": 0.0, **settings})
+    return groups
+
+
+def not_matrices(model: nn.Module) -> set[str]:
+    """Return the names of parameters that are no weight matrices, although they have more than one dimension."""
+    names: set[str] = getattr(model, "no_weight_decay", set)()
+    return names
 
 
 class MuonAndAdamW(Optimizer):
     """PyTorch's Muon for the matrices inside the blocks and its AdamW for all other parameters, as one optimiser.
 
     Lightning counts the steps of every optimiser it has. Muon and AdamW share this optimiser's groups and state, so
-    that schedules and checkpoints see a single optimiser. The first group is Muon's.
+    that schedules and checkpoints see a single optimiser. The first groups are Muon's.
     """
 
-    def __init__(self, config: OptimizerConfig, model: nn.Module, *, fused: bool) -> None:
+    def __init__(
+        self, config: OptimizerConfig, model: nn.Module, finetune: FinetuneConfig = TRAIN_ALL, *, fused: bool
+    ) -> None:
         assert config.momentum is not None  # the configuration is validated
         assert config.betas is not None
         assert config.adamw_lr is not None
-        spared: set[str] = getattr(model, "no_weight_decay", set)()
-        matrices = [
-            parameter
-            for name, parameter in model.named_parameters()
-            if name.startswith("blocks.") and parameter.ndim == 2 and name not in spared
-        ]
+        spared = not_matrices(model)
+
+        def is_muons(name: str, parameter: nn.Parameter) -> bool:
+            return name.startswith("blocks.") and parameter.ndim == 2 and name not in spared
+
+        matrices = parameter_groups(model, config, finetune, is_muons)
         self.muon = torch.optim.Muon(
-            matrices,
+            [group for group in matrices if group["params"]],
             lr=config.lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             adjust_lr_fn="match_rms_adamw",
         )
-        taken = set(map(id, matrices))
-        groups = parameter_groups(model, config)
-        for group in groups:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in taken]
+        own = replace(config, lr=config.adamw_lr)
+        groups = parameter_groups(model, own, finetune, lambda name, parameter: not is_muons(name, parameter))
         first, second = config.betas
         self.adamw = torch.optim.AdamW(groups, lr=config.adamw_lr, betas=(first, second), fused=fused)
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
@@ -100,7 +141,8 @@ class MuonAndAdamW(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        self.muon.param_groups, self.adamw.param_groups = self.param_groups[:1], self.param_groups[1:]
+        count = len(self.muon.param_groups)
+        self.muon.param_groups, self.adamw.param_groups = self.param_groups[:count], self.param_groups[count:]
         self.muon.state = self.adamw.state = self.state
 
 
@@ -108,7 +150,10 @@ def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> 
     """Build the schedule over ``steps`` optimiser steps; call its ``step()`` after each."""
     if (own := part_at(config, "name")) is not None:
         return LambdaLR(optimizer, partial(user_factor, name=own.name, schedule=function(own), steps=steps))
-    return LambdaLR(optimizer, partial(learning_rate_factor, name=config.name, warmup=config.warmup, steps=steps))
+    warmups = [group.get("warmup", config.warmup) for group in optimizer.param_groups]
+    return LambdaLR(
+        optimizer, [partial(learning_rate_factor, name=config.name, warmup=warmup, steps=steps) for warmup in warmups]
+    )
 
 
 def user_factor(step: int, *, name: str, schedule: Callable[[int, int], float], steps: int) -> float:

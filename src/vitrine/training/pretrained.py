@@ -2,7 +2,7 @@
 
 ``model.pretrained=NAME`` names weights in timm's hub, such as ``vit_base_patch16_224.augreg_in21k``; this needs the
 extra ``pretrained``. ``model.pretrained=FILE`` is a state dict in a .safetensors, .pth, .pt or .bin file, or a
-checkpoint of vitrine. Parameters have timm's names.
+checkpoint of vitrine; ``model.pretrained=RUN`` is the best checkpoint of a run folder. Parameters have timm's names.
 
 Patch filters and position embeddings are resized, colour filters are summed for grey images, and the head is new if the
 number of classes differs. Everything else must agree with the configuration; all differences are reported at once.
@@ -13,7 +13,6 @@ import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
-from vitrine.config.model import WEIGHT_FILES, missing_weights
+from vitrine.config.model import WEIGHT_FILES, missing_weights, weights_file
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
@@ -95,7 +94,7 @@ class Pretrained:
 
 
 def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    """Read the weights of a name in timm's hub or of a file. Pickled objects are refused.
+    """Read the weights of a name in timm's hub, of a file or of a run. Pickled objects are refused.
 
     Returns:
         The model's configuration if the file is a checkpoint of vitrine, else ``None``; and the state dict.
@@ -105,7 +104,7 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
     """
     if problem := missing_weights(source):
         raise RunError(f"model.pretrained={source}: {problem}")
-    path = Path(source)
+    path = weights_file(source)
     if path.suffix not in WEIGHT_FILES:
         return None, _from_hub(source)
     if path.suffix == ".ckpt":

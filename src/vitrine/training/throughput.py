@@ -4,7 +4,7 @@ import re
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -15,10 +15,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitrine.config import ViTConfig
+from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import DTYPES, Hardware
 from vitrine.models import build_model
+from vitrine.training.finetune import has_constant_features
 from vitrine.training.lit_module import Classifier
 
 # Dense peak TFLOP/s of a whole card in bfloat16 (float16 on cards without bfloat16), TF32 and float32. Lightning's
@@ -48,6 +49,26 @@ def flops_per_image(config: ViTConfig) -> int:
         with FlopCounterMode(display=False) as counter:
             model(images)
     return int(counter.get_total_flops())
+
+
+def flops_per_pass(config: TrainConfig, forward: int) -> float:
+    """FLOPs per image of a training step, a third of them: of a model trained in full, those of ``forward``.
+
+    The backward pass is two passes through what is trained. Frozen layers take none, and no forward pass either where
+    their features are computed once.
+
+    Args:
+        config: how the model is trained.
+        forward: FLOPs of a forward pass on an image.
+    """
+    if config.finetune.name == "full":
+        return forward
+    head = 2 * config.model.dim * config.model.num_classes
+    if has_constant_features(config):
+        return head
+    deeper = replace(config.model, depth=config.model.depth + 1)
+    trained = head + (config.finetune.blocks or 0) * (flops_per_image(deeper) - forward)
+    return (forward + 2 * trained) / 3
 
 
 def datasheet_peak(name: str, precision: str) -> float | None:
@@ -140,7 +161,7 @@ class StepStatistics:
             steps: seconds of each step, waiting for its batch included; (N,).
             waits: seconds of that waiting; (N,).
             images: images in a step, over all ranks.
-            flops_per_image: FLOPs of a forward pass; the backward pass counts twice that.
+            flops_per_image: FLOPs of a forward pass; the backward pass counts twice that. See :func:`flops_per_pass`.
             peak: of the hardware.
         """
         median, slow = images / np.quantile(steps, [0.5, 0.95])
@@ -166,7 +187,7 @@ class Throughput(Callback):
     A step lasts from the end of the previous step to its own end. Validation is left out.
 
     Args:
-        flops_per_image: FLOPs of a forward pass.
+        flops_per_image: FLOPs of a pass, a third of those of training (:func:`flops_per_pass`).
         peak: of the hardware.
     """
 

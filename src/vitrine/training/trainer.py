@@ -4,15 +4,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from lightning.pytorch.profilers import PassThroughProfiler
+from torch import Tensor
 
 from vitrine.config import TrainConfig
 from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import build_list
 from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.feature_source import Extract
 from vitrine.distributed.launch import Launch
 from vitrine.errors import Interrupted
 from vitrine.signals import restored_handlers
@@ -21,6 +24,7 @@ from vitrine.training.callbacks import Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from vitrine.training.compile import Compilation, Compiled, Showing
 from vitrine.training.ema import ExponentialMovingAverage
+from vitrine.training.finetune import has_constant_features
 from vitrine.training.graceful_stop import GracefulStop, TimeLimit
 from vitrine.training.lit_module import Classifier
 from vitrine.training.run import TrainingRun
@@ -121,6 +125,8 @@ def train(
         use_distributed_sampler=False,  # the loaders give each rank its share
         num_sanity_val_steps=0,
     )
+    if has_constant_features(config):
+        data.features_of = _extraction(trainer, module)
     last = record.last if record.last.exists() else None
     with restored_handlers(), failing_in_one_line(config):
         trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
@@ -129,6 +135,16 @@ def train(
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
     return checkpoints.best
+
+
+def _extraction(trainer: pl.Trainer, module: Classifier) -> Extract:
+    """Return a function from images to features, in the precision of training."""
+
+    def extract(images: Tensor) -> Tensor:
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            return module.features(images)
+
+    return extract
 
 
 def _configured_callbacks(config: TrainConfig) -> list[Callback]:
@@ -143,6 +159,8 @@ def _configured_callbacks(config: TrainConfig) -> list[Callback]:
 
 def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None], showing: Showing) -> Compilation:
     mode = run.config.trainer.compile
+    if has_constant_features(run.config):
+        mode = "nothing"  # the blocks are called once
     if mode == "auto":  # a resumed run is compiled as it was
         mode = run.record.facts.get("compiled", mode)
     may_measure = not (run.config.trainer.deterministic or run.config.debug.detect_anomaly)
