@@ -20,7 +20,7 @@ from vitrine.config import TrainConfig
 from vitrine.distributed.hardware import DTYPES, choose
 from vitrine.models import VisionTransformer
 from vitrine.training.compile import compile_parts
-from vitrine.training.lit_module import LOSSES
+from vitrine.training.losses import LOSSES
 from vitrine.training.optim import build_optimizer
 
 BATCH, ROUNDS = 128, 10

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import vitrine
-from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig
+from vitrine.config.schema import MONITORS, EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import train_faults
 from vitrine.errors import Fault
@@ -134,7 +134,7 @@ def change(default):
         ),
         (
             {"callbacks__monitor": "val/los"},
-            Fault("callbacks.monitor", "val/los", "is not one of val/acc, val/loss, last", "val/loss"),
+            Fault("callbacks.monitor", "val/los", f"is not one of {', '.join(MONITORS)}, last", "val/loss"),
         ),
         (
             {"callbacks__early_stopping": EarlyStoppingConfig(patience=0)},

@@ -54,3 +54,17 @@ def test_draws_are_uniform():
     draws = plan_epoch(5000, 2, seed=3, epoch=4).draws
     assert draws.mean(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)
     assert draws.std(dim=0).tolist() == pytest.approx([12**-0.5] * 2, abs=0.01)
+
+
+def test_a_balanced_epoch_has_equally_many_of_each_class_and_repeats_rare_images_equally():
+    labels = torch.tensor([0] * 70 + [2] * 20 + [3] * 11)
+    plan = plan_epoch(len(labels), 3, seed=0, epoch=0, balanced=labels)
+    assert plan.draws.shape == (101, 3)
+    counts = labels[plan.order].bincount().tolist()
+    assert counts[1] == 0
+    assert sorted(counts[:1] + counts[2:]) == [33, 34, 34]
+    for label, least in ((0, 0), (2, 1), (3, 3)):
+        times = plan.order.bincount(minlength=101)[labels == label]
+        assert least <= int(times.min()) <= int(times.max()) <= least + 1
+    assert not torch.equal(plan.order, plan_epoch(101, 3, seed=0, epoch=1, balanced=labels).order)
+    assert set(labels[plan.order[:50]].tolist()) == {0, 2, 3}

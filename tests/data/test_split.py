@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from helpers.running import write_image_folder
 
-from vitrine.data.split import TrainValSplit, split_train_val
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.split import TrainValSplit, split_fold, split_train_val, training_subset
 from vitrine.errors import DataError
 
 LABELS = torch.arange(600).remainder(10).clamp(max=7)  # 7 is three times as frequent as the others
@@ -57,3 +59,64 @@ def test_fewer_validation_images_than_classes_are_refused():
         DataError, match=r"data\.val_fraction=0\.1 of 20 images off for validation; the rarest class has 2:"
     ):
         split_train_val(torch.arange(20).remainder(10), 0.1, seed=0)
+
+
+# --- folds and subsets -----------------------------------------------------------------------------------------------
+
+
+def test_each_image_is_in_one_fold_and_folds_are_stratified():
+    folds = [split_fold(LABELS, 5, fold, seed=0) for fold in range(5)]
+    assert torch.cat([split.val for split in folds]).sort().values.tolist() == list(range(600))
+    for split in folds:
+        assert torch.cat([split.train, split.val]).sort().values.tolist() == list(range(600))
+        assert LABELS[split.val].bincount().tolist() == [12] * 7 + [36]
+    assert not torch.equal(folds[0].val, split_fold(LABELS, 5, 0, seed=1).val)
+
+
+def test_smaller_subsets_are_nested_in_larger_ones_and_stratified():
+    before: set[int] = set()
+    for fraction in (0.001, 0.1, 0.35, 0.36, 1.0):
+        chosen = training_subset(LABELS, 3, fraction=fraction)
+        assert before <= set(chosen.tolist())
+        before = set(chosen.tolist())
+        assert chosen.tolist() == sorted(before)
+        counts = (LABELS[chosen].bincount() / LABELS.bincount()).tolist()
+        assert counts == pytest.approx([fraction] * 8, abs=0.017)
+        assert min(LABELS[chosen].bincount().tolist()) >= 1
+    assert len(before) == 600
+    few, more = (set(training_subset(LABELS, 3, count=count).tolist()) for count in (5, 20))
+    assert few < more
+    assert LABELS[sorted(more)].bincount().tolist() == [20] * 8
+    assert few != set(training_subset(LABELS, 4, count=5).tolist())
+
+
+@pytest.mark.parametrize(
+    ("choose", "needs"),
+    [
+        (lambda labels, names: training_subset(labels, 0, count=2, classes=names), "2 for data.per_class=2"),
+        (lambda labels, names: split_fold(labels, 5, 0, 0, names), "5 for data.folds=5"),
+    ],
+    ids=["subset", "folds"],
+)
+def test_a_class_with_one_image_is_named(choose, needs):
+    labels = torch.tensor([0] * 50 + [1] * 50 + [2])
+    with pytest.raises(DataError, match=f"class newt has 1 training image, and needs {needs}"):
+        choose(labels, ["ant", "bee", "newt"])
+
+
+def test_folds_of_data_with_a_validation_split_of_its_own_are_refused(compose, tmp_path):
+    write_image_folder(tmp_path / "own", "train", "val")
+    words = ["data=imagefolder", f"data.root={tmp_path / 'own'}", "data.image_size=8", "patch=4"]
+    with pytest.raises(DataError, match=r"data\.folds=5 is for data without a validation split of its own"):
+        ImageDataModule(compose(*words, "data.folds=5", "data.fold=0"))
+    whole, part = (ImageDataModule(compose(*words, *more)) for more in ([], ["data.per_class=3"]))
+    assert part.sizes == {"train": 6, "val": 40, "test": 0}
+    assert whole.sizes == {"train": 40, "val": 40, "test": 0}
+
+
+def test_a_smaller_part_leaves_validation_and_the_data_s_fingerprint_as_they_are(compose):
+    whole, part = (ImageDataModule(compose(*more)) for more in ([], ["data.train_fraction=0.1"]))
+    assert part.validation_hash == whole.validation_hash
+    assert part.dataset.fingerprint == whole.dataset.fingerprint
+    assert part.sizes == {"train": pytest.approx(129, abs=5), "val": 144, "test": 360}
+    assert part.steps_per_epoch == 2

@@ -28,7 +28,7 @@ from vitrine.config.model import missing_weights
 from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
 from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.serialize import from_plain
-from vitrine.config.sweep import TrainCommand, facts_of
+from vitrine.config.sweep import TrainCommand, facts_of, unmeasured
 from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.image_folder import ImageFolder
 from vitrine.errors import ConfigError, DataError, Fault, RunError
@@ -172,7 +172,7 @@ class Composer:
         except (HydraException, OmegaConfBaseException) as error:
             return ConfigError([composition_fault(error)])
         if isinstance(config, TrainCommand):
-            found += train_faults(config)
+            found += [*train_faults(config), *unmeasured(config)]
             if config.resume is not None:
                 recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=ANY)
                 found += resume_faults(recorded, config.run)

@@ -218,7 +218,7 @@ def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:
         given = "[" + ",".join(sweep.metrics) + "]"
         yield Fault("sweep.metrics", given, "must be one or more different metrics")
     if sweep.pruner != "none" and (len(sweep.metrics) > 1 or not sweep.metrics[0].startswith("val/")):
-        problem = "needs a single metric that is measured after each epoch: val/acc or val/loss"
+        problem = "needs a single metric that is measured after each epoch, such as val/acc or val/loss"
         yield Fault("sweep.pruner", sweep.pruner, problem)
 
 

@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
-from vitrine.compare.table import Table
+from vitrine.compare.table import Table, seed_of
 from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
 
@@ -20,6 +21,8 @@ Property = Callable[[RunResult], Hashable]
 def unequal_images(runs: Sequence[RunResult], metric: Metric) -> str:
     """Return how the images differ that the metric was measured on in the runs; empty if they do not."""
     stage = metric.name.partition("/")[0]
+    if stage == "val" and len(same := by_fold(runs)) > 1:
+        return next(filter(None, (unequal_images(members, metric) for members in same)), "")
     if stage == "val":
         groups = _finest_groups(runs, lambda run: run.facts.get("validation"), _images_of(runs, _validation_source))
         problem = "use different validation splits"
@@ -56,12 +59,19 @@ def caveats(
     if few:
         which = "every row" if len(few) == len(table.rows) else listed(few, MAX_LISTED)
         sentences.append(f"fewer than {FEW_SEEDS} seeds, too few to estimate a mean: {which}")
-    if len(groups := _finest_groups(runs, _data_name, _data_source, lambda run: _image_count(run, "train"))) > 1:
+    folds = by_fold(runs)
+    counts = () if len(folds) > 1 or _varies_in_size(table) else (lambda run: _image_count(run, "train"),)
+    if len(groups := _finest_groups(runs, _data_name, _data_source, *counts)) > 1:
         sentences.append(f"runs were trained on different data: {_sizes(groups)}")
     elif differ := _difference(_groups(runs, _images_of(runs, lambda run: "train")), "train"):
         sentences.append(f"runs were trained on different images: {differ}")
+    if len(folds) == 1:
+        validation = _groups(runs, lambda run: run.facts.get("validation"))
+        if len(validation) > 1:
+            sentences.append(f"runs selected their checkpoints on different validation splits: {_sizes(validation)}")
+    else:
+        sentences.append(_fold_caveat(table))
     checks: list[tuple[str, Property]] = [
-        ("selected their checkpoints on different validation splits", lambda run: run.facts.get("validation")),
         ("trained for different numbers of epochs", lambda run: run.facts.get("epochs")),
         ("used different versions of the code", _commit),
         ("used different versions of torch", lambda run: _nested_fact(run, "versions", "torch")),
@@ -105,6 +115,33 @@ def caveats(
         problems = listed([problem for _, problem in damaged], MAX_LISTED)
         sentences.append(f"{len(damaged)} {are} left out: {problems}")
     return sentences
+
+
+def by_fold(runs: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Return the runs of each fold, if all are of cross-validation; else all runs as one group."""
+    groups: dict[Hashable, list[RunResult]] = {}
+    for run in runs:
+        if not isinstance(run.repetition, Fold):
+            return [list(runs)]
+        groups.setdefault(run.repetition.of_all_seeds, []).append(run)
+    return list(groups.values())
+
+
+def _varies_in_size(table: Table) -> bool:
+    """Whether the number of training images is what rows differ in."""
+    return bool({"data.train_fraction", "data.per_class"} & set(table.columns))
+
+
+def _fold_caveat(table: Table) -> str:
+    """What intervals over folds allow for, and which rows lack folds."""
+    text = (
+        "folds share training images: intervals and p-values are corrected for it (Nadeau and Bengio, 2003), and are "
+        "about other training images of the same number, not about the model trained on all of them"
+    )
+    found = {fold for row in table.rows for key in row.runs if isinstance(fold := seed_of(key), Fold)}
+    whole = sum(one.count for one in {(fold.split, fold.count): fold for fold in found}.values())
+    lacking = [f"{row.label} ({row.seeds} of {whole})" for row in table.rows if row.seeds < whole]
+    return text + (f"; not every fold ran: {listed(lacking, MAX_LISTED)}" if lacking else "")
 
 
 def _unfinished(runs: Sequence[RunResult]) -> str:

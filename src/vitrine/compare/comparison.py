@@ -179,7 +179,7 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
     return RowSummary(
         row,
         values,
-        ConfidenceInterval.of(list(row.values_by_seed(metric.name).values())),
+        ConfidenceInterval.of(list(row.values_by_seed(metric.name).values()), row.overlap),
         min(values) if metric.lower_is_better else max(values),
         max(values) if metric.lower_is_better else min(values),
         _largest(runs, "parameters"),

@@ -32,8 +32,8 @@ def failure_rate(row: ConfigurationRow, unfinished: Sequence[RunResult]) -> Fail
     """Count the runs among ``unfinished`` that failed with a row's configuration and a seed that never finished."""
     runs = row.runs.values()
     configurations = [_configuration(run) for run in runs]
-    lost = {run.seed for run in unfinished if run.status in FAILED and _configuration(run) in configurations}
-    failed = len(lost - {run.seed for run in runs})
+    lost = {run.repetition for run in unfinished if run.status in FAILED and _configuration(run) in configurations}
+    failed = len(lost - {run.repetition for run in runs})
     return FailureRate(failed, failed + len(row.runs))
 
 

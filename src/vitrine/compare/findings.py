@@ -9,6 +9,7 @@ import numpy as np
 
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.failures import failure_rate
+from vitrine.compare.folds import overlap_of
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import MISSING, Metric
 from vitrine.compare.predictions import Predictions
@@ -188,10 +189,11 @@ def _difference(
         mean_by_seed({key: float(run.metrics[metric.name]) for key, run in side.items()}) for side in sides
     )
     runs = [run for side in sides for run in side.values()]
+    overlap = max(map(overlap_of, sides))
     if metric.name != "test/acc" or not all(run.name in predictions for run in runs):
-        return difference(values, others, comparisons)
+        return difference(values, others, comparisons, overlap=overlap)
     ours, theirs = (mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in sides)
-    return difference(values, others, comparisons, (ours, theirs))
+    return difference(values, others, comparisons, (ours, theirs), overlap)
 
 
 def _compare_images(
@@ -229,13 +231,13 @@ def _compare_images(
 
 
 def _best_sentence(table: Table, metric: Metric) -> str:
-    means = [ConfidenceInterval.of(list(row.values_by_seed(metric.name).values())) for row in table.rows]
+    means = [ConfidenceInterval.of(list(row.values_by_seed(metric.name).values()), row.overlap) for row in table.rows]
     row, best = table.rows[0], means[0]
     for other, mean in zip(table.rows, means, strict=True):
         if metric.is_better(mean.mean, best.mean):
             row, best = other, mean
     interval = f" ± {metric.number(best.half_width)}" if best.count > 1 else ""
-    runs = plural(best.count, "seed" if row.is_main_effect else "run")
+    runs = plural(best.count, row.repetitions if row.is_main_effect or row.overlap else "run")
     value = f"{metric.number(best.mean)}{interval}{metric.unit} over {runs}"
     if len(table.rows) == 1:
         return f"{metric.title} of {row.label}: {value}"
@@ -263,7 +265,7 @@ def _seed_sentence(
     tests: int,
     difference_of_interest: float | None,
 ) -> str:
-    seeds = _seeds(tested)
+    seeds = _seeds(tested, row.repetitions)
     if verdict != "inconclusive":
         low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
         kind = "95 % interval" if tests == 1 else "simultaneous 95 % interval"
@@ -274,16 +276,16 @@ def _seed_sentence(
     if count == 0:
         return f"{names} cannot be compared: no combination of the other choices ran with every seed of both"
     if count < 2 or (count < MIN_SEEDS and tested.p < SIGNIFICANCE_LEVEL):
-        return f"{names} cannot be compared with {plural(count, 'seed')}: at least {MIN_SEEDS} are needed"
+        return f"{names} cannot be compared with {plural(count, row.repetitions)}: at least {MIN_SEEDS} are needed"
     if math.isnan(tested.p):
-        differ = "all pairs differ by" if tested.paired else "neither varies over seeds; they differ by"
+        differ = "all pairs differ by" if tested.paired else f"neither varies over {row.repetitions}s; they differ by"
         return f"{names}: {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
     text = f"{names}: no significant difference over {seeds}{_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
         text += (
             f" after correction for {tests} comparisons (p = {format_p(tested.p)} uncorrected, {format_p(p)} corrected)"
         )
-    if tested.sd == 0 or count < MIN_SEEDS:
+    if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice
         return text
     size = difference_of_interest
     if size is None:
@@ -334,11 +336,11 @@ def _images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
     return f", on these {plural(count, 'image')}" if count else ""
 
 
-def _seeds(tested: Difference) -> str:
+def _seeds(tested: Difference, what: str) -> str:
     count, other = tested.counts
     if tested.paired or count == other:
-        return f"{plural(count, 'seed')}{'' if tested.paired else ' each, unpaired'}"
-    return f"{count} and {plural(other, 'seed')}, unpaired"
+        return f"{plural(count, what)}{'' if tested.paired else ' each, unpaired'}"
+    return f"{count} and {plural(other, what)}, unpaired"
 
 
 def _short_magnitude(value: float, metric: Metric) -> str:

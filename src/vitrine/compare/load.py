@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrine.compare.folds import Fold
 from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
@@ -58,6 +59,11 @@ class RunResult:
     def seed(self) -> Any:
         """The seed; the run's name if it is not known."""
         return self.config.get("seed", self.name)
+
+    @property
+    def repetition(self) -> Hashable:
+        """What sets the run apart from others of its configuration: its seed, or its fold with the seed."""
+        return Fold.of(self.config) or self.seed
 
     @property
     def data(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitrine.compare.load import RunResult
+from vitrine.config.metrics import TITLES, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
 
@@ -21,19 +22,21 @@ class Metric:
     @property
     def is_accuracy(self) -> bool:
         """Whether it is an accuracy: stored in [0, 1], shown in per cent."""
-        return self.name.rpartition("/")[2] == "acc"
+        what = self.name.split("/")[min(1, self.name.count("/"))]
+        return what.endswith("acc") or what.startswith("class_acc")
 
     @property
     def lower_is_better(self) -> bool:
-        """True for losses and times."""
-        return self.name.endswith(("loss", "seconds"))
+        """True for losses, times and calibration errors."""
+        return lower_is_better(self.name)
 
     @property
     def title(self) -> str:
         """The name in prose, such as ``test accuracy``."""
-        stage, _, what = self.name.rpartition("/")
+        stage, _, what = self.name.partition("/") if "/" in self.name else ("", "", self.name)
+        what, _, of = what.partition("/")
         stages = {"test": "test ", "val": "validation ", "train": "training "}
-        return stages.get(stage, f"{stage} ") + {"acc": "accuracy"}.get(what, what.replace("_", " "))
+        return stages.get(stage, f"{stage} ") + TITLES.get(what, what.replace("_", " ")) + (of and f" of {of}")
 
     @property
     def unit(self) -> str:
@@ -89,7 +92,8 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
         return Metric(found[0])
     if name not in every:
         hint = did_you_mean(nearest(name, every))
-        raise RunError(f"no run has the metric {name}; available: {', '.join(every)}{hint}")
+        shown = [known for known in every if "/class_acc" not in known]
+        raise RunError(f"no run has the metric {name}; available: {', '.join(shown)}{hint}")
     if lacking := [run.name for run in runs if name not in run.metrics]:
         raise RunError(f"{len(lacking)} of {plural(len(runs), 'run')} have no {name}: {listed(lacking, 4)}")
     return Metric(name)

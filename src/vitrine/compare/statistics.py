@@ -31,11 +31,12 @@ class ConfidenceInterval:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "ConfidenceInterval":
-        """Return the mean of ``values``, at least one, with its interval."""
+    def of(cls, values: Sequence[float], overlap: float = 0.0) -> "ConfidenceInterval":
+        """Return the mean of ``values``, at least one, with its interval; ``overlap`` is that of :func:`difference`."""
         if len(values) == 1:
             return cls(float(values[0]), float("nan"), 1)
-        half_width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+        wider = math.sqrt(1 + len(values) * overlap)
+        half_width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) * wider
         return cls(float(np.mean(values)), float(half_width), len(values))
 
     def __str__(self) -> str:
@@ -77,6 +78,7 @@ def difference(
     others: Mapping[Hashable, float],
     comparisons: int = 1,
     correct: Correct | None = None,
+    overlap: float = 0.0,
 ) -> Difference:
     """Test ``values`` minus ``others``, both by seed.
 
@@ -90,6 +92,8 @@ def difference(
         correct: which of N test images each seed of both sides classified correctly, (N,) each. Seeds and images then
             both count as samples: the variance is the sum of their parts, with Satterthwaite's degrees of freedom
             (Clark, 1973; Miller, arXiv:2411.00640).
+        overlap: validation images per training image, where values are of folds that share training images: it is added
+            to 1 / n in the variance of a mean of n values (Nadeau and Bengio, 2003, section 3).
     """
     shared = [key for key in values if key in others]
     paired = len(shared) >= 2 and len(shared) == min(len(values), len(others))
@@ -107,19 +111,22 @@ def difference(
         return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size)
     result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=False)
     level = SIGNIFICANCE_LEVEL / comparisons
-    if correct is None:
+    if correct is None and not overlap:
         interval = result.confidence_interval(1 - level)
         low, high = float(interval.low), float(interval.high)
         return Difference(mean, low, high, float(result.pvalue), paired, counts, sd, effect_size)
-    ours = np.array([correct[0][key] for key in keys], float)
-    theirs = np.array([correct[1][key] for key in other_keys], float)
     samples = [x - y] if paired else [x, y]
-    over_seeds = sum(float(np.var(sample, ddof=1)) / len(sample) for sample in samples)
-    variance = over_seeds + image_variance(ours, theirs, paired=paired)
+    over_seeds = sum(float(np.var(sample, ddof=1)) * (1 / len(sample) + overlap) for sample in samples)
+    variance = over_seeds
+    if correct is not None:
+        ours = np.array([correct[0][key] for key in keys], float)
+        theirs = np.array([correct[1][key] for key in other_keys], float)
+        variance += image_variance(ours, theirs, paired=paired)
     freedom = float(result.df) * (variance / over_seeds) ** 2
     half_width = float(stats.t.isf(level / 2, freedom)) * math.sqrt(variance)
     p = 2 * float(stats.t.sf(abs(mean) / math.sqrt(variance), freedom))
-    return Difference(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, new_images=True)
+    new_images = correct is not None
+    return Difference(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, new_images)
 
 
 def _pooled_sd(x: np.ndarray, y: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Group runs into a table: a row per configuration, a column per key that differs; seeds are repetitions."""
+"""Group runs into a table: a row per configuration, a column per key that differs; seeds and folds are repetitions."""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from vitrine.compare.folds import Fold, overlap_of
 from vitrine.compare.load import RunResult, format_value
 from vitrine.config.serialize import omitted_value
 from vitrine.config.sweep import facts_of
@@ -23,7 +24,7 @@ class ConfigurationRow:
     Attributes:
         label: its name in a sentence.
         values: its value in each column.
-        runs: by seed; in a main effect, by ``(values of the other columns..., seed)``.
+        runs: by seed, or by fold and seed; in a main effect, by ``(values of the other columns..., seed or fold)``.
     """
 
     label: str
@@ -42,8 +43,18 @@ class ConfigurationRow:
 
     @property
     def seeds(self) -> int:
-        """The number of seeds."""
+        """The number of seeds; in cross-validation, of folds."""
         return len({seed_of(key) for key in self.runs})
+
+    @property
+    def overlap(self) -> float:
+        """Correlation of its runs' results by shared training images (compare/folds.py); 0 for seeds."""
+        return overlap_of(self.runs)
+
+    @property
+    def repetitions(self) -> str:
+        """What is repeated, for sentences: ``seed`` or ``fold``."""
+        return "fold" if self.overlap else "seed"
 
     def values_by_seed(self, metric: str) -> dict[Hashable, float]:
         """Return the metric by seed; in a main effect, averaged over the other columns within each seed."""
@@ -116,8 +127,9 @@ class Table:
 
 
 def seed_of(key: Hashable) -> Hashable:
-    """Return the seed in a key of :attr:`ConfigurationRow.runs`."""
-    return key[-1] if isinstance(key, tuple) else key
+    """Return the seed in a key of :attr:`ConfigurationRow.runs`; in cross-validation, the fold without the seed."""
+    last = key[-1] if isinstance(key, tuple) else key
+    return last.of_all_seeds if isinstance(last, Fold) else last
 
 
 def other_values_of(key: Hashable) -> tuple[Hashable, ...]:
@@ -137,6 +149,8 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
     """Group finished runs, given in the order they were started, by configuration."""
     known = {key for run in runs for key in run.config if distinguishes(key, run.data)}
     known |= {key for run in runs for key in _part_sources(run)}
+    if all(isinstance(run.repetition, Fold) for run in runs):
+        known -= {"data.val_seed"}  # another division into folds repeats the cross-validation
     values = {run.name: {key: _value(run, key) for key in known} for run in runs}
     differing = {key for key in known if len({row[key] for row in values.values()} - {UNKNOWN}) > 1}
     groups: dict[str, list[RunResult]] = {}
@@ -149,9 +163,9 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
         chosen = {name: column[index] for name, column in columns.items()}
         kept: dict[Hashable, RunResult] = {}
         for run in members:
-            if run.seed in kept:
-                superseded.append(kept[run.seed])
-            kept[run.seed] = run
+            if run.repetition in kept:
+                superseded.append(kept[run.repetition])
+            kept[run.repetition] = run
         rows.append(ConfigurationRow(_label(chosen), chosen, kept))
     return Table(list(columns), rows, confounded, superseded)
 

@@ -10,10 +10,13 @@ from omegaconf import MISSING
 
 from vitrine.config.fields import choice, number, part, part_list, part_options, setting
 from vitrine.config.finetune import FinetuneConfig
+from vitrine.config.loss import LossConfig
+from vitrine.config.metrics import EXTRA, VALIDATION
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import Interface
 
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
+SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon")
 SCHEDULES = ("cosine", "constant")
@@ -23,9 +26,8 @@ ON_DIVERGENCE = ("stop", "continue")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 WANDB_MODES = ("online", "offline", "disabled")
 WANDB_CHECKPOINTS = ("none", "best", "all")
-MONITORS = ("val/acc", "val/loss")
+MONITORS = tuple(VALIDATION)
 CHOSEN = (*MONITORS, "last")
-LOSSES = ("cross_entropy", "softmax_cross_entropy")
 
 
 @dataclass
@@ -44,7 +46,13 @@ class DataConfig:
         drop_last: leave out the images of an epoch that do not fill a batch; otherwise they are a last, smaller one.
         val_fraction: fraction of the training images in the validation split.
         val_seed: seed of that split.
+        folds, fold: cross-validation: the training images in ``folds`` parts, drawn by ``val_seed``; part number
+            ``fold``, from 0, is the validation split, in place of ``val_fraction``.
         hold_out: whether the validation split is kept from training; if not, validation measures memorisation.
+        train_fraction, per_class: train on this fraction, or number, of each class's training images. A smaller one is
+            part of a larger one with the same ``subset_seed``; the validation split stays the same.
+        sampling: an epoch is every image once (``shuffle``), or as many draws, equally many of each class
+            (``balanced``).
         storage: where images are during training: decoded on the ``device`` or in ``memory``, or streamed from
             ``disk``;
             ``auto`` is the first of these with enough room (data/placement.py).
@@ -66,7 +74,13 @@ class DataConfig:
     drop_last: bool = True
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
+    folds: int | None = number(None, ge=2, le=1000)
+    fold: int | None = number(None, ge=0, le=999, in_comparisons=False)
     hold_out: bool = True
+    train_fraction: float | None = number(None, gt=0, le=1)
+    per_class: int | None = number(None, ge=1, le=1_000_000_000)
+    subset_seed: int = number(0, ge=0, le=2**32 - 1)
+    sampling: str = choice(SAMPLINGS, "shuffle")
     storage: str = choice(STORAGES, "auto", affects_result=False, may_change_on_resume=True)
     workers: int | None = number(None, ge=1, le=1024, affects_result=False, may_change_on_resume=True)
 
@@ -113,21 +127,6 @@ class AugmentConfig:
     def mixes(self) -> bool:
         """Whether images are mixed with each other."""
         return self.mixup > 0 or self.cutmix > 0
-
-
-@dataclass
-class LossConfig:
-    """The training loss.
-
-    Attributes:
-        name: ``softmax_cross_entropy`` applies softmax twice, a common mistake. For ten classes it cannot fall below
-            1.461.
-        label_smoothing: share of each target that is spread over all classes (arXiv:1512.00567, section 7).
-    """
-
-    name: str = part(LOSSES, "cross_entropy", interface=Interface(("logits", "targets"), function=True))
-    options: dict[str, Any] = part_options()
-    label_smoothing: float = number(0.0, ge=0, lt=1)
 
 
 @dataclass
@@ -235,6 +234,8 @@ class CallbacksConfig:
 
     Attributes:
         monitor: metric that selects the checkpoint to test, the later of equals; or ``last``.
+        metrics: further metrics to measure on the validation split after each epoch (config/metrics.py); what is
+            monitored always is. On the test images all are measured.
         test_curve: also measure the test set after each epoch, for a curve; it selects nothing.
         early_stopping, ema: sections that are off where they are null.
         parts: callbacks of your own, by dotted name.
@@ -242,11 +243,19 @@ class CallbacksConfig:
     """
 
     monitor: str = choice(CHOSEN, "val/acc")
+    metrics: list[str] = setting([])
     test_curve: bool = setting(False, in_comparisons=False)
     early_stopping: EarlyStoppingConfig | None = None
     ema: EmaConfig | None = None
     parts: list[str] = part_list(Interface())
     parts_options: dict[str, Any] = part_options()
+
+    @property
+    def measured(self) -> list[str]:
+        """Metrics to measure on the validation split beside accuracy and loss."""
+        monitored = [self.monitor, *([] if self.early_stopping is None else [self.early_stopping.monitor])]
+        names = {*self.metrics, *(name.removeprefix("val/") for name in monitored)}
+        return [name for name in EXTRA if name in names]
 
 
 @dataclass

@@ -1,11 +1,14 @@
 """Keys of ``train.py`` beside a run's configuration: which runs ``-m`` makes, and how they are launched."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 from vitrine.config.fields import Facts, choice, number, setting
 from vitrine.config.keys import facts
+from vitrine.config.metrics import EXTRA, TEST, VALIDATION
 from vitrine.config.schema import TrainConfig
+from vitrine.errors import Fault
 
 CLUSTERS = ("slurm", "local")
 LAUNCHERS = ("basic", "process", *CLUSTERS)
@@ -14,8 +17,7 @@ PRUNERS = ("none", "median", "successive_halving")
 
 # Metrics that a search can optimise, and whether higher is better.
 OBJECTIVES = {
-    "val/acc": True,
-    "val/loss": False,
+    **VALIDATION,
     "images_per_second": True,
     "train_seconds": False,
     "parameters": False,
@@ -25,7 +27,7 @@ OBJECTIVES = {
 # Rules by which ``sweep=decide`` stops, its keys, and metrics that it decides by, with whether higher is better.
 DECISION_METHODS = ("group_sequential", "anytime")
 DECISION_KEYS = ("metric", "alpha", "difference", "min_seeds", "max_seeds")
-DECISION_METRICS = {"val/acc": True, "test/acc": True, "val/loss": False, "test/loss": False}
+DECISION_METRICS = VALIDATION | TEST
 
 # Hydra's own settings: how runs are carried out, not what they are.
 HYDRA = Facts(affects_result=False, shared_by_trials=True)
@@ -129,6 +131,17 @@ class TrainCommand(TrainConfig):
     def run(self) -> TrainConfig:
         """The configuration of a run."""
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
+
+
+def unmeasured(command: TrainCommand) -> Iterator[Fault]:
+    """Yield a fault for each metric of a sweep that its runs do not measure."""
+    sweep, measured = command.sweep, command.callbacks.measured
+    asked = {"sweep.metrics": sweep.metrics if sweep.sampler else [], "sweep.metric": [sweep.metric]}
+    for key, metrics in asked.items():
+        for metric in metrics:
+            stage, _, name = metric.partition("/")
+            if stage == "val" and name in EXTRA and name not in measured:
+                yield Fault(key, metric, f"is not measured; add callbacks.metrics=[{','.join([*measured, name])}]")
 
 
 def facts_of(name: str) -> Facts:

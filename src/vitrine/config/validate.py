@@ -7,13 +7,15 @@ from pathlib import Path
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.keys import facts, keys, sections_where, value_at
+from vitrine.config.loss import class_weight_fault
+from vitrine.config.metrics import EXTRA
 from vitrine.config.model import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schema import TrainConfig
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
-from vitrine.text import as_override
+from vitrine.text import as_override, nearest
 
 
 def train_faults(config: TrainConfig) -> list[Fault]:
@@ -115,11 +117,50 @@ def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
     loss, schedule = config.loss, config.schedule
     for section, name, key, value in (
         ("loss", loss.name, "loss.label_smoothing", loss.label_smoothing),
+        ("loss", loss.name, "loss.class_weights", loss.class_weights),
         ("schedule", schedule.name, "schedule.warmup", schedule.warmup),
     ):
-        if is_dotted(name) and value != 0:
+        if is_dotted(name) and value:
             problem = f"is not passed to {section}={name}; make it an option of that part"
-            yield Fault(key, str(value), problem, f"{key}=0.0")
+            yield Fault(key, str(value), problem, f"{key}={'null' if key.endswith('weights') else '0.0'}")
+
+
+def _metrics(config: TrainConfig) -> Iterator[Fault]:
+    for name in config.callbacks.metrics:
+        if name not in EXTRA:
+            yield Fault("callbacks.metrics", name, f"is not one of {', '.join(EXTRA)}", nearest(name, EXTRA))
+    if "top5_acc" in config.callbacks.measured and config.data.num_classes <= 5:
+        problem = f"is 1 with data.num_classes={config.data.num_classes}: an image's class is always among five"
+        yield Fault("callbacks.metrics", "top5_acc", problem)
+
+
+def _parts_of_the_data(config: TrainConfig) -> Iterator[Fault]:
+    data = config.data
+    if data.train_fraction is not None and data.per_class is not None:
+        problem = f"is given together with data.train_fraction={data.train_fraction:g}; set one of them"
+        yield Fault("data.per_class", str(data.per_class), problem)
+    if data.folds is not None and data.fold is None:
+        problem = f"needs the fold to validate on, from 0; all of them in turn: -m data.fold=range({data.folds})"
+        yield Fault("data.folds", str(data.folds), problem, "data.fold=0")
+    elif data.fold is not None and data.folds is None:
+        yield Fault("data.fold", str(data.fold), "needs the number of folds", "data.folds=5")
+    elif data.fold is not None and data.folds is not None and data.fold >= data.folds:
+        yield Fault("data.fold", str(data.fold), f"must be < {data.folds}, the number of folds: they count from 0")
+
+
+def _loss_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
+    loss = config.loss
+    if loss.name == "focal" and loss.gamma is None:
+        yield Fault("loss.gamma", "null", "is required by loss=focal", "loss.gamma=2.0")
+    if loss.name != "focal" and loss.gamma is not None:
+        yield Fault("loss.gamma", f"{loss.gamma:g}", f"belongs to focal, not to loss={loss.name}", "loss=focal")
+    if loss.class_weights is None:
+        return
+    if (found := class_weight_fault(loss.class_weights, config.data.num_classes)) is not None:
+        yield found
+    elif config.data.sampling == "balanced":
+        problem = "corrects for sizes of classes that data.sampling=balanced has evened out; set one of them"
+        yield Fault("loss.class_weights", as_override(loss.class_weights), problem)
 
 
 def _batch_splits(config: TrainConfig) -> Iterator[Fault]:
@@ -162,6 +203,9 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
     ((), _settings_of_built_in_parts),
+    (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
+    (("data.num_classes",), _metrics),
+    (("loss.name", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),
     ((), _model_fits_the_data),

@@ -14,9 +14,10 @@ from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_per_epoch
 from vitrine.data.placement import Placement, choose_placement, memory_budget
-from vitrine.data.split import TrainValSplit, split_train_val
+from vitrine.data.split import TrainValSplit, split_fold, split_train_val, training_subset
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.data.transforms.mixup import MixUpCutMix
+from vitrine.errors import DataError
 
 
 class ImageDataModule(pl.LightningDataModule):
@@ -53,13 +54,22 @@ class ImageDataModule(pl.LightningDataModule):
         self._streams: list[StreamingSource] = []
         self.features_of: Extract | None = None
         self.train_val_split: TrainValSplit | None = None
-        train = self.dataset.train
+        data, train, classes = config.data, self.dataset.train, self.dataset.classes
         if self.dataset.val is not None:
+            if data.folds is not None:
+                problem = "is for data without a validation split of its own, which this has: its folder val"
+                raise DataError(f"data.folds={data.folds} {problem}")
             self.train, self.val = train, self.dataset.val
         else:
-            split = split_train_val(train.labels, config.data.val_fraction, config.data.val_seed)
+            if data.folds is not None and data.fold is not None:
+                split = split_fold(train.labels, data.folds, data.fold, data.val_seed, classes)
+            else:
+                split = split_train_val(train.labels, data.val_fraction, data.val_seed, classes)
             self.train_val_split = split
-            self.train, self.val = train[split.train] if config.data.hold_out else train, train[split.val]
+            self.train, self.val = train[split.train] if data.hold_out else train, train[split.val]
+        if data.train_fraction is not None or data.per_class is not None:
+            part = {"fraction": data.train_fraction, "count": data.per_class}
+            self.train = self.train[training_subset(self.train.labels, data.subset_seed, **part, classes=classes)]
         self.test = self.dataset.test
 
     @property
@@ -99,6 +109,7 @@ class ImageDataModule(pl.LightningDataModule):
             seed=self.config.seed,
             position=position,
             drop_last=self.config.data.drop_last,
+            balanced=self.train.labels if self.config.data.sampling == "balanced" else None,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
         )

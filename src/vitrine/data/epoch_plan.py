@@ -16,7 +16,7 @@ class EpochPlan:
     """One pass over N images, on the CPU.
 
     Attributes:
-        order: (N,) int64, a permutation of the images.
+        order: (N,) int64, a permutation of the images; or as many draws, equally many of each class.
         draws: (N, K) float32 in [0, 1), the random numbers of the image at each position of ``order``.
     """
 
@@ -24,11 +24,39 @@ class EpochPlan:
     draws: Tensor
 
 
-def plan_epoch(num_images: int, num_draws: int, seed: int, epoch: int) -> EpochPlan:
-    """Plan an epoch over ``num_images`` images with ``num_draws`` random numbers for each."""
+def plan_epoch(num_images: int, num_draws: int, seed: int, epoch: int, balanced: Tensor | None = None) -> EpochPlan:
+    """Plan an epoch over ``num_images`` images with ``num_draws`` random numbers for each.
+
+    With labels (N,) as ``balanced``, as many of each class.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(num_images, generator=generator)
+    if balanced is not None:
+        order = balanced_order(balanced, generator)
     return EpochPlan(order, torch.rand(num_images, num_draws, generator=generator))
+
+
+def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw as many images as there are, equally many of each class up to one, and of a class each equally often.
+
+    Args:
+        labels: (N,) int64.
+        generator: decides which.
+
+    Returns:
+        Indices (N,) int64.
+    """
+    counts = labels.bincount()
+    members = [own for own in labels.argsort(stable=True).split(counts.tolist()) if len(own)]
+    share, rest = divmod(len(labels), len(members))
+    larger = torch.randperm(len(members), generator=generator)[:rest].tolist()
+    drawn = []
+    for index, own in enumerate(members):
+        count = share + (index in larger)
+        passes = [torch.randperm(len(own), generator=generator) for _ in range(-(-count // len(own)))]
+        drawn.append(own[torch.cat(passes)[:count]] if passes else own[:0])
+    order = torch.cat(drawn)
+    return order[torch.randperm(len(order), generator=generator)]
 
 
 def to_device_of(values: Tensor, images: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import torch
+from torch import Tensor
 
 from vitrine.data.batch_source import BatchSource
 from vitrine.data.epoch_plan import plan_epoch
@@ -26,6 +27,8 @@ class TrainLoader:
         position: returns (epoch, batches already trained on in it); called at the start of each pass, so that a resumed
             run can start in the middle of an epoch.
         drop_last: leave out images that do not fill a last batch; otherwise it is smaller, and there is one rank.
+        balanced: labels of the images, (N,) on the CPU, to draw equally many of each class; ``None`` takes every image
+            once.
         rank: rank of this process.
         world_size: number of ranks.
     """
@@ -40,6 +43,7 @@ class TrainLoader:
         position: Callable[[], tuple[int, int]],
         mixing: MixUpCutMix | None = None,
         drop_last: bool = True,
+        balanced: Tensor | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -47,6 +51,7 @@ class TrainLoader:
         self.source = source
         self.batch_size = min(batch_size, len(source))
         self.drop_last = drop_last
+        self.balanced = balanced
         self.augmentation = augmentation
         self.mixing = mixing
         self.seed = seed
@@ -68,7 +73,7 @@ class TrainLoader:
         epoch, start = self.position()
         augmentation, mixing = self.augmentation, self.mixing
         sizes = [augmentation.num_draws, mixing.num_draws if mixing else 0]
-        plan = plan_epoch(len(self.source), sum(sizes), self.seed, epoch)
+        plan = plan_epoch(len(self.source), sum(sizes), self.seed, epoch, self.balanced)
         first, last = self._share_start(self.rank), self._share_start(self.rank + 1)
         begins = range(start * self.batch_size, len(self) * self.batch_size, self.batch_size)
         shares = [slice(begin + first, begin + last) for begin in begins]

@@ -1,6 +1,7 @@
-"""Random validation split of the training images, stratified by class, and its hash."""
+"""Random parts of the training images, stratified by class: a validation split or fold, and a part to train on."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor
 
 from vitrine.errors import DataError
+from vitrine.text import listed, plural
+
+MAX_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -23,22 +27,84 @@ class TrainValSplit:
         return hashlib.sha256(self.val.numpy().tobytes()).hexdigest()[:16]
 
 
-def split_train_val(labels: Tensor, fraction: float, seed: int) -> TrainValSplit:
+def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequence[str] = ()) -> TrainValSplit:
     """Split off ``fraction`` of the images for validation, stratified by class; ``seed`` alone decides which.
+
+    Args:
+        labels: (N,) int64.
+        fraction: in (0, 1).
+        seed: of the random choice.
+        classes: names of the classes, for the message.
 
     Raises:
         DataError: there are too few images for every class to be in both parts.
     """
     from sklearn.model_selection import train_test_split
 
+    counts = torch.bincount(labels).tolist()
+    if alone := [name for name, count in zip(classes, counts, strict=False) if count == 1]:
+        names = f"classes {listed(alone, MAX_LISTED)} have" if len(alone) > 1 else f"class {alone[0]} has"
+        raise DataError(
+            f"{names} one training image, and validation takes one too: at least 2 are needed in each class; "
+            "add images, leave the class out, or give the data a validation split of its own"
+        )
     try:
         train, val = train_test_split(
             np.arange(len(labels)), test_size=fraction, stratify=labels.numpy(), random_state=seed
         )
     except ValueError as error:
-        rarest = int(torch.bincount(labels).min())
         raise DataError(
             f"cannot split data.val_fraction={fraction:g} of {len(labels)} images off for validation; "
-            f"the rarest class has {rarest}: {error}"
+            f"the rarest class has {min(counts)}: {error}"
         ) from None
     return TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
+
+
+def split_fold(labels: Tensor, folds: int, fold: int, seed: int, classes: Sequence[str] = ()) -> TrainValSplit:
+    """Split the images into ``folds`` parts, stratified by class; part number ``fold``, from 0, is for validation.
+
+    Each image is in one part; ``seed`` alone decides in which.
+
+    Raises:
+        DataError: a class has fewer images than there are folds.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    _check_smallest(labels, folds, f"for data.folds={folds}", classes)
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(np.zeros(len(labels)), labels.numpy())
+    train, val = list(parts)[fold]
+    return TrainValSplit(torch.from_numpy(train), torch.from_numpy(val))
+
+
+def training_subset(
+    labels: Tensor, seed: int, *, fraction: float | None = None, count: int | None = None, classes: Sequence[str] = ()
+) -> Tensor:
+    """Choose ``fraction`` of each class's images, at least one, or ``count`` of them; ``seed`` alone decides which.
+
+    A smaller choice is part of a larger one.
+
+    Returns:
+        Sorted indices, int64.
+
+    Raises:
+        DataError: a class has fewer than ``count`` images.
+    """
+    if count is not None:
+        _check_smallest(labels, count, f"for data.per_class={count}", classes)
+    generator = torch.Generator().manual_seed(seed)
+    rank = torch.randperm(len(labels), generator=generator)
+    chosen = []
+    for label in labels.unique():
+        own = (labels == label).nonzero()[:, 0]
+        most = count if count is not None else max(1, round((fraction or 1.0) * len(own)))
+        chosen.append(own[rank[own].argsort()[:most]])
+    return torch.cat(chosen).sort().values
+
+
+def _check_smallest(labels: Tensor, needed: int, purpose: str, classes: Sequence[str]) -> None:
+    """Raise DataError where a class that has images has fewer than are needed; the message names the smallest."""
+    counts = labels.bincount()
+    smallest = int(torch.where(counts > 0, counts, counts.max()).argmin())
+    if (count := int(counts[smallest])) < needed:
+        name = classes[smallest] if smallest < len(classes) else str(smallest)
+        raise DataError(f"class {name} has {plural(count, 'training image')}, and needs {needed} {purpose}")

@@ -8,7 +8,6 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import Split
@@ -16,8 +15,8 @@ from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
 from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_source
+from vitrine.training.metrics import ece
 
-BINS = 15  # of the expected calibration error, as in the paper
 BATCH = 256  # images
 
 
@@ -78,12 +77,6 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp(minimize_scalar(loss, bounds=(math.log(0.01), math.log(100)), method="bounded").x)
 
 
-def expected_calibration_error(logits: Tensor, labels: Tensor) -> float:
-    """Return the mean distance of the likeliest class's probability from its accuracy, in ``BINS`` equal bins."""
-    probabilities = logits.softmax(dim=1)
-    return float(multiclass_calibration_error(probabilities, labels, logits.shape[1], n_bins=BINS, norm="l1"))
-
-
 def _logits(predictor: Predictor, split: Split) -> Tensor:
     parts = torch.arange(len(split)).split(BATCH)
     return torch.cat([predictor.logits(images) for images, _ in split.batches(parts)])
@@ -91,5 +84,5 @@ def _logits(predictor: Predictor, split: Split) -> Tensor:
 
 def _effect(logits: Tensor, labels: Tensor, temperature: float) -> str:
     before, after = ((scaled := logits / value, F.cross_entropy(scaled, labels)) for value in (1.0, temperature))
-    errors = [expected_calibration_error(scaled, labels) for scaled, _ in (before, after)]
+    errors = [float(ece(scaled, labels)) for scaled, _ in (before, after)]
     return f"NLL {before[1]:.4f} to {after[1]:.4f}, ECE {errors[0]:.4f} to {errors[1]:.4f}"

@@ -35,6 +35,7 @@ from vitrine.text import listed
 from vitrine.untrusted import ANY, misshapen, read_json
 
 FORMAT = 1  # of sweep.json
+REPETITIONS = ("seed", "data.fold")  # keys that repeat a configuration
 METRIC = "val/acc"  # selects the best configuration of a grid
 SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "own_name": str,
@@ -145,13 +146,13 @@ class Sweep:
 
 @dataclass(frozen=True)
 class BestConfiguration:
-    """The configuration with the best mean over seeds on validation.
+    """The configuration with the best mean over seeds, or folds, on validation.
 
     Attributes:
-        varies: its varying overrides; without the seed if there are several seeds.
+        varies: its varying overrides; without seed and fold where there are several.
         mean: mean of the selecting metric.
         metrics: means of all metrics, test metrics included.
-        count: number of seeds.
+        count: number of seeds or folds.
     """
 
     varies: dict[str, str]
@@ -166,7 +167,10 @@ class BestConfiguration:
 
     def command(self, common: Sequence[str]) -> str:
         """The command that trains it again, where ``common`` are the sweep's fixed overrides."""
-        kept = [override for override in common if not override.startswith(("hydra", "launcher.", "sweep", "rerun"))]
+        left_out = ["hydra", "launcher.", "sweep", "rerun"]
+        if not any(text.partition("=")[0] == "data.fold" for text in [*common, *self.varies]):
+            left_out.append("data.folds=")  # its folds were averaged over
+        kept = [override for override in common if not override.startswith(tuple(left_out))]
         varying = [f"{key}={value}" for key, value in self.varies.items()]
         return f"{provenance.program('train')} {shlex.join([*map(_without_quotes, kept), *varying])}"
 
@@ -192,11 +196,11 @@ def best_configuration(
 def by_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]
 ) -> dict[Group, list[TrialResult]]:
-    """Results of finished trials by their varying overrides; without the seed if there are several seeds."""
-    several_seeds = len({overrides.get("seed") for overrides in varies}) > 1
+    """Results of finished trials by their varying overrides; without seed and fold where there are several."""
+    repeated = {key for key in REPETITIONS if len({overrides.get(key) for overrides in varies}) > 1}
     groups: dict[Group, list[TrialResult]] = {}
     for overrides, result in zip(varies, results, strict=True):
-        group = tuple((key, value) for key, value in overrides.items() if key != "seed" or not several_seeds)
+        group = tuple((key, value) for key, value in overrides.items() if key not in repeated)
         if result.status == "finished":
             groups.setdefault(group, []).append(result)
     return groups

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from vitrine.config.metrics import VALIDATION
 from vitrine.errors import RunError, first_line
 from vitrine.files import copy, replacing
 from vitrine.runs import RunRecord
@@ -39,7 +40,7 @@ class Checkpoints(Callback):
 
     Args:
         record: the run folder.
-        monitor: metric that selects the best epoch, ``val/acc`` or ``val/loss``; ``last`` selects the last epoch.
+        monitor: metric of the validation split that selects the best epoch (config/metrics.py); or ``last``.
     """
 
     def __init__(self, record: RunRecord, monitor: str) -> None:
@@ -64,7 +65,7 @@ class Checkpoints(Callback):
     def _better(self, values: Mapping[str, float]) -> bool:
         if not self.best or self.monitor == "last":
             return True
-        sign = 1 if self.monitor == "val/acc" else -1
+        sign = 1 if VALIDATION[self.monitor] else -1
         new, best = sign * values[self.monitor], sign * self.best[self.monitor]
         return not (math.isnan(new) or new < best)  # anything is better than NaN
 

@@ -27,6 +27,7 @@ from torch import nn
 
 from vitrine.errors import first_line
 from vitrine.signals import importing
+from vitrine.training.finetune import has_constant_features
 from vitrine.training.lit_module import Classifier
 
 # What auto compiles, and the length of uncompiled training in seconds from which compilation pays off. On CPUs steps
@@ -129,6 +130,8 @@ class Compilation(Callback):
         if what == "nothing":
             requested = module.config.trainer.compile == what
             reason = "as configured" if requested else "as when this run began"
+            if has_constant_features(module.config):
+                reason = "the blocks are called once for each image"
             return Compiled(what, reason if self.mode == what else f"auto compiles nothing on {device}")
         if problem := missing_for(device):
             return Compiled("nothing", problem)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vitrine.config import TrainConfig
+from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
@@ -117,6 +118,7 @@ def show_result(
         if f"{stage}/acc" in metrics:
             rows[f"{title} accuracy"] = f"{metrics[f'{stage}/acc']:.4f}"
             rows[f"{title} loss"] = f"{metrics[f'{stage}/loss']:.4f}"
+            rows |= _further_rows(stage, title, metrics)
     if "test/acc" not in metrics and not of_sweep:
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
@@ -126,6 +128,20 @@ def show_result(
     rows |= _speed_rows(speed or {})
     rows["run folder"] = str(record.path)
     _print(console, rows)
+
+
+def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:
+    """Metrics beside accuracy and loss in one row, and the accuracy of each class with its interval in another."""
+    values = [f"{TITLES[name]} {metrics[key]:.4f}" for name in EXTRA if (key := f"{stage}/{name}") in metrics]
+    rows = {f"{title} metrics": ", ".join(values)} if values else {}
+    prefix = f"{stage}/class_acc/"
+    classes = []
+    for key in metrics:
+        if key.startswith(prefix):
+            name = key.removeprefix(prefix)
+            low, high = (metrics[f"{stage}/class_acc_{end}/{name}"] for end in ("low", "high"))
+            classes.append(f"{name} {metrics[key]:.2f} ({low:.2f} to {high:.2f})")
+    return rows | ({f"{title} by class": ", ".join(classes)} if classes else {})
 
 
 def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:

@@ -22,12 +22,19 @@ from vitrine.text import report
 from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
+from vitrine.training.metrics import class_metrics, measure
 from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics ``test/acc`` and ``test/loss``, logits (N, num_classes) float32, and labels (N,) int64."""
+    """Metrics of the test images, with their logits and labels.
+
+    Attributes:
+        metrics: ``test/acc``, ``test/loss``, and those of training/metrics.py.
+        logits: (N, num_classes) float32.
+        labels: (N,) int64.
+    """
 
     metrics: dict[str, float]
     logits: np.ndarray
@@ -78,8 +85,10 @@ def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardwar
     with failing_in_one_line(config):
         trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    logits, labels = (torch.cat(parts).numpy() for parts in zip(*module.test_outputs, strict=True))
-    return Evaluation(metrics, logits, labels)
+    logits, labels = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
+    further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes)
+    metrics |= {f"test/{name}": value for name, value in further.items()}
+    return Evaluation(metrics, logits.numpy(), labels.numpy())
 
 
 def evaluate_run(options: EvalConfig) -> dict[str, float]:

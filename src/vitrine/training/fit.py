@@ -30,6 +30,7 @@ from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
+from vitrine.training.losses import class_weights
 from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
@@ -196,10 +197,12 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
 
 def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:
     """Return the model that training starts from or resumes with, and the optimiser steps done before."""
-    config = run.config
+    config, labels = run.config, data.train.labels
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
     model = drawn_by_name(partial(build_model, config.model), config.seed)
-    module = Classifier(config, data.steps, min(config.data.batch_size, len(data.train)), model=model)
+    weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
+    images = min(config.data.batch_size, len(labels))
+    module = Classifier(config, data.steps, images, class_weights=weights, model=model)
     last = run.record.last
     if last.exists():
         checkpoint = read_checkpoint(last)

@@ -1,9 +1,8 @@
 """LightningModule of an image classifier: loss, metrics, optimiser step, and checkpoint contents."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, Self
 
 import lightning.pytorch as pl
@@ -12,15 +11,13 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
-from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 from torchmetrics.classification.accuracy import MulticlassAccuracy
 
 from vitrine.config import TrainConfig
-from vitrine.config.parts import faults_of, function, part_at
-from vitrine.config.schema import LossConfig
+from vitrine.config.parts import faults_of
 from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
@@ -28,31 +25,8 @@ from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
+from vitrine.training.losses import build_loss
 from vitrine.training.optim import build_optimizer, build_schedule
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def softmax_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of a softmax's output taken for logits, as in some tutorials; targets as in ``F.cross_entropy``."""
-    return F.cross_entropy(logits.softmax(dim=1), targets, label_smoothing=label_smoothing)
-
-
-def build_loss(config: LossConfig) -> tuple[Loss, Loss]:
-    """Return the loss to train with and the one to evaluate with, which has no label smoothing.
-
-    Both map logits (B, num_classes) float32 and labels (B,) int64, or shares of classes (B, num_classes) float32, to
-    the mean over the images.
-    """
-    if (own := part_at(config, "name")) is not None:
-        return (loss := function(own)), loss
-    return partial(LOSSES[config.name], label_smoothing=config.label_smoothing), LOSSES[config.name]
-
-
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "cross_entropy": F.cross_entropy,
-    "softmax_cross_entropy": softmax_cross_entropy,
-}
 
 
 class MeanLoss(Metric):
@@ -82,8 +56,8 @@ class Classifier(pl.LightningModule):
     Uses Lightning's manual optimisation, which costs less per step than automatic optimisation.
 
     Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, and ``val/loss`` and ``val/acc``
-    after each validation; with ``callbacks.test_curve`` also ``test/loss`` and ``test/acc``. Losses are in nats,
-    accuracies in [0, 1].
+    after each validation, and the metrics of ``callbacks.measured``; with ``callbacks.test_curve`` also those of the
+    test images. Losses are in nats, accuracies in [0, 1].
 
     Unless ``trainer.on_divergence`` is ``continue``, raises :class:`Diverged` at a non-finite training or validation
     loss, and before non-finite weights are saved. A single rank on a CPU checks the training loss in each step;
@@ -93,6 +67,7 @@ class Classifier(pl.LightningModule):
         config: the run's configuration; stored in checkpoints as a plain dict.
         steps: optimiser steps of the whole training.
         images_per_step: images in a step, over all ranks.
+        class_weights: of the classes' training losses, (num_classes,); ``None`` for equal ones.
         all_ranks: whether metrics are computed over all ranks; else over this process, while other ranks wait.
         model: maps normalised images (B, C, H, W) to logits (B, num_classes); by default, a new one that the
             configuration describes.
@@ -109,6 +84,7 @@ class Classifier(pl.LightningModule):
         steps: int,
         images_per_step: int,
         *,
+        class_weights: Tensor | None = None,
         all_ranks: bool = True,
         model: torch.nn.Module | None = None,
     ) -> None:
@@ -120,7 +96,7 @@ class Classifier(pl.LightningModule):
         self.model = build_model(config.model) if model is None else model
         self.trained = freeze(self.model, config.finetune)
         self.train()
-        self.training_criterion, self.criterion = build_loss(config.loss)
+        self.training_criterion, self.criterion = build_loss(config.loss, class_weights)
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
@@ -134,6 +110,12 @@ class Classifier(pl.LightningModule):
             }
         )
         self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
+        self.outputs = torch.nn.ModuleDict()
+        if config.callbacks.measured:
+            from vitrine.training.metrics import Outputs  # their imports take a while
+
+            names = config.callbacks.measured
+            self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
         self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
         self.lr = 0.0  # of the current step
@@ -343,6 +325,8 @@ class Classifier(pl.LightningModule):
             loss = self.criterion(logits, labels)
         self._metric(self.loss, stage).update(loss, len(labels))
         self._metric(self.accuracy, stage).update(logits, labels)
+        if self.outputs:
+            self._metric(self.outputs, stage).update(logits, labels)
         return logits
 
     def _measured(self, stage: str) -> dict[str, float]:
@@ -350,6 +334,10 @@ class Classifier(pl.LightningModule):
         for name, metrics in (("loss", self.loss), ("acc", self.accuracy)):
             metric = self._metric(metrics, stage)
             values[f"{stage}/{name}"] = float(metric.compute())
+            metric.reset()
+        if self.outputs:
+            metric = self._metric(self.outputs, stage)
+            values |= {f"{stage}/{name}": value for name, value in metric.compute().items()}
             metric.reset()
         return values
 

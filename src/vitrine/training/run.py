@@ -27,8 +27,8 @@ class Result:
     """The result of a run, the same on every rank.
 
     Attributes:
-        metrics: ``val/acc`` and ``val/loss`` of the selected epoch, ``test/acc`` and ``test/loss`` if the data has
-            test images, ``best_epoch`` and ``train_seconds``.
+        metrics: ``val/acc``, ``val/loss`` and what else was measured in the selected epoch; ``test/acc``, ``test/loss``
+            and further metrics if the data has test images; ``best_epoch`` and ``train_seconds``.
         run_dir: the run folder.
     """
 

@@ -1,0 +1,154 @@
+"""Losses of logits and targets, and weights of classes in them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrine.config.loss import LossConfig
+from vitrine.config.parts import function, part_at
+from vitrine.errors import DataError
+from vitrine.text import did_you_mean, nearest
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def softmax_cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy of a softmax's output taken for logits, as in some tutorials; see :func:`cross_entropy`."""
+    return cross_entropy(logits.softmax(dim=1), targets, label_smoothing, weight)
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
+    """PyTorch's cross-entropy, but with weights, too, the mean over images.
+
+    PyTorch's divides by the sum of the weights in the batch: there an image counts the more, the fewer rare ones are in
+    its batch.
+
+    Args:
+        logits: (B, num_classes), float32 or float64.
+        targets: labels (B,) int64, or shares of classes (B, num_classes) of the type of ``logits``.
+        label_smoothing: in [0, 1).
+        weight: of each class, (num_classes,).
+
+    Returns:
+        A scalar.
+    """
+    if weight is None:
+        return F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+    return F.cross_entropy(logits, targets, weight, reduction="none", label_smoothing=label_smoothing).mean()
+
+
+def focal(
+    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, weight: Tensor | None = None, *, gamma: float
+) -> Tensor:
+    """Focal loss of a softmax (arXiv:1708.02002, equation 5): cross-entropy with the factor (1 - p) ** ``gamma``.
+
+    p is the probability of the class that a term is about; other arguments are those of :func:`cross_entropy`.
+    """
+    log_p = logits.log_softmax(dim=1)
+    factor = (1 - log_p.exp()).clamp(min=1e-7) ** gamma  # at 0, powers below 1 have no gradient
+    terms = factor * log_p * shares_of(targets, logits, label_smoothing)
+    return -(terms if weight is None else terms * weight).sum(dim=1).mean()
+
+
+def binary_cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
+    """Mean over classes and images of the cross-entropy of a sigmoid for each class.
+
+    Arguments are those of :func:`cross_entropy`; ``weight`` counts for an image by its class.
+    """
+    shares = shares_of(targets, logits, label_smoothing)
+    losses = F.binary_cross_entropy_with_logits(logits, shares, reduction="none").mean(dim=1)
+    return (losses if weight is None else losses * (shares_of(targets, logits) @ weight)).mean()
+
+
+def shares_of(targets: Tensor, logits: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Return targets as shares of classes (B, num_classes), smoothed as in arXiv:1512.00567, section 7."""
+    classes = logits.shape[1]
+    shares = F.one_hot(targets, classes).to(logits.dtype) if targets.dim() == 1 else targets
+    return shares * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else shares
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": cross_entropy,
+    "softmax_cross_entropy": softmax_cross_entropy,
+    "focal": focal,
+    "binary_cross_entropy": binary_cross_entropy,
+}
+
+
+class WeightedLoss(nn.Module):
+    """A loss with weights of classes, which move with the model to its device."""
+
+    weight: Tensor
+
+    def __init__(self, loss: Callable[..., Tensor], weight: Tensor) -> None:
+        super().__init__()
+        self.loss = loss
+        self.register_buffer("weight", weight, persistent=False)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the weighted mean loss, a scalar."""
+        return self.loss(logits, targets, weight=self.weight)
+
+
+def build_loss(config: LossConfig, class_weights: Tensor | None = None) -> tuple[Loss, Loss]:
+    """Return the loss to train with and the one to evaluate with, without label smoothing and weights of classes.
+
+    Both map logits (B, num_classes) float32 and labels (B,) int64, or shares of classes (B, num_classes) float32, to
+    the mean over the images.
+    """
+    if (own := part_at(config, "name")) is not None:
+        return (loss := function(own)), loss
+    plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
+    training = partial(plain, label_smoothing=config.label_smoothing)
+    return training if class_weights is None else WeightedLoss(training, class_weights), plain
+
+
+def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], num_classes: int) -> Tensor | None:
+    """Return the weight of each class in training; ``None`` if all are equal.
+
+    ``balanced`` is scikit-learn's: images / (classes * images of the class), so that the mean over images is 1.
+    ``effective`` is (1 - beta) / (1 - beta ** images of the class), scaled to a sum of the number of classes
+    (arXiv:1901.05555, equation 4).
+
+    Args:
+        config: the loss.
+        labels: of the training images, (N,) int64.
+        classes: names of the classes.
+        num_classes: number of logits; those without a class have weight 1.
+
+    Returns:
+        (num_classes,) float32.
+
+    Raises:
+        DataError: weights are given for a class that the data lacks.
+    """
+    given = config.class_weights
+    if given is None:
+        return None
+    weights = torch.ones(num_classes, dtype=torch.float64)
+    counts = labels.cpu().bincount(minlength=num_classes).double()
+    present = counts > 0
+    if given == "balanced":
+        weights[present] = len(labels) / (int(present.sum()) * counts[present])
+    elif given == "effective":
+        beta = config.class_weights_beta
+        inverse = (1 - beta) / (1 - beta ** counts[present])
+        weights[present] = inverse * (len(inverse) / inverse.sum())
+    elif isinstance(given, list):
+        weights[: len(given)] = torch.tensor(given, dtype=torch.float64)
+    else:
+        for name, value in given.items():
+            if str(name) not in classes:
+                hint = did_you_mean(nearest(str(name), classes))
+                raise DataError(f"loss.class_weights has a weight for {name}, which is no class of the data{hint}")
+            weights[list(classes).index(str(name))] = value
+    return weights.float()

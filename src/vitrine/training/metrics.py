@@ -1,0 +1,128 @@
+"""Metrics of logits and labels beside accuracy and loss, by torchmetrics, computed once for all images of a split."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.functional.classification.accuracy import multiclass_accuracy
+from torchmetrics.functional.classification.auroc import multilabel_auroc
+from torchmetrics.functional.classification.calibration_error import multiclass_calibration_error
+from torchmetrics.functional.classification.f_beta import multiclass_f1_score
+from torchmetrics.functional.classification.stat_scores import multiclass_stat_scores
+from torchmetrics.utilities.data import dim_zero_cat
+
+from vitrine.config.metrics import EXTRA
+
+BINS = 15  # of the expected calibration error, as in arXiv:1706.04599
+LISTED = 20  # classes that have metrics of their own
+
+
+def balanced_acc(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over classes, of those that have images, of the share of their images that are classified correctly."""
+    right, images = per_class(logits, labels)
+    return (right / images)[images > 0].mean()
+
+
+def macro_f1(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over classes of F1; classes that are neither true nor predicted of any image are left out."""
+    return multiclass_f1_score(logits, labels, logits.shape[1], average="macro", validate_args=False)
+
+
+def top5_acc(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of images whose class is among the five with the largest logits."""
+    return multiclass_accuracy(logits, labels, logits.shape[1], average="micro", top_k=5, validate_args=False)
+
+
+def auroc(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over classes with images of the area under the ROC curve of a class against all others."""
+    probabilities, present = logits.softmax(dim=1), labels.unique()
+    is_of_class = labels[:, None] == present
+    return multilabel_auroc(probabilities[:, present], is_of_class.long(), len(present), validate_args=False)
+
+
+def ece(logits: Tensor, labels: Tensor) -> Tensor:
+    """Expected calibration error: mean distance of the likeliest class's probability from its accuracy, in bins."""
+    probabilities = logits.softmax(dim=1)
+    return multiclass_calibration_error(
+        probabilities, labels, logits.shape[1], n_bins=BINS, norm="l1", validate_args=False
+    )
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "balanced_acc": balanced_acc,
+    "macro_f1": macro_f1,
+    "top5_acc": top5_acc,
+    "auroc": auroc,
+    "ece": ece,
+}
+
+
+def measure(logits: Tensor, labels: Tensor, names: Iterable[str] = tuple(EXTRA)) -> dict[str, float]:
+    """Return metrics by name; ``top5_acc`` with more than five classes only.
+
+    Args:
+        logits: (N, num_classes), float32 or float64.
+        labels: (N,) int64.
+        names: of the metrics, keys of ``FUNCTIONS``.
+    """
+    possible = [name for name in names if name != "top5_acc" or logits.shape[1] > 5]
+    return {name: float(FUNCTIONS[name](logits, labels)) for name in possible}
+
+
+def class_metrics(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, float]:
+    """Return the accuracy of each class that has images, and its 95 % interval (Wilson's).
+
+    The keys are ``class_acc/NAME``, ``class_acc_low/NAME`` and ``class_acc_high/NAME``. There are none with more than
+    ``LISTED`` classes.
+    """
+    if len(classes) > LISTED:
+        return {}
+    found = {}
+    right, images = (counts.tolist() for counts in per_class(logits, labels))
+    for name, correct, count in zip(classes, right, images, strict=False):
+        if count:
+            low, high = wilson_interval(correct, count)
+            values = {"class_acc": correct / count, "class_acc_low": low, "class_acc_high": high}
+            found |= {f"{key}/{name}": value for key, value in values.items()}
+    return found
+
+
+def per_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of correctly classified images and of all images of each class, (num_classes,) int64 each."""
+    scores = multiclass_stat_scores(logits, labels, logits.shape[1], average="none", validate_args=False)
+    return scores[:, 0], scores[:, 4]
+
+
+def wilson_interval(correct: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion (Wilson, 1927), within [0, 1]; it is not degenerate at 0 and 1."""
+    z = 1.959964
+    share, spread = correct / count, z * z / count
+    centre = (share + spread / 2) / (1 + spread)
+    half_width = z * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
+    return max(0.0, centre - half_width), min(1.0, centre + half_width)
+
+
+class Outputs(Metric):
+    """Logits and labels of a split, kept on the device until :func:`measure` takes them, over all ranks."""
+
+    logits: list[Tensor]
+    labels: list[Tensor]
+
+    def __init__(self, names: Sequence[str], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.names = names
+        self.add_state("logits", [], dist_reduce_fx="cat")
+        self.add_state("labels", [], dist_reduce_fx="cat")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch: logits (B, num_classes) and labels (B,)."""
+        self.logits.append(logits)
+        self.labels.append(labels)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name."""
+        with torch.no_grad():
+            return measure(dim_zero_cat(self.logits), dim_zero_cat(self.labels), self.names)

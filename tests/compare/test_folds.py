@@ -1,0 +1,105 @@
+"""Folds are repetitions that share training images: one row, paired, with intervals that allow for the overlap."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import load_results
+from vitrine.compare.statistics import ConfidenceInterval, difference
+from vitrine.errors import RunError
+from vitrine.sweeps.sweep import best_configuration
+from vitrine.sweeps.trial import TrialResult
+
+LEARNED = [0.90, 0.93, 0.91, 0.89, 0.92]
+ROPE = [0.94, 0.95, 0.94, 0.93, 0.95]
+
+
+@pytest.fixture
+def folds(tmp_path, write_run):
+    """Writes five folds of two schemes, each validated on images of its own."""
+    for scheme, accuracies in (("learned", LEARNED), ("rope", ROPE)):
+        for fold, acc in enumerate(accuracies):
+            write(write_run, tmp_path, fold, acc, position=scheme)
+    return tmp_path
+
+
+def write(write_run, folder, fold, acc, *, position, split=0, **options):
+    words = [f"position={position}", "data.folds=5", f"data.fold={fold}", f"data.val_seed={split}"]
+    facts = {"validation": f"{split}-{fold}", "images": {"train": 1150 - fold % 2, "val": 287 + fold % 2, "test": 360}}
+    metrics = {"val/acc": acc, "val/loss": 1 - acc, "test/acc": acc, "test/loss": 1 - acc, "train_seconds": 1.0}
+    write_run(folder, *words, facts=facts, metrics=metrics, predictions=False, **options)
+
+
+def test_folds_are_repetitions_of_one_row_and_intervals_are_corrected(folds):
+    found = compare(load_results([folds]), metric="val/acc")
+    assert [row.label for row in found.table.rows] == ["learned", "rope"]
+    assert found.table.columns == ["position"]
+    (tested,) = found.findings.comparisons
+    differences = np.array(ROPE) - np.array(LEARNED)
+    variance = differences.var(ddof=1) * (1 / 5 + 1 / 4)  # Nadeau and Bengio: 287 validation images to 1,150
+    half_width = stats.t.ppf(0.975, 4) * variance**0.5
+    assert (tested.difference.low, tested.difference.high) == pytest.approx(
+        (differences.mean() - half_width, differences.mean() + half_width)
+    )
+    assert tested.difference.p == pytest.approx(2 * stats.t.sf(differences.mean() / variance**0.5, 4))
+    assert "5 folds" in tested.sentences[0]
+    assert "over 5 folds" in found.findings.sentences[0]
+    assert found.summaries[0].interval.half_width == pytest.approx(
+        stats.t.ppf(0.975, 4) * (np.var(ROPE, ddof=1) * (1 / 5 + 1 / 4)) ** 0.5
+    )
+    caveats = " ".join(found.caveats)
+    assert "Nadeau and Bengio" in caveats
+    assert "different validation splits" not in caveats
+    assert "different data" not in caveats
+
+
+def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, write_run):
+    write(write_run, folds, 0, 0.96, position="rope", seed=1)
+    found = compare(load_results([folds]), metric="val/acc")
+    (tested,) = found.findings.comparisons
+    assert tested.difference.counts == (5, 5)
+    mean = np.mean([(0.94 + 0.96) / 2, *ROPE[1:]])
+    assert tested.difference.mean == pytest.approx(mean - np.mean(LEARNED))
+    for scheme, accuracies in (("learned", LEARNED), ("rope", ROPE)):
+        for fold, acc in enumerate(accuracies[:4]):
+            write(write_run, folds, fold, acc - 0.005, position=scheme, split=1)
+    found = compare(load_results([folds]), metric="val/acc")
+    assert found.table.columns == ["position"]
+    assert found.findings.comparisons[0].difference.counts == (9, 9)
+    assert "not every fold ran: learned (9 of 10) and rope (9 of 10)" in " ".join(found.caveats)
+
+
+def test_folds_and_a_plain_validation_split_are_not_compared(folds, write_run):
+    write_run(folds, "position=rope", acc=0.9)
+    with pytest.raises(RunError, match="use different validation splits"):
+        compare(load_results([folds]), metric="val/acc")
+
+
+def test_learning_curves_over_data_are_compared_without_a_caveat(tmp_path, write_run):
+    for fraction, count in (("0.1", 129), ("0.5", 646)):
+        for seed in range(3):
+            images = {"train": count, "val": 144, "test": 360}
+            options = {"seed": seed, "acc": float(fraction) + seed / 100, "facts": {"images": images}}
+            write_run(tmp_path, f"data.train_fraction={fraction}", predictions=False, **options)
+    found = compare(load_results([tmp_path]))
+    assert found.table.columns == ["data.train_fraction"]
+    assert "different data" not in " ".join(found.caveats)
+
+
+def test_without_overlap_nothing_changes():
+    values, others = dict(enumerate(ROPE)), dict(enumerate(LEARNED))
+    result = stats.ttest_rel(ROPE, LEARNED)
+    assert difference(values, others).p == pytest.approx(result.pvalue)
+    assert difference(values, others, overlap=0.25).p > result.pvalue
+    assert ConfidenceInterval.of(ROPE).half_width < ConfidenceInterval.of(ROPE, 0.25).half_width
+
+
+def test_a_sweep_ranks_means_over_folds_and_its_command_trains_without_them():
+    varies = [{"patch": patch, "data.fold": str(fold)} for patch in ("2", "4") for fold in range(3)]
+    accuracies = [0.9, 0.7, 0.8, 0.85, 0.84, 0.86]
+    results = [TrialResult("finished", {"val/acc": acc}) for acc in accuracies]
+    best = best_configuration(varies, results)
+    assert best is not None
+    assert (best.varies, best.count, best.mean) == ({"patch": "4"}, 3, pytest.approx(0.85))
+    assert best.command(["model=vit_nano", "data.folds=3"]).endswith("model=vit_nano patch=4")

@@ -1,0 +1,127 @@
+"""Losses agree with PyTorch, torchvision and timm, weights of classes with scikit-learn and their paper."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from timm.loss import BinaryCrossEntropy
+from torch.nn import functional as F
+from torchvision.ops import sigmoid_focal_loss
+
+from vitrine import compose
+from vitrine.config.loss import LossConfig
+from vitrine.errors import DataError
+from vitrine.training.lit_module import Classifier
+from vitrine.training.losses import LOSSES, build_loss, class_weights
+
+LABELS = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)
+NAMES = ["ant", "bee", "cat"]
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(12, 3, generator=generator) * 3, torch.randint(3, (12,), generator=generator)
+
+
+def weights(given, **settings):
+    return class_weights(LossConfig(class_weights=given, **settings), LABELS, NAMES, 3)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_and_shares_of_one_class_give_the_same_loss_and_finite_gradients(batch, name, weighted):
+    logits, labels = batch
+    config = LossConfig(name=name, label_smoothing=0.1, gamma=0.5 if name == "focal" else None)
+    training, evaluation = build_loss(config, torch.tensor([1.0, 2.0, 3.0]) if weighted else None)
+    shares = F.one_hot(labels, 3).float()
+    torch.testing.assert_close(training(logits, shares), training(logits, labels))
+    torch.testing.assert_close(evaluation(logits, shares), evaluation(logits, labels))
+    sure = (1000 * shares).requires_grad_()
+    training(sure, labels).backward()
+    assert sure.grad.isfinite().all()
+
+
+def test_focal_loss_is_the_papers(batch):
+    logits, labels = batch
+    focal, _ = build_loss(LossConfig(name="focal", gamma=2.0))
+    p = logits.softmax(dim=1)[torch.arange(12), labels]
+    torch.testing.assert_close(focal(logits, labels), (-((1 - p) ** 2) * p.log()).mean())
+    plain, _ = build_loss(LossConfig(name="focal", gamma=0.0))
+    torch.testing.assert_close(plain(logits, labels), F.cross_entropy(logits, labels))
+    # Of two classes with logits x and 0, a softmax is a sigmoid of x.
+    pair = torch.stack([torch.zeros(12), logits[:, 0]], dim=1)
+    expected = sigmoid_focal_loss(logits[:, 0], (labels > 0).float(), alpha=-1, gamma=2, reduction="mean")
+    torch.testing.assert_close(focal(pair, (labels > 0).long()), expected)
+
+
+def test_the_binary_loss_is_timms(batch):
+    logits, labels = batch
+    for smoothing in (0.0, 0.1):
+        ours, _ = build_loss(LossConfig(name="binary_cross_entropy", label_smoothing=smoothing))
+        theirs = BinaryCrossEntropy(smoothing=smoothing)
+        torch.testing.assert_close(ours(logits, labels), theirs(logits, labels))
+
+
+def test_balanced_weights_are_scikit_learns():
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=LABELS.numpy())
+    assert weights("balanced").tolist() == pytest.approx(expected.tolist())
+    assert float(weights("balanced")[LABELS].mean()) == pytest.approx(1.0)
+
+
+def test_effective_weights_are_those_of_the_paper():
+    found = weights("effective", class_weights_beta=0.9)
+    expected = torch.tensor([(1 - 0.9) / (1 - 0.9**count) for count in (70, 20, 10)])
+    torch.testing.assert_close(found, expected * 3 / expected.sum())
+    assert weights("effective", class_weights_beta=0.0).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_weights_can_be_listed_or_named_and_a_class_that_is_none_is_refused():
+    assert weights(None) is None
+    assert weights([1, 2, 3.5]).tolist() == [1.0, 2.0, 3.5]
+    assert weights({"bee": 4}).tolist() == [1.0, 4.0, 1.0]
+    with pytest.raises(DataError, match=r"a weight for beee, which is no class of the data; did you mean bee\?"):
+        weights({"beee": 4})
+
+
+def test_a_weighted_batch_has_the_same_loss_in_parts(batch):
+    logits, labels = batch
+    training, evaluation = build_loss(LossConfig(), torch.tensor([1.0, 5.0, 9.0]))
+    halves = [training(logits[part::2], labels[part::2]) for part in range(2)]
+    torch.testing.assert_close(torch.stack(halves).mean(), training(logits, labels))
+    each = F.cross_entropy(logits, labels, reduction="none") * torch.tensor([1.0, 5.0, 9.0])[labels]
+    torch.testing.assert_close(training(logits, labels), each.mean())
+    torch.testing.assert_close(evaluation(logits, labels), F.cross_entropy(logits, labels))
+
+
+def test_weights_move_with_the_model_and_are_no_part_of_its_checkpoint():
+    config = compose(["model=vit_nano", "depth=1"])
+    module = Classifier(config, steps=1, images_per_step=1, class_weights=torch.ones(10)).to(torch.float64)
+    assert module.training_criterion.weight.dtype == torch.float64
+    assert not any("weight" in name and "criterion" in name for name in module.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss=focl"], "did you mean loss=focal?"),
+        (["loss.class_weights=balance"], "did you mean balanced?"),
+        (["loss.class_weights=[1,2]"], "has 2 numbers for 10 classes"),
+        (["loss.class_weights={cat: -1}"], "must be a number > 0"),
+        (["loss.class_weights=3"], "must be balanced, effective, a list of 10 numbers, or {class: number}"),
+        (["loss.gamma=2"], "belongs to focal"),
+        (["loss.class_weights=effective", "data.sampling=balanced"], "set one of them"),
+        (["data.sampling=even"], "is not one of shuffle, balanced"),
+        (["data.train_fraction=0"], "must be > 0 and <= 1"),
+        (["data.train_fraction=1.1"], "must be > 0 and <= 1"),
+        (["data.train_fraction=0.1", "data.per_class=3"], "set one of them"),
+        (["data.folds=5"], "-m data.fold=range(5)"),
+        (["data.fold=1"], "did you mean data.folds=5?"),
+        (["data.folds=5", "data.fold=5"], "they count from 0"),
+        (["callbacks.metrics=[macro_f]"], "did you mean macro_f1?"),
+        (["callbacks.monitor=val/balanced"], "did you mean val/balanced_acc?"),
+    ],
+)
+def test_settings_of_uneven_data_that_cannot_be_are_refused_in_one_line(refusal, overrides, message):
+    (fault,) = refusal(*overrides)
+    assert message in str(fault)

@@ -1,0 +1,118 @@
+"""Metrics equal scikit-learn's, and runs measure, log and select on them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.running import SMALL
+from sklearn import metrics as sklearn_metrics
+from statsmodels.stats.proportion import proportion_confint
+
+from vitrine import compose, fit
+from vitrine.runs import RunRecord
+from vitrine.training.metrics import Outputs, class_metrics, measure
+
+
+@pytest.fixture(params=[8, 3], ids=["eight classes, one absent", "three classes"])
+def outputs(request):
+    """Logits and labels of uneven classes, of which the last one has no images where there are eight."""
+    classes = request.param
+    generator = torch.Generator().manual_seed(classes)
+    shares = torch.arange(classes, 0, -1).float() ** 2
+    shares[-1] = 0 if classes == 8 else 1
+    labels = shares.multinomial(300, replacement=True, generator=generator)
+    logits = torch.randn(300, classes, generator=generator)
+    logits[torch.arange(300), labels] += 1
+    return logits, labels
+
+
+def test_metrics_are_scikit_learns(outputs):
+    logits, labels = outputs
+    found, predicted, classes = measure(logits, labels), logits.argmax(dim=1), logits.shape[1]
+    probabilities = logits.softmax(dim=1).numpy()
+    present = labels.unique().tolist()
+    expected = {
+        "balanced_acc": sklearn_metrics.balanced_accuracy_score(labels, predicted),
+        "macro_f1": sklearn_metrics.f1_score(labels, predicted, average="macro"),
+        "auroc": sum(sklearn_metrics.roc_auc_score(labels == one, probabilities[:, one]) for one in present)
+        / len(present),
+    }
+    if classes > 5:
+        expected["top5_acc"] = sklearn_metrics.top_k_accuracy_score(labels, logits, k=5, labels=range(classes))
+    else:
+        expected["auroc"] = sklearn_metrics.roc_auc_score(labels, probabilities, multi_class="ovr")
+    assert {name: value for name, value in found.items() if name != "ece"} == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_calibration_error_is_that_of_its_definition(outputs):
+    logits, labels = outputs
+    confidence, predicted = logits.softmax(dim=1).max(dim=1)
+    bins = (confidence * 15).ceil().long() - 1
+    expected = 0.0
+    for number in range(15):
+        inside = bins == number
+        if inside.any():
+            gap = (predicted[inside] == labels[inside]).float().mean() - confidence[inside].mean()
+            expected += float(gap.abs()) * int(inside.sum()) / len(labels)
+    assert measure(logits, labels, ["ece"]) == {"ece": pytest.approx(expected, abs=1e-6)}
+
+
+def test_classes_have_accuracies_with_wilson_intervals(outputs):
+    logits, labels = outputs
+    names = [f"class {index}" for index in range(logits.shape[1])]
+    found = class_metrics(logits, labels, names)
+    recalls = sklearn_metrics.recall_score(labels, logits.argmax(dim=1), average=None, labels=labels.unique())
+    assert [found[f"class_acc/class {label}"] for label in labels.unique().tolist()] == pytest.approx(recalls.tolist())
+    for label in labels.unique().tolist():
+        own = labels == label
+        right = int((logits.argmax(dim=1)[own] == label).sum())
+        low, high = proportion_confint(right, int(own.sum()), method="wilson")
+        values = (found[f"class_acc_low/class {label}"], found[f"class_acc_high/class {label}"])
+        assert values == pytest.approx((low, high), abs=1e-6)
+    assert len(found) == 3 * len(labels.unique())
+    assert class_metrics(logits, labels, [str(index) for index in range(21)]) == {}
+
+
+def test_batches_give_what_all_images_together_give(outputs):
+    logits, labels = outputs
+    metric = Outputs(["balanced_acc", "ece"])
+    for part in torch.arange(300).split(70):
+        metric.update(logits[part], labels[part])
+    assert metric.compute() == pytest.approx(measure(logits, labels, ["balanced_acc", "ece"]))
+
+
+def test_metrics_import_little():
+    """Lightning and torchmetrics cost seconds to import; the metrics' own modules must add next to nothing."""
+    script = (
+        "import sys, time, vitrine.training.lit_module; before = set(sys.modules); begin = time.perf_counter();"
+        "import vitrine.training.metrics; took = time.perf_counter() - begin;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "import json; print(json.dumps([sorted(new), 'torchvision' in sys.modules, took]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    new, torchvision, seconds = json.loads(done.stdout)
+    assert set(new) <= {"torchmetrics", "vitrine"}
+    assert not torchvision
+    assert seconds < 1
+
+
+@pytest.mark.whole
+def test_a_run_selects_on_a_metric_and_records_all_of_them(tmp_path, capsys):
+    overrides = ["data.sampling=balanced", "data.per_class=30", "callbacks.monitor=val/balanced_acc"]
+    overrides += ["callbacks.metrics=[ece]", "trainer.compile=nothing", f"paths.output_dir={tmp_path}"]
+    result = fit(compose([*SMALL, *overrides, "loss=focal"]))
+    record = RunRecord(result.run_dir)
+    assert record.facts["images"]["train"] == 300
+    rows = [row for row in record.history() if "val/balanced_acc" in row]
+    assert len(rows) == 2
+    assert result.metrics["val/balanced_acc"] == max(row["val/balanced_acc"] for row in rows)
+    assert "val/ece" in rows[0]
+    assert "val/auroc" not in rows[0]
+    stored = {name.partition("/")[2] for name in record.metrics if name.startswith("test/")}
+    assert {"acc", "loss", "balanced_acc", "macro_f1", "top5_acc", "auroc", "ece", "class_acc/7"} <= stored
+    assert record.metrics["test/class_acc_low/7"] <= record.metrics["test/class_acc/7"]
+    printed = capsys.readouterr().out
+    assert f"balanced accuracy {record.metrics['test/balanced_acc']:.4f}" in printed
+    assert "test by class" in printed
