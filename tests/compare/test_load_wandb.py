@@ -9,7 +9,7 @@ from wandb.apis.public import Run as ServerRun
 from vitrine.compare import load_wandb as wandb_results
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
-from vitrine.config.schema import WandbConfig
+from vitrine.config.loggers import WandbConfig
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.wandb import run_facts, run_title

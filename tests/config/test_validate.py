@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 import vitrine
-from vitrine.config.schema import MONITORS, EarlyStoppingConfig, EmaConfig, TrainConfig, WandbConfig
+from vitrine.config.loggers import WandbConfig
+from vitrine.config.schema import MONITORS, EarlyStoppingConfig, EmaConfig, TrainConfig
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import train_faults
 from vitrine.errors import Fault

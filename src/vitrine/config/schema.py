@@ -10,6 +10,7 @@ from omegaconf import MISSING
 
 from vitrine.config.fields import choice, number, part, part_list, part_options, setting
 from vitrine.config.finetune import FinetuneConfig
+from vitrine.config.loggers import LoggerConfig
 from vitrine.config.loss import LossConfig
 from vitrine.config.metrics import EXTRA, VALIDATION
 from vitrine.config.model import ViTConfig
@@ -24,8 +25,6 @@ ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 ON_DIVERGENCE = ("stop", "continue")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
-WANDB_MODES = ("online", "offline", "disabled")
-WANDB_CHECKPOINTS = ("none", "best", "all")
 MONITORS = tuple(VALIDATION)
 CHOSEN = (*MONITORS, "last")
 
@@ -256,60 +255,6 @@ class CallbacksConfig:
         monitored = [self.monitor, *([] if self.early_stopping is None else [self.early_stopping.monitor])]
         names = {*self.metrics, *(name.removeprefix("val/") for name in monitored)}
         return [name for name in EXTRA if name in names]
-
-
-@dataclass
-class WandbConfig:
-    """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
-
-    Attributes:
-        project, entity: where runs are logged; ``entity`` is a user or a team, null is the default of the account.
-        mode: ``offline`` keeps everything in the run folder, for scripts/wandb_sync.py.
-        group: group of runs; null is the sweep.
-        name: of the run; null is the values that vary in a sweep, else the name of the run folder.
-        tags: added to the tags of the run.
-        notes: description of the run.
-        checkpoints: which to upload as artifacts, with their names as aliases.
-        private: do not send code version, command, host name, requirements or paths.
-        timeout: seconds to wait for W&B after training.
-    """
-
-    project: str = "vitrine"
-    entity: str | None = None
-    mode: str = choice(WANDB_MODES, "online")
-    group: str | None = None
-    name: str | None = None
-    tags: list[str] = setting([])
-    notes: str | None = None
-    checkpoints: str = choice(WANDB_CHECKPOINTS, "none")
-    private: bool = False
-    timeout: float = number(60.0, gt=0, le=86_400)
-
-
-@dataclass
-class TensorBoardConfig:
-    """TensorBoard event files, in the run folder's ``tensorboard/``.
-
-    Attributes:
-        flush_secs: seconds between writes.
-    """
-
-    flush_secs: int = number(30, ge=1)
-
-
-@dataclass
-class LoggerConfig:
-    """Loggers beside the run folder, which always has everything.
-
-    Attributes:
-        parts: loggers of your own, by dotted name.
-        parts_options: their arguments, by class name.
-    """
-
-    wandb: WandbConfig | None = None
-    tensorboard: TensorBoardConfig | None = None
-    parts: list[str] = part_list(Interface())
-    parts_options: dict[str, Any] = part_options()
 
 
 @dataclass

@@ -13,8 +13,9 @@ from typing import Any, Protocol, Self
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from vitrine.config.loggers import TensorBoardConfig
 from vitrine.config.parts import Part, PartError, build, parts_of
-from vitrine.config.schema import TensorBoardConfig, TrainConfig
+from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import first_line
 from vitrine.runs import MetricsFile, RunRecord

@@ -29,8 +29,9 @@ import numpy as np
 import wandb
 from wandb.sdk import wandb_setup
 
+from vitrine.config.loggers import WandbConfig
 from vitrine.config.model import WEIGHT_FILES
-from vitrine.config.schema import TrainConfig, WandbConfig
+from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
