@@ -48,9 +48,10 @@ def test_a_key_without_effect_makes_no_row(tmp_path, write_run):
     assert table_of(tmp_path).columns == ["model.drop_path"]
 
 
-def test_every_key_that_makes_another_trial_makes_a_row_except_the_seed_and_monitoring():
+def test_every_key_that_makes_another_trial_makes_a_row_except_seed_fold_and_monitoring():
+    left_out = ("seed", "data.fold", "callbacks.test_curve", "debug.detect_anomaly")
     for key in keys(TrainCommand):
-        same = not facts_of(key).affects("digits") or key in ("seed", "callbacks.test_curve", "debug.detect_anomaly")
+        same = not facts_of(key).affects("digits") or key in left_out
         assert distinguishes(key, "digits") != same, key
 
 
