@@ -109,7 +109,9 @@ def test_recorded_results_stay_until_as_many_runs_have_been_trained_for_as_many_
     assert variants["faithful"]["test/acc"] == [RunRecord(run).metrics["test/acc"]]
     assert RunRecord(run).facts["machine"]["processor"] in variants["faithful"]["machine"]
     assert variants["corrected"] == whole["pulfer_mnist"]["corrected"], "there is no run of it here"
-    (row,) = [line for line in (tmp_path / "docs/reproductions.md").read_text().splitlines() if line.startswith("| T2")]
+    (row,) = [
+        line for line in (tmp_path / "docs/reproductions.md").read_text().splitlines() if line.startswith("| T2:")
+    ]
     assert row.split(" | ")[4] == "not yet measured", "it was trained by another commit"
     assert found["comsci_mnist"] == whole["comsci_mnist"]
 
