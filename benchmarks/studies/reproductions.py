@@ -33,6 +33,7 @@ from vitrine.errors import ConfigError, OutOfTime
 from vitrine.runs import RunRecord
 
 OUT = ROOT / "outputs" / "reproductions"
+MAIN_VARIANTS = ("faithful", "corrected")
 ON_REQUEST = {"vit_base_anatomy", "intuitive_cifar10"}  # the first needs --pictures, the second hours
 
 
@@ -96,12 +97,12 @@ def jobs(name: str, options: argparse.Namespace) -> Iterator[Job]:
     tutorial = TUTORIALS[name]
     common = [f"paths.cache_dir={options.cache_dir}", *options.overrides]
     common += [f"data.root={options.pictures if name == 'vit_base_anatomy' else options.data_root}"]
-    variants = {"faithful": ["faithful"], "corrected": ["corrected"]}
-    if options.quirks:
-        variants |= {quirk.change: ["faithful", *quirk.overrides.split()] for quirk in tutorial.quirks}
-    if options.variants:
-        variants = {variant: variants[variant] for variant in options.variants if variant in variants}
+    variants = {name: [name] for name in MAIN_VARIANTS}
+    variants |= {quirk.change: ["faithful", *quirk.overrides.split()] for quirk in tutorial.quirks}
+    asked = options.variants or (variants if options.quirks else MAIN_VARIANTS)
     for variant, (experiment, *overrides) in variants.items():
+        if variant not in asked:
+            continue
         arguments = (f"experiment=tutorials/{name}/{experiment}", *overrides, *common)
         epochs = compose(arguments).trainer.max_epochs
         for seed in range(options.seeds):
@@ -130,6 +131,10 @@ def main() -> None:
     if unknown := sorted(set(options.tutorials) - set(TUTORIALS)):
         parser.error(f"unknown tutorial: {', '.join(unknown)}; choose from {', '.join(TUTORIALS)}")
     codes = [0]
+    changes = {quirk.change for tutorial in TUTORIALS.values() for quirk in tutorial.quirks}
+    if unknown := sorted(set(options.variants or ()) - changes - set(MAIN_VARIANTS)):
+        known = ", ".join([*MAIN_VARIANTS, *sorted(changes)])
+        parser.error(f"unknown variant: {', '.join(unknown)}; choose from {known}")
     if not options.table:
         names = options.tutorials or [name for name in TUTORIALS if name not in ON_REQUEST]
         if "vit_base_anatomy" in names and not (options.pictures and Path(options.pictures, "test").is_dir()):
@@ -149,7 +154,7 @@ def main() -> None:
 
 def _priority(job: Job) -> tuple[bool, int]:
     """Sort key: the variants of the main table first, seed by seed."""
-    in_main_table = job.folder.parent.name in ("faithful", "corrected")
+    in_main_table = job.folder.parent.name in MAIN_VARIANTS
     return not in_main_table, int(job.folder.name.removeprefix("seed-"))
 
 

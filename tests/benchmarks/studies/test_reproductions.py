@@ -122,6 +122,40 @@ def test_an_unknown_tutorial_is_refused_with_the_known_ones(reproduce, capsys):
     assert "unknown tutorial: pulfer; choose from comsci_mnist, pulfer_mnist" in capsys.readouterr().err
 
 
+def test_an_unknown_variant_is_refused_with_the_known_ones(reproduce, capsys):
+    with pytest.raises(SystemExit):
+        reproduce("--variants", "faithful", "a final form")
+    assert "unknown variant: a final form; choose from faithful, corrected, 10 classes" in capsys.readouterr().err
+
+
+def test_a_slice_that_ends_in_time_is_resumed_with_its_limit_and_told_by_the_exit_code(
+    study, monkeypatch, tmp_path, capsys
+):
+    """The training itself is stood in for: it leaves a checkpoint and ends with the code of max_time."""
+    study("reproductions_page")
+    reproductions, commands = study("reproductions"), []
+
+    def train(command, **_):
+        commands.append(command[2:])
+        run = tmp_path / "pulfer_mnist/faithful/seed-0/runs/run"
+        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run / "checkpoints/last.ckpt").touch()
+        (run / "run.json").write_text('{"status": "interrupted"}')
+        return 75
+
+    monkeypatch.setattr(reproductions.subprocess, "call", train)
+    arguments = ["pulfer_mnist", "--train", "--variants", "faithful", "--seeds", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments, "--overrides", "trainer.max_time=1h"])
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            reproductions.main()
+        assert end.value.code == 75
+    assert capsys.readouterr().out.count("pulfer_mnist/faithful/seed-0 is out of time; rerun to resume") == 2
+    first, second = commands
+    assert first[0] == "experiment=tutorials/pulfer_mnist/faithful"
+    assert second == [f"resume={tmp_path}/pulfer_mnist/faithful/seed-0/runs/run", "trainer.max_time=1h"]
+
+
 def test_an_invalid_override_is_reported_once_before_anything_is_trained(reproduce, capsys, tmp_path):
     with pytest.raises(SystemExit):
         reproduce(epochs="many")
