@@ -26,6 +26,7 @@ OUT = ROOT / "outputs" / "finetuning"
 JSON = STUDIES / "finetuning.json"
 PAGE = ROOT / "docs" / "finetuning.md"
 SOURCE = ("automobile", "cat", "deer", "horse", "ship")  # trained on first
+PICTURES = 5000  # of each of its classes
 TARGET = {"airplane": 5000, "truck": 2812, "bird": 1581, "frog": 889, "dog": 500}  # equal ratios, 10:1 in all
 COMMON = ["model=vit_tiny", "data=imagefolder", "data.image_size=32", "patch=8", "trainer.compile=nothing"]
 PRETRAINING = ["data.batch_size=128", "trainer.max_epochs=4", "optimizer.lr=5e-4", "seed=0"]
@@ -72,7 +73,7 @@ def link_pictures(data_root: Path) -> None:
     found = cifar10_folder(data_root)
     if found is None:
         raise SystemExit(f"{data_root} has no folder cifar10 of PNG files; --data-root DIR")
-    for part, classes in (("source", dict.fromkeys(SOURCE, 5000)), ("target", TARGET)):
+    for part, classes in (("source", dict.fromkeys(SOURCE, PICTURES)), ("target", TARGET)):
         for name, count in classes.items():
             for split, most in (("train", count), ("test", 1000)):
                 place = OUT / "pictures" / part / split / name

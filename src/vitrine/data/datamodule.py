@@ -68,8 +68,14 @@ class ImageDataModule(pl.LightningDataModule):
             self.train_val_split = split
             self.train, self.val = train[split.train] if data.hold_out else train, train[split.val]
         if data.train_fraction is not None or data.per_class is not None:
-            part = {"fraction": data.train_fraction, "count": data.per_class}
-            self.train = self.train[training_subset(self.train.labels, data.subset_seed, **part, classes=classes)]
+            chosen = training_subset(
+                self.train.labels,
+                data.subset_seed,
+                fraction=data.train_fraction,
+                count=data.per_class,
+                classes=classes,
+            )
+            self.train = self.train[chosen]
         self.test = self.dataset.test
 
     @property

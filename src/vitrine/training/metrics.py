@@ -80,7 +80,7 @@ def class_metrics(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dic
     """
     if len(classes) > LISTED:
         return {}
-    found = {}
+    found: dict[str, float] = {}
     right, images = (counts.tolist() for counts in per_class(logits, labels))
     for name, correct, count in zip(classes, right, images, strict=False):
         if count:

@@ -77,7 +77,8 @@ def parameter_groups(
         layers = iter([({}, trained)])
     groups = []
     for settings, members in layers:
-        decay, no_decay = [], []
+        decay: list[nn.Parameter] = []
+        no_decay: list[nn.Parameter] = []
         for name, parameter in members:
             matrix = parameter.ndim > 1 and name not in spared
             (decay if matrix or config.decay_all else no_decay).append(parameter)
