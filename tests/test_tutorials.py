@@ -109,6 +109,6 @@ def test_a_quirk_is_removed_by_its_overrides(name, composed):
 def test_the_things_to_try_can_be_typed():
     commands = re.findall(r"`python train\.py (.*?)`", PAGE.read_text())
     assert len(commands) >= 10
-    for arguments in map(shlex.split, commands):
+    for arguments in map(shlex.split, (command for command in commands if "RUN" not in command)):
         multirun = "-m" in arguments
         assert points("train", [argument for argument in arguments if argument != "-m"], multirun=multirun)
