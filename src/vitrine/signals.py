@@ -65,6 +65,16 @@ def end_with_reader() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
+@contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """Delay the stop signals of this thread to the end; a process started meanwhile inherits that they are blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def importing(frame: FrameType | None) -> bool:
     """Whether ``frame`` runs inside an import."""
     while frame is not None:

@@ -18,6 +18,7 @@ from vitrine.data.image_dataset import Split
 from vitrine.data.loader import EvalLoader, TrainLoader
 from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
 from vitrine.errors import DataError
+from vitrine.signals import STOP_SIGNALS, restored_handlers
 
 CPU = torch.device("cpu")
 AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
@@ -202,18 +203,21 @@ def test_a_killed_worker_is_an_error_instead_of_a_hang(both, monkeypatch):
         list(training(StreamingSource(unread, CPU, 1)))
 
 
-def test_ctrl_c_in_a_terminal_does_not_reach_workers(both):
+def test_stop_signals_never_reach_workers(both, capfd):
+    """Not even in the first moment of a worker, which begins with the signal handlers of its parent."""
     read, unread = both
-    batches = iter(training(StreamingSource(unread, CPU, 2)))
-    first = next(batches)
-    own = os.getpgrp()
-    workers = [child.pid for child in multiprocessing.active_children()]
-    for _ in range(100):  # the other worker may still be on its way
-        if own not in map(os.getpgid, workers):
-            break
-        time.sleep(0.1)
-    assert own not in map(os.getpgid, workers)
+    sent = list(STOP_SIGNALS)
+    os.register_at_fork(after_in_child=lambda: [os.kill(os.getpid(), number) for number in sent])
+    with restored_handlers():
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda number, _: os.write(2, f"received {number}".encode()))
+        batches = iter(training(StreamingSource(unread, CPU, 2)))
+        first = next(batches)
+    sent.clear()
+    for worker in multiprocessing.active_children():
+        worker.terminate()
     assert_same(training(read), [first, *batches])
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

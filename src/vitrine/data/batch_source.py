@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,11 +14,8 @@ from torch.utils.data import DataLoader
 
 from vitrine.data.decode import ImageFiles
 from vitrine.data.image_dataset import Batch, Split
-from vitrine.errors import DataError, first_line
-
-# Forked workers start at once. In a spawned rank, PyTorch's default would spawn the workers too, and each of them would
-# import torch for seconds in every epoch.
-START_METHOD = "fork" if sys.platform == "linux" else None
+from vitrine.data.workers import WorkerContext, end_orphan, next_batch
+from vitrine.errors import DataError
 
 
 class BatchSource(Protocol):
@@ -101,8 +97,8 @@ class StreamingSource:
             sampler=[self.files.paths_at(chosen) for chosen in indices],
             num_workers=min(self.workers, len(indices)),
             pin_memory=self.device.type == "cuda",
-            multiprocessing_context=START_METHOD,
-            worker_init_fn=partial(start_worker, os.getpid()),
+            multiprocessing_context=WorkerContext(),
+            worker_init_fn=partial(end_orphan, os.getpid()),
             generator=torch.Generator(),  # otherwise the DataLoader would draw from training's global generator
         )
         iterator: Any = iter(loader)
@@ -125,28 +121,3 @@ class StreamingSource:
         if self._iterator is not None:
             self._iterator._shutdown_workers()
             self._iterator = None
-
-
-def next_batch(iterator: Any, key: str = "data.workers") -> Any:
-    """Return the next batch of a DataLoader's iterator; ``key`` sets its number of workers.
-
-    Raises:
-        DataError: a worker was killed.
-        StopIteration: there is none.
-    """
-    try:
-        return next(iterator)
-    except RuntimeError as error:  # raised by PyTorch when a worker has died
-        hint = f"out of memory, or of shared memory in a container? Try fewer workers: {key}=N"
-        raise DataError(f"decoding images failed: {first_line(error)}; {hint}") from None
-
-
-def start_worker(parent: int, worker: int) -> None:
-    """Tie a worker's life to its parent process alone.
-
-    Ctrl-C must not reach the worker, as training may need its next batch to finish the current step. PyTorch's workers
-    notice the death of their parent, except before this point.
-    """
-    os.setsid()
-    if os.getppid() != parent:
-        os._exit(1)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from vitrine.data.batch_source import START_METHOD, next_batch, start_worker
 from vitrine.data.preparation import Preparation
+from vitrine.data.workers import WorkerContext, end_orphan, next_batch
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
 
@@ -69,8 +69,8 @@ def read(
         sampler=_Batches(listed, batch_size),
         num_workers=workers,
         pin_memory=pin,
-        multiprocessing_context=START_METHOD if workers else None,
-        worker_init_fn=partial(start_worker, os.getpid()) if workers else None,
+        multiprocessing_context=WorkerContext() if workers else None,
+        worker_init_fn=partial(end_orphan, os.getpid()) if workers else None,
         generator=torch.Generator(),
     )
     iterator: Any = iter(loader)

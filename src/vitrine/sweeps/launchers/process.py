@@ -24,7 +24,7 @@ from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
-from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers
+from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers, stop_signals_blocked
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
 from vitrine.text import report
@@ -73,7 +73,7 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
                 queue.started(trial)
                 slot = free.pop()
                 process = context.Process(target=_run_in_process, args=(trial, slot, time.time(), time_from))
-                with _stop_signals_blocked():
+                with _starting_process():
                     process.start()
                     running[process] = (trial, slot)
             sentinels = wait([process.sentinel for process in running], POLL_SECONDS) if running else []
@@ -217,14 +217,11 @@ def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]
 
 
 @contextmanager
-def _stop_signals_blocked() -> Iterator[None]:
+def _starting_process() -> Iterator[None]:
     """Block signals while a process is started, which inherits this; it and its server unblock them later."""
     resource_tracker.ensure_running()  # it would unblock them when it starts, and starting a process needs it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
+    with stop_signals_blocked():
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _context() -> ForkServerContext:
@@ -238,7 +235,7 @@ def _gpus() -> list[str]:
     context = _context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_gpus, args=(sender,))
-    with _stop_signals_blocked():
+    with _starting_process():
         process.start()
     sender.close()
     found: list[str] = receiver.recv()

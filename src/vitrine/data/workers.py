@@ -1,0 +1,55 @@
+"""The worker processes of DataLoaders, which decode images a few batches ahead of the model."""
+
+import os
+import sys
+from typing import Any
+
+from vitrine.errors import DataError, first_line
+from vitrine.signals import stop_signals_blocked
+
+# Forked workers start at once. In a spawned rank, PyTorch's default would spawn the workers too, and each of them would
+# import torch for seconds in every epoch.
+if sys.platform == "linux":
+    from multiprocessing.context import ForkContext as StartContext
+    from multiprocessing.context import ForkProcess as StartProcess
+else:
+    from multiprocessing.context import SpawnContext as StartContext
+    from multiprocessing.context import SpawnProcess as StartProcess
+
+
+class Worker(StartProcess):
+    """A process that stop signals never reach.
+
+    A terminal and Slurm send theirs to all processes, but training may need a worker's next batch to finish its step.
+    """
+
+    def start(self) -> None:
+        """Start the process, which inherits that the signals are blocked."""
+        with stop_signals_blocked():
+            super().start()
+
+
+class WorkerContext(StartContext):
+    """What a DataLoader starts its workers with."""
+
+    Process = Worker
+
+
+def end_orphan(parent: int, worker: int) -> None:
+    """End a worker whose parent is gone already; PyTorch's workers notice only a later death."""
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def next_batch(iterator: Any, key: str = "data.workers") -> Any:
+    """Return the next batch of a DataLoader's iterator; ``key`` sets its number of workers.
+
+    Raises:
+        DataError: a worker was killed.
+        StopIteration: there is none.
+    """
+    try:
+        return next(iterator)
+    except RuntimeError as error:  # raised by PyTorch when a worker has died
+        hint = f"out of memory, or of shared memory in a container? Try fewer workers: {key}=N"
+        raise DataError(f"decoding images failed: {first_line(error)}; {hint}") from None
