@@ -7,7 +7,7 @@ import pytest
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
 
 
 def test_a_training_imports_neither_torchvision_nor_scipys_signals():

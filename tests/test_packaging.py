@@ -123,7 +123,7 @@ def test_bash_completes_the_installed_command(installed, tmp_path):
     """
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env["PATH"] = f"{installed}:{env['PATH']}"
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "experiment=mnist/best experiment=mnist/fast experiment=mnist/quick",

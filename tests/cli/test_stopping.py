@@ -46,7 +46,7 @@ class Command:
         begin = time.monotonic()
         os.killpg(self.process.pid, number)
         try:
-            _, err = self.process.communicate(timeout=60)
+            _, err = self.process.communicate(timeout=300)
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -269,7 +269,7 @@ def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
     killed = tmp_path / "killed"
     command = [str(ROOT / "train.py"), *overrides, f"paths.output_dir={killed}"]
     running = torchrun(*command, cwd=tmp_path, options=("--max-restarts=3",))
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 300
     while not list(killed.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
     ranks = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
@@ -310,7 +310,7 @@ def test_a_configuration_error_is_printed_once(tmp_path):
     """By one of the ranks, and not again after a restart."""
     command = [str(ROOT / "train.py"), *OVERRIDES, "deepth=2", f"paths.output_dir={tmp_path}"]
     done = torchrun(*command, cwd=tmp_path, options=("--max-restarts=1",))
-    out, err = done.communicate(timeout=200)
+    out, err = done.communicate(timeout=300)
     assert done.returncode != 0
     assert out == ""
     assert err.count("did you mean depth?") == 1
@@ -329,10 +329,10 @@ def test_srun(tmp_path, spawned, slurm):
         *OVERRIDES,
         f"paths.output_dir={tmp_path}",
     ]
-    mistaken = subprocess.run([*command, "deepth=2"], env=slurm, capture_output=True, text=True, timeout=200)
+    mistaken = subprocess.run([*command, "deepth=2"], env=slurm, capture_output=True, text=True, timeout=300)
     assert mistaken.returncode == 2
     assert mistaken.stderr.count("did you mean depth?") == 1
-    done = subprocess.run(command, env=slurm, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=slurm, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.count("epoch 2/2") == 1

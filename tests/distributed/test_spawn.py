@@ -55,7 +55,7 @@ def test_two_ranks_train_the_same_as_one(tmp_path, group):
     in_parts = ("accelerator=cpu_ddp", "trainer.accumulate_grad_batches=2", "logger=wandb", "logger.wandb.mode=offline")
     alone, together = start(tmp_path / "one", *overrides), start(tmp_path / "two", *in_parts, *overrides)
     for running in (alone, together):
-        out, err = running.communicate(timeout=200)
+        out, err = running.communicate(timeout=300)
         assert running.returncode == 0, err
         assert err == ""
     assert "2 processes" in out
@@ -103,14 +103,14 @@ if __name__ == "__main__":
 """
     script = tmp_path / "script.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the same") == 2 * 3 * 2
 
 
 def test_a_sweep_with_two_ranks_runs_each_trial_once(tmp_path):
     running = start(tmp_path, "-m", "accelerator=cpu_ddp", "debug.limit_batches=2", "seed=0,1")
-    _, err = running.communicate(timeout=200)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
     records = [json.loads(path.read_text()) for path in tmp_path.glob("sweeps/*/*/run.json")]
     assert sorted(one["varies"] for one in records) == ["seed=0", "seed=1"]
@@ -119,7 +119,7 @@ def test_a_sweep_with_two_ranks_runs_each_trial_once(tmp_path):
 
 def test_ranks_out_of_time_stop_together(tmp_path):
     running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_time=1s")
-    _, err = running.communicate(timeout=200)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 75
     run = only_run(tmp_path)
     assert err == f"vitrine: trainer.max_time is over; resume with: python train.py resume={run}\n"
@@ -132,7 +132,7 @@ def test_ranks_out_of_time_stop_together(tmp_path):
 )
 def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, number, status, code):
     running = start(tmp_path, "accelerator=cpu_ddp", "trainer.max_epochs=2000")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
     workers = [pid for pid in children(running.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
@@ -141,7 +141,7 @@ def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, nu
         os.killpg(running.pid, number)  # as a terminal does: to all of them
     else:
         os.kill(workers[1], number)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=300)
 
     assert running.returncode == code
     assert "Traceback" not in err
@@ -152,6 +152,6 @@ def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, nu
 
     epochs = int(np.nanmax(history(tmp_path)["epoch"]))
     again = command(f"resume={only_run(tmp_path)}", f"trainer.max_epochs={epochs + 1}")
-    _, err = again.communicate(timeout=120)
+    _, err = again.communicate(timeout=300)
     assert again.returncode == 0, err
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "finished"

@@ -89,7 +89,7 @@ def test_runs_of_the_same_second_have_different_folders(tmp_path):
 def test_runs_of_the_same_second_in_several_processes_have_different_folders(tmp_path):
     command = [sys.executable, "-c", CREATES_MANY, str(tmp_path)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    names = [name for process in started for name in process.communicate(timeout=60)[0].splitlines()]
+    names = [name for process in started for name in process.communicate(timeout=300)[0].splitlines()]
     assert len(names) == len(set(names)) == 120
 
 
@@ -189,7 +189,7 @@ def test_a_run_whose_process_was_killed_is_interrupted(record, reaped):
         finally:
             process.send_signal(signal.SIGKILL)
         if reaped:
-            process.wait(timeout=60)
+            process.wait(timeout=300)
         else:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert record.facts["status"] == "running"

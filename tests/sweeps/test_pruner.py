@@ -127,7 +127,7 @@ def test_a_killed_search_of_real_trainings_is_resumed_and_prunes(tmp_path):
         time.sleep(0.05)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "outputs" / "sweeps").iterdir()
     facts = json.loads((folder / "sweep.json").read_text())["search"]

@@ -132,12 +132,13 @@ def test_a_trial_killed_during_its_suggestion_is_replaced(tmp_path):
 
 
 def test_processes_share_a_search_and_train_no_trial_twice(tmp_path):
-    words = [*RANDOM, "sweep.n_trials=8"]
-    other = process(tmp_path, 0.3, *words)
-    while not list(tmp_path.glob("sweeps/*/study.journal")):
+    overrides = [*RANDOM, "sweep.n_trials=8"]
+    other = process(tmp_path, 1.0, *overrides)
+    while not list(tmp_path.glob("sweeps/*/*/run.json")):
+        assert other.poll() is None
         time.sleep(0.05)
-    one = run(search(tmp_path, *words), seconds=0.3)
-    assert other.wait(timeout=30) == 0
+    one = run(search(tmp_path, *overrides))
+    assert other.wait(timeout=300) == 0
     assert len(one.trials()) == 8
     assert len(trained(one)) == 8
     assert set(trained(one).values()) == {1}

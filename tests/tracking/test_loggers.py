@@ -340,7 +340,7 @@ def test_an_unused_tracker_is_not_imported_and_one_without_login_runs_offline(tm
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

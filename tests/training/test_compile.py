@@ -112,11 +112,11 @@ def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatc
 def test_a_trial_that_takes_too_long_is_abandoned(trained, monkeypatch, capsys):
     """The clock is replaced for uncompiled steps; the trial is as long as it is."""
     uncompiled = iter([1000.0])
-    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(uncompiled, None) or time.sleep(60))
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(uncompiled, None) or time.sleep(600))
     monkeypatch.setattr(compilation, "TRIAL_SECONDS", 0.3)
     begin = time.monotonic()
     record = trained("abandoned")
-    assert time.monotonic() - begin < 50
+    assert time.monotonic() - begin < 300
     assert (record.status, record.facts["compiled"]) == ("finished", "nothing")
     shown = capsys.readouterr().out
     assert "trying the compiler (at most 0 s)" in shown

@@ -218,7 +218,6 @@ def test_a_run_has_one_writer_at_a_time(tmp_path, whole):
 
 
 @pytest.mark.whole
-@pytest.mark.whole
 def test_of_two_commands_that_resume_a_run_at_once_one_trains_it(stopped, whole):
     command = [sys.executable, str(ROOT / "train.py"), f"resume={stopped.path}"]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

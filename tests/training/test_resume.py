@@ -191,7 +191,7 @@ def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.01)
     running.kill()

@@ -87,7 +87,7 @@ class OpenPage:
 
     def wait(self, before: int) -> dict[str, object]:
         """Wait until nothing is computed any more; return the pixels and logits that the page shows."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while self.answers() <= before or self.page.evaluate("Boolean(busy || waiting)"):
             assert time.monotonic() < deadline, f"no answer; {self.problem} {self.troubles}"
             self.page.wait_for_timeout(5)
