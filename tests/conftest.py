@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers.running import ROOT, python
+from helpers.running import ROOT, run_script
 
 import vitrine
 from vitrine.errors import ConfigError
@@ -104,8 +104,8 @@ def pytest_terminal_summary(terminalreporter, config):
 def train(tmp_path):
     """Run train.py in an empty folder, which is its working directory."""
 
-    def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return python(str(ROOT / "train.py"), *words, cwd=tmp_path, env=env)
+    def run(*overrides: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return run_script("train.py", *overrides, cwd=tmp_path, env=env)
 
     return run
 
@@ -114,8 +114,8 @@ def train(tmp_path):
 def evaluate(tmp_path):
     """Run eval.py in the same folder."""
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return python(str(ROOT / "eval.py"), *words, cwd=tmp_path)
+    def run(*overrides: str) -> subprocess.CompletedProcess[str]:
+        return run_script("eval.py", *overrides, cwd=tmp_path)
 
     return run
 

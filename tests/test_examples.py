@@ -12,7 +12,7 @@ import time
 
 import pytest
 from helpers.levels import slow
-from helpers.running import ROOT, only_run, python
+from helpers.running import ROOT, only_run, run_script
 from helpers.user_parts import enter, imported
 
 from vitrine.cli import evaluate
@@ -53,7 +53,7 @@ def in_this_process(capfd):
 
 
 def train(*overrides, cwd):
-    return python(str(ROOT / "train.py"), *overrides, *BRIEF, cwd=cwd)
+    return run_script("train.py", *overrides, *BRIEF, cwd=cwd)
 
 
 def test_there_is_a_test_for_each_example_and_none_is_long():
@@ -121,6 +121,6 @@ def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, nam
     assert edited.returncode == 1
     assert "allow_changed_code=true" in edited.stderr
     source.write_text(source.read_text().removesuffix("# edited\n"))
-    resumed = python(str(ROOT / "train.py"), *resume, "trust=[my_lab]", cwd=folder)
+    resumed = run_script("train.py", *resume, "trust=[my_lab]", cwd=folder)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert json.loads((run / "run.json").read_text())["status"] == "finished"

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from helpers.running import ROOT, python
+from helpers.running import ROOT, run_script
 
 from vitrine import compose, resume
 from vitrine.config import EvalConfig
@@ -34,7 +34,7 @@ def script(outputs):
     """Run a command in the folder above ``outputs``."""
 
     def run(name, *arguments):
-        done = python(str(ROOT / name), *arguments, cwd=outputs.parent)
+        done = run_script(name, *arguments, cwd=outputs.parent)
         warnings = [line for line in done.stderr.splitlines() if "has no fingerprint of its data" not in line]
         assert (done.returncode, warnings) == (0, []), done.stderr
         return done.stdout

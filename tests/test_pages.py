@@ -6,8 +6,7 @@ import shutil
 from importlib import import_module
 
 import pytest
-from helpers.forking import forking_server
-from helpers.running import ROOT, only_run, python, write_image_folder
+from helpers.running import ROOT, only_run, python, run_script, write_image_folder
 
 from vitrine.command.compose import points
 
@@ -34,15 +33,8 @@ SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=48", "model
 def finished(tmp_path_factory):
     """A finished run, to be copied."""
     folder = tmp_path_factory.mktemp("finished")
-    assert python(str(ROOT / "train.py"), *SHORT, cwd=folder).returncode == 0
+    assert run_script("train.py", *SHORT, cwd=folder).returncode == 0
     return only_run(folder)
-
-
-@pytest.fixture(scope="module")
-def scripts():
-    """Runs the scripts of the checkout in processes of their own, without importing torch again in each."""
-    with forking_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -83,7 +75,7 @@ def test_the_pages_show_the_first_commands_a_user_needs():
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.whole
-def test_a_documented_command_runs(command, tmp_path, request, scripts):
+def test_a_documented_command_runs(command, tmp_path, request):
     arguments = shlex.split(command)[1:]
     if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
         run = shutil.copytree(request.getfixturevalue("finished"), tmp_path / "run")
@@ -108,7 +100,7 @@ def test_a_documented_command_runs(command, tmp_path, request, scripts):
     if "-m" in arguments:
         arguments = shortened(arguments)
 
-    done = scripts.run(*arguments, cwd=tmp_path)
+    done = run_script(*arguments, cwd=tmp_path)
 
     if "accelerator=gpu" in arguments and "there is no GPU here" in done.stderr:
         return
@@ -124,7 +116,8 @@ def test_a_documented_command_runs(command, tmp_path, request, scripts):
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_python_of_a_page_runs(page, tmp_path):
     (code,) = blocks(ROOT / page, "python")
-    done = python("-c", code.replace("trainer.max_epochs=2", "trainer.max_epochs=1"), cwd=tmp_path)
+    (tmp_path / "page.py").write_text(code.replace("trainer.max_epochs=2", "trainer.max_epochs=1"))
+    done = run_script(str(tmp_path / "page.py"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,8 +15,8 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, tmp_path):
-    done = train(*SMALL, "seed=0")
+def test_training_prints_what_it_does_and_leaves_a_run_folder(evaluate, tmp_path):
+    done = python(str(ROOT / "train.py"), *SMALL, "seed=0", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -58,7 +58,7 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(train, evaluate, t
     assert right == pytest.approx(metrics["test/acc"])
 
     before = files(run)
-    again = evaluate(f"run={run.relative_to(tmp_path)}")
+    again = python(str(ROOT / "eval.py"), f"run={run.relative_to(tmp_path)}", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert f"test accuracy  {metrics['test/acc']:.4f}" in again.stdout
     assert f"test loss      {metrics['test/loss']:.4f}" in again.stdout

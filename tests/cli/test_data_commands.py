@@ -2,7 +2,7 @@
 
 import yaml
 from helpers.mnist_files import write_fashion_mnist
-from helpers.running import ROOT, python
+from helpers.running import ROOT, run_script
 
 from vitrine.data.shards import read_shards
 
@@ -10,7 +10,7 @@ from vitrine.data.shards import read_shards
 def test_a_data_set_is_packed_into_files_of_the_given_size(tmp_path):
     write_fashion_mnist(tmp_path / "data")
     arguments = ["fashion_mnist", "--root", "data", "--to", "packed", "--part-size", "3k"]
-    done = python(str(ROOT / "scripts" / "pack.py"), *arguments, cwd=tmp_path)
+    done = run_script("scripts/pack.py", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     folder = tmp_path / "packed" / "fashion_mnist-packed"
     files = ["test-00.npz", "train-00.npz", "train-01.npz", "index.json"]
@@ -24,7 +24,7 @@ def test_a_data_set_is_packed_into_files_of_the_given_size(tmp_path):
 
 
 def test_channel_statistics_are_those_of_the_configuration(tmp_path):
-    done = python(str(ROOT / "scripts" / "channel_statistics.py"), "data=digits", cwd=tmp_path)
+    done = run_script("scripts/channel_statistics.py", "data=digits", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     known = yaml.safe_load((ROOT / "conf" / "data" / "digits.yaml").read_text())
     assert yaml.safe_load(done.stdout) == {"mean": known["mean"], "std": known["std"]}

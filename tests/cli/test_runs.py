@@ -7,7 +7,7 @@ import shlex
 import socket
 
 import pytest
-from helpers.running import ROOT, SMALL, only_run, python
+from helpers.running import ROOT, SMALL, only_run, python, run_script
 
 from vitrine.errors import VitrineError
 
@@ -27,14 +27,14 @@ CANARIES = {
 def outputs(tmp_path_factory):
     """A run with every logger and secrets in the environment, and a second one like it but for a key."""
     folder = tmp_path_factory.mktemp("real")
-    words = [*SMALL, "trainer.max_epochs=1", "logger=all", "logger.wandb.mode=offline", "logger.wandb.private=true"]
-    done = python(str(ROOT / "train.py"), *words, cwd=folder, env=CANARIES)
+    overrides = [*SMALL, "trainer.max_epochs=1", "logger=all", "logger.wandb.mode=offline", "logger.wandb.private=true"]
+    done = run_script("train.py", *overrides, cwd=folder, env=CANARIES)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     first = only_run(folder)
-    words = [f"like={first.relative_to(folder)}", "logger.wandb.mode=disabled", "paths.output_dir=other"]
-    words += ["debug.limit_batches=1", "-m", "optimizer.lr=0.5"]
-    done = python(str(ROOT / "train.py"), *words, cwd=folder)
+    overrides = [f"like={first.relative_to(folder)}", "logger.wandb.mode=disabled", "paths.output_dir=other"]
+    overrides += ["debug.limit_batches=1", "-m", "optimizer.lr=0.5"]
+    done = run_script("train.py", *overrides, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -49,7 +49,7 @@ def runs(outputs):
 
 @pytest.fixture
 def command(outputs):
-    return lambda *words: python(str(ROOT / "scripts" / "runs.py"), *words, cwd=outputs)
+    return lambda *arguments: run_script("scripts/runs.py", *arguments, cwd=outputs)
 
 
 def table(text):
@@ -215,12 +215,12 @@ def test_finding_runs_imports_nothing_heavy(tmp_path):
 
 @pytest.mark.parametrize("line", DOCUMENTED)
 def test_a_documented_command_does_what_it_says(outputs, runs, line, tmp_path):
-    words = shlex.split(line)[1:]
-    words = ["other" if word == "outputs/sweeps/NAME" else word.replace("outputs/runs/RUN", runs[0]) for word in words]
-    done = python(str(ROOT / words[0]), *words[1:], cwd=outputs, env={"HOME": str(tmp_path), "WANDB_API_KEY": ""})
-    if words[1] == "rm":
+    names = {"outputs/sweeps/NAME": "other", "outputs/runs/RUN": runs[0]}
+    arguments = [re.sub("|".join(names), lambda found: names[found[0]], word) for word in shlex.split(line)[1:]]
+    done = run_script(*arguments, cwd=outputs, env={"HOME": str(tmp_path), "WANDB_API_KEY": ""})
+    if arguments[1] == "rm":
         assert done.stderr == "vitrine: not interactive: pass --yes to delete; nothing was deleted\n"
-    elif words[0].endswith("wandb_workspace.py"):
+    elif arguments[0].endswith("wandb_workspace.py"):
         assert "the view could not be saved" in done.stderr, "there is no account"
     else:
         assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.running import ROOT, python
+from helpers.running import ROOT, python, run_script
 
 from vitrine.cli.compare import main
 from vitrine.compare.load import load_results
@@ -138,7 +138,7 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
 
 def test_wandb_without_a_login_is_reported(tmp_path):
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "netrc")}
-    done = python(SCRIPT, "wandb:someone/project", "--group", "sweep", cwd=tmp_path, env=home)
+    done = run_script("scripts/compare.py", "wandb:someone/project", "--group", "sweep", cwd=tmp_path, env=home)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("vitrine: W&B needs a login: run `wandb login`")
     assert "Traceback" not in done.stderr

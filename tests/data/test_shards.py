@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers.running import ROOT, SMALL, only_run, python
+from helpers.running import SMALL, only_run, run_script
 
 from vitrine.data.datasets import load_dataset
 from vitrine.data.shards import read_shards, write_shards
@@ -146,9 +146,9 @@ def test_a_shard_size_below_one_image_is_refused(tmp_path):
 
 @pytest.mark.whole
 def test_the_command_packs_real_mnist_and_training_reads_it(shared_data, tmp_path):
-    script = str(ROOT / "scripts" / "pack.py")
+    script = "scripts/pack.py"
     arguments = ["mnist", "--root", str(shared_data), "--to", "packed", "--part-size"]
-    done = python(script, *arguments, "20M", cwd=tmp_path)
+    done = run_script(script, *arguments, "20M", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     parts = sorted(path.name for path in (tmp_path / "packed" / "mnist-packed").glob("*.npz"))
     assert parts == ["test-00.npz", "train-00.npz", "train-01.npz", "train-02.npz"]
@@ -156,15 +156,15 @@ def test_the_command_packs_real_mnist_and_training_reads_it(shared_data, tmp_pat
         str(tmp_path.joinpath("packed", "mnist-packed", name).relative_to(tmp_path)) in done.stdout for name in parts
     )
 
-    again = python(script, *arguments, "20M", cwd=tmp_path)
+    again = run_script(script, *arguments, "20M", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         1,
         "vitrine: packed/mnist-packed already holds a sharded data set; delete the folder to write it again\n",
     )
-    assert "20X is not a size such as 500k, 60M or 2G" in python(script, *arguments, "20X", cwd=tmp_path).stderr
+    assert "20X is not a size such as 500k, 60M or 2G" in run_script(script, *arguments, "20X", cwd=tmp_path).stderr
 
     short = ["data=mnist", "data.root=packed", "debug.limit_batches=1", "trainer.max_epochs=1"]
-    trained = python(str(ROOT / "train.py"), *SMALL, *short, cwd=tmp_path)
+    trained = run_script("train.py", *SMALL, *short, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["images"] == {
         "train": 54000,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.exporting import CONFIGURATIONS, trained_run, untrained_run
-from helpers.running import ROOT, own_file_systems, python
+from helpers.running import ROOT, own_file_systems, python, run_script
 from helpers.user_parts import write_package
 from PIL import Image
 
@@ -255,7 +255,7 @@ def fresh(code, folder, *without):
     """Run a program where there is no vitrine, nor the other packages; return what it prints."""
     prelude = WITHOUT.format(names=["vitrine", *without])
     done = subprocess.run(
-        [sys.executable, "-c", prelude + code], cwd=folder, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", prelude + code], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -343,7 +343,7 @@ def test_the_command_of_the_docs_exports_and_a_second_time_is_refused(run, tmp_p
     done = python(str(ROOT / "scripts" / "export.py"), *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"written    {run}/exports/model.onnx, ")
-    again = python(str(ROOT / "scripts" / "export.py"), *arguments, cwd=tmp_path)
+    again = run_script("scripts/export.py", *arguments, cwd=tmp_path)
     assert again.returncode == 2
     assert (
         again.stderr

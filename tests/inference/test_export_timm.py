@@ -13,7 +13,7 @@ import torch
 import yaml
 from helpers.exporting import TRAINED, trained_run, untrained_run
 from helpers.levels import sampled
-from helpers.running import ROOT, python
+from helpers.running import run_script
 
 from vitrine import load_run
 from vitrine.inference.export import to_hub, to_timm
@@ -214,8 +214,8 @@ def hub():
 
 
 def push(run, address, token, tmp_path):
-    return python(
-        str(ROOT / "scripts" / "export.py"),
+    return run_script(
+        "scripts/export.py",
         *(str(run), "--format", "hf", "--hub", "me/digits", "--overwrite"),
         cwd=tmp_path,
         env={"HF_ENDPOINT": address, "HF_TOKEN": token, "HF_HOME": str(tmp_path / "hf"), "HF_XET_DISABLE": "1"},

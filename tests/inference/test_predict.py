@@ -202,7 +202,6 @@ def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run,
 
 
 @pytest.mark.whole
-@pytest.mark.whole
 def test_a_killed_command_is_finished_by_the_same_command(run, pictures, tmp_path):
     """With worker processes, and paths on standard input, which stays open while rows are written."""
     paths = [str(path) for path in sorted(pictures.rglob("*.png"))] * 20
@@ -230,7 +229,6 @@ def test_a_killed_command_is_finished_by_the_same_command(run, pictures, tmp_pat
 
 
 @pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
-@pytest.mark.whole
 @pytest.mark.whole
 def test_a_full_disk_is_one_line_and_with_more_room_the_command_continues(run, pictures, tmp_path):
     script = """

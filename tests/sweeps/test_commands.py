@@ -9,28 +9,32 @@ import sys
 import time
 
 import pytest
-from helpers.running import ROOT, python
+from helpers.running import ROOT, run_script
 
 from vitrine.command.compose import launcher, points
 from vitrine.errors import ConfigError, RunError
 from vitrine.sweeps.run import run
 from vitrine.sweeps.sweep import Sweep
 
-WORDS = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=25", "trainer.deterministic=true"]
-APART = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
+OVERRIDES = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=25", "trainer.deterministic=true"]
+PROCESSES = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
 
 
-def command(folder, *words):
-    return [sys.executable, str(ROOT / "train.py"), "-m", *WORDS, *APART, f"paths.output_dir={folder}", *words]
+def arguments(folder, *overrides):
+    return ["-m", *OVERRIDES, *PROCESSES, f"paths.output_dir={folder}", *overrides]
 
 
-def sweep(folder, *words):
-    return python(*command(folder, *words)[1:], cwd=folder)
+def sweep(folder, *overrides):
+    return run_script("train.py", *arguments(folder, *overrides), cwd=folder)
 
 
-def start(folder, *words):
+def start(folder, *overrides):
     return subprocess.Popen(
-        command(folder, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(ROOT / "train.py"), *arguments(folder, *overrides)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -46,7 +50,7 @@ def metrics(folder):
 
 
 def wait_until(condition, running):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not condition():
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < end
@@ -107,7 +111,7 @@ def test_a_rerun_trains_only_new_trials(whole):
     after = facts(folder)
     assert {name: after[name] for name in before} == before
     assert len(after) == 4
-    shown = python(str(ROOT / "scripts" / "sweeps.py"), "--root", str(folder), cwd=folder)
+    shown = run_script("scripts/sweeps.py", "--root", str(folder), cwd=folder)
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 +0 +0 +val/acc 0", shown.stdout)
 
@@ -116,15 +120,17 @@ def test_rerun_true_starts_over_in_a_new_folder(whole):
     folder, _ = whole
     before = facts(folder)
 
-    words = [*WORDS, f"paths.output_dir={folder}", "seed=0,1"]
-    known, anew = (Sweep.plan(points("train", [*words, *more], multirun=True)) for more in ([], ["rerun=true"]))
+    overrides = [*OVERRIDES, f"paths.output_dir={folder}", "seed=0,1"]
+    known, anew = (Sweep.plan(points("train", [*overrides, *more], multirun=True)) for more in ([], ["rerun=true"]))
 
     assert anew.folder == known.folder.with_name(f"{known.folder.name}@2")
     assert {trial.folder.name for trial in anew.trials} <= set(before)
     assert {result.status for result in known.results()} == {"finished"}
     assert {result.status for result in anew.results()} == {"new"}
     anew.folder.mkdir()
-    assert Sweep.plan(points("train", words, multirun=True)).folder == anew.folder, "the newest is meant from then on"
+    assert Sweep.plan(points("train", overrides, multirun=True)).folder == anew.folder, (
+        "the newest is meant from then on"
+    )
     anew.folder.rmdir()
 
 
@@ -149,7 +155,7 @@ def test_a_killed_trial_fails_with_its_reason_and_is_retried(whole, tmp_path):
     running = start(tmp_path, "seed=0,1")
     wait_until(lambda: being_trained(tmp_path), running)
     os.kill(being_trained(tmp_path)[0], signal.SIGKILL)
-    _, err = running.communicate(timeout=200)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 1
     assert "1 of 2 trials failed" in err
     assert "killed by SIGKILL; out of memory?" in err
@@ -165,7 +171,7 @@ def test_ctrl_c_saves_checkpoints_and_a_rerun_continues(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    _, err = running.communicate(timeout=100)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 130
     assert err == "vitrine: interrupted; rerun the same command to continue\n"
     states = [one["status"] for one in facts(tmp_path).values()]
@@ -182,21 +188,21 @@ def test_ctrl_c_before_training_prints_one_line(tmp_path):
     wait_until(lambda: list(tmp_path.glob("sweeps/*/sweep.json")), running)
     time.sleep(1)  # what trials are forked from is being started
     os.killpg(running.pid, signal.SIGINT)
-    _, err = running.communicate(timeout=100)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 130
     assert err == "vitrine: interrupted; rerun the same command to continue\n"
 
 
 @pytest.mark.slow
 def test_a_sweep_that_is_out_of_time_stops_and_a_rerun_continues(whole, tmp_path):
-    words = ["seed=0,1,2", "launcher.workers=1"]
-    stopped = sweep(tmp_path, *words, "trainer.max_time=1s")
+    overrides = ["seed=0,1,2", "launcher.workers=1"]
+    stopped = sweep(tmp_path, *overrides, "trainer.max_time=1s")
     assert stopped.returncode == 75
     assert stopped.stderr == "vitrine: trainer.max_time is over; rerun the same command to continue\n"
     (one,) = facts(tmp_path).values()  # no other trial was begun
     assert (one["status"], one["reason"]) == ("interrupted", "trainer.max_time is over")
 
-    again = sweep(tmp_path, *words, "trainer.max_time=10m")
+    again = sweep(tmp_path, *overrides, "trainer.max_time=10m")
     assert again.returncode == 0, again.stderr
     assert metrics(tmp_path).items() <= metrics(whole[0]).items()
 
@@ -204,7 +210,7 @@ def test_a_sweep_that_is_out_of_time_stops_and_a_rerun_continues(whole, tmp_path
 @pytest.mark.whole
 def test_two_commands_share_the_work(tmp_path):
     both = [start(tmp_path, "seed=range(4)", "trainer.max_epochs=3", "launcher.workers=1") for _ in range(2)]
-    outs = [one.communicate(timeout=200) for one in both]
+    outs = [one.communicate(timeout=300) for one in both]
     assert [one.returncode for one in both] == [0, 0], outs
     logs = [path.read_text() for path in tmp_path.glob("sweeps/*/logs/*.txt")]
     assert [log.count("chosen checkpoint") for log in logs] == [1] * 4, "each was trained once"

@@ -3,14 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import wandb
-from helpers.running import ROOT
+from helpers.running import run_script
 from helpers.wandb_server import serving
 from wandb.sdk import wandb_setup
 
@@ -63,8 +63,7 @@ def losses(run):
 
 
 def sync(*overrides):
-    command = [sys.executable, str(ROOT / "scripts" / "wandb_sync.py"), *map(str, overrides)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
+    return run_script("scripts/wandb_sync.py", *map(str, overrides), cwd=Path.cwd())
 
 
 def service():

@@ -1,8 +1,6 @@
 """The model is compiled where that pays, and what is trained stays what it was, but for rounding."""
 
 import shutil
-import subprocess
-import sys
 import sysconfig
 import time
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.running import ROOT, SMALL, only_run, python
+from helpers.running import ROOT, SMALL, only_run, python, run_script
 
 from vitrine import compose, fit, resume
 from vitrine.errors import Interrupted
@@ -218,11 +216,7 @@ def test_a_resumed_run_is_compiled_as_before(trained, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_graphs_without_a_gpu_are_refused_before_anything_is_written(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), "trainer.compile=graphs", f"paths.output_dir={tmp_path}/out"],
-        capture_output=True,
-        text=True,
-    )
+    done = run_script("train.py", "trainer.compile=graphs", f"paths.output_dir={tmp_path}/out", cwd=tmp_path)
     assert done.returncode == 2
     lines = ["trainer.compile=graphs", "needs a GPU: these are CUDA graphs", "did you mean trainer.compile=blocks?"]
     assert [line.strip() for line in done.stderr.splitlines()[1:]] == lines
