@@ -40,9 +40,9 @@ def test_the_lowest_versions_that_are_allowed_go_together(tmp_path):
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
         pytest.skip("uv is not here; `uv run pytest` brings it")
-    words = ["pip", "compile", "-", "--resolution", "lowest-direct", "--no-header", "--no-annotate"]
+    arguments = ["pip", "compile", "-", "--resolution", "lowest-direct", "--no-header", "--no-annotate"]
     asked = "\n".join(map(str, DEPENDENCIES.values()))
-    done = subprocess.run([uv, *words], cwd=tmp_path, input=asked, capture_output=True, text=True)
+    done = subprocess.run([uv, *arguments], cwd=tmp_path, input=asked, capture_output=True, text=True)
     if done.returncode and re.search(r"connect|network|dns|fetch", done.stderr, re.IGNORECASE):
         pytest.skip("the package registry can't be reached")
     assert done.returncode == 0, done.stderr
@@ -82,21 +82,22 @@ def installed(tmp_path_factory):
 def vitrine(installed, tmp_path):
     """Runs the installed command in an empty folder."""
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         env["PATH"] = f"{installed}:{env['PATH']}"
-        return subprocess.run(["vitrine", *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        command = ["vitrine", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
 
     return run
 
 
 def test_the_installed_command_trains_and_evaluates_in_an_empty_folder(vitrine, installed, tmp_path):
-    words = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
-    done = vitrine("train", *words)
+    arguments = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
+    done = vitrine("train", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     run = only_run(tmp_path)
     assert run.parent == tmp_path / "outputs" / "runs"
-    assert f'"command": "{shlex.join(["vitrine", "train", *words])}"' in (run / "run.json").read_text()
+    assert f'"command": "{shlex.join(["vitrine", "train", *arguments])}"' in (run / "run.json").read_text()
     assert '"code": {}' in (run / "run.json").read_text()
 
     tested = vitrine("eval", f"run={run.relative_to(tmp_path)}")

@@ -119,7 +119,7 @@ def test_images_of_ones_own_are_trained_and_tested(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["modle=vit_tiny"], ["modle", "did you mean model?"]),
         (["model=vit_tinny"], ["model=vit_tinny", "vit_base, vit_nano, vit_small, vit_tiny", "model=vit_tiny"]),
@@ -150,13 +150,13 @@ def test_images_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["vit_tiny"], ["vit_tiny", "key=value"]),
     ],
 )
-def test_a_mistake_gets_one_clear_message_and_leaves_nothing(vitrine, tmp_path, words, expected):
+def test_a_mistake_gets_one_clear_message_and_leaves_nothing(vitrine, tmp_path, arguments, expected):
     (tmp_path / "empty" / "train").mkdir(parents=True)
     write_image_folder(tmp_path / "one", classes=("a",))
     (tmp_path / "file").write_text("")
     before = files(tmp_path)
 
-    code, out, err = vitrine("train", *words)
+    code, out, err = vitrine("train", *arguments)
 
     assert (code, out) == (2, "")
     assert "Traceback" not in err
@@ -192,11 +192,11 @@ def test_a_gpu_that_is_not_there_is_refused(train, tmp_path):
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["modle=vit_tiny"]])
-def test_what_needs_no_training_imports_no_torch(tmp_path, words):
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["modle=vit_tiny"]])
+def test_what_needs_no_training_imports_no_torch(tmp_path, arguments):
     code = f"""
 import sys
-sys.argv = ["train.py", *{words!r}]
+sys.argv = ["train.py", *{arguments!r}]
 from vitrine.cli.train import main
 try:
     main()
@@ -244,7 +244,7 @@ print({"torch", "hydra", "omegaconf", "rich"} & set(sys.modules))
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         ([], ["needs a run folder: python predict.py run=", "needs a picture, folder, glob pattern or CSV file"]),
         (["run=file", "input=x", "output=x.txt"], ["output=x.txt", "must end with .csv, .json or .parquet"]),
@@ -254,8 +254,8 @@ print({"torch", "hydra", "omegaconf", "rich"} & set(sys.modules))
         (["run=file", "input=x", "confidence=2"], ["confidence=2.0", "must be >= 0 and <= 1"]),
     ],
 )
-def test_a_mistake_in_predicting_gets_one_clear_message(vitrine, words, expected):
-    code, out, err = vitrine("predict", *words)
+def test_a_mistake_in_predicting_gets_one_clear_message(vitrine, arguments, expected):
+    code, out, err = vitrine("predict", *arguments)
     assert (code, out) == (2, "")
     for text in expected:
         assert text in err

@@ -117,7 +117,7 @@ def test_every_column_is_exported(command, outputs, runs):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["show", "outputs"], "vitrine: outputs is not a run folder: it has no run.json; the newest run in it is"),
         (["show", "nowhere"], "vitrine: nowhere is not a folder\n"),
@@ -129,8 +129,8 @@ def test_every_column_is_exported(command, outputs, runs):
         (["rm", "outputs"], "vitrine: outputs is not a run folder"),
     ],
 )
-def test_a_mistake_gets_one_clear_message(command, words, expected):
-    done = command(*words)
+def test_a_mistake_gets_one_clear_message(command, arguments, expected):
+    done = command(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(expected)
     assert done.stdout == ""
@@ -249,7 +249,7 @@ def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
 
 
 def test_secrets_in_overrides_are_refused_and_not_repeated(train, tmp_path):
-    words = [
+    overrides = [
         "logger.wandb.notes=canary-canary-canary",
         "tags=[a,xcanary-canary-canaryx]",
         "logger.wandb.name=${oc.env:MY_PASSWORD}",
@@ -258,11 +258,11 @@ def test_secrets_in_overrides_are_refused_and_not_repeated(train, tmp_path):
         f"name={'0123456789abcdef0123' * 2}",
         "data.root=https://me:pass@example.org/digits",
     ]
-    done = train("logger=wandb", *words, env=CANARIES)
+    done = train("logger=wandb", *overrides, env=CANARIES)
     assert done.returncode == 2
-    assert done.stderr.count("looks like a key or token") == len(words)
-    for word in words:
-        name, _, value = word.partition("=")
+    assert done.stderr.count("looks like a key or token") == len(overrides)
+    for override in overrides:
+        name, _, value = override.partition("=")
         assert f"\n  {name}\n" in done.stderr
         assert value not in done.stderr + done.stdout
     assert list(tmp_path.iterdir()) == []

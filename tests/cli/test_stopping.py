@@ -12,7 +12,7 @@ import pytest
 from helpers.running import ROOT, only_run
 
 SECONDS = 5.0  # on a machine that does nothing else
-WORDS = ["model=vit_nano", "trainer.max_epochs=2", "trainer.compile=nothing"]
+OVERRIDES = ["model=vit_nano", "trainer.max_epochs=2", "trainer.compile=nothing"]
 
 
 def patience():
@@ -23,11 +23,11 @@ def patience():
 class Command:
     """A training as a user starts it, with the lines that it prints; what it compiles is compiled anew."""
 
-    def __init__(self, folder, *words):
+    def __init__(self, folder, *overrides):
         self.folder = folder
         self.lines = []
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(ROOT / "train.py"), *WORDS, f"paths.output_dir={folder}", *words],
+            [sys.executable, "-u", str(ROOT / "train.py"), *OVERRIDES, f"paths.output_dir={folder}", *overrides],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -73,7 +73,7 @@ def test_while_it_starts(tmp_path, after, number):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("line", "words", "number"),
+    ("line", "overrides", "number"),
     [
         ("run folder", ["trainer.compile=blocks"], signal.SIGTERM),
         ("compiling", ["trainer.compile=blocks"], signal.SIGINT),
@@ -82,8 +82,8 @@ def test_while_it_starts(tmp_path, after, number):
     ],
     ids=["beginning", "compiling", "training", "testing"],
 )
-def test_while_it_works_and_the_run_can_be_resumed(tmp_path, line, words, number):
-    command = Command(tmp_path, *words)
+def test_while_it_works_and_the_run_can_be_resumed(tmp_path, line, overrides, number):
+    command = Command(tmp_path, *overrides)
     command.wait_for(line)
     time.sleep(0.1)
     seconds, err = command.stop(number)

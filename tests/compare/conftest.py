@@ -17,13 +17,13 @@ WriteRun = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def plain_config() -> Callable[..., dict[str, Any]]:
-    """The resolved configuration that words on the command line give, composed once for each."""
+    """The resolved configuration that overrides give, composed once for each."""
     known: dict[tuple[str, ...], str] = {}
 
-    def config(*words: str) -> dict[str, Any]:
-        if words not in known:
-            known[words] = json.dumps(to_plain(compose(list(words))))
-        return json.loads(known[words])
+    def config(*overrides: str) -> dict[str, Any]:
+        if overrides not in known:
+            known[overrides] = json.dumps(to_plain(compose(list(overrides))))
+        return json.loads(known[overrides])
 
     return config
 
@@ -42,7 +42,7 @@ def write_run(plain_config) -> WriteRun:
 
     def write(
         parent: Path,
-        *words: str,
+        *overrides: str,
         seed: int = 0,
         acc: float = 0.9,
         sweep: str = "",
@@ -55,18 +55,18 @@ def write_run(plain_config) -> WriteRun:
         model: dict[str, Any] | None = None,
         predictions: bool = True,
     ) -> Path:
-        config = plain_config("model=vit_nano", *words)
+        config = plain_config("model=vit_nano", *overrides)
         config["seed"] = seed
         config["model"] |= model or {}
         record = RunRecord.create(parent, f"run-s{seed}")
         record.write_config(config)
-        command = f"python train.py -m {sweep}" if sweep else f"python train.py model=vit_nano {' '.join(words)}"
+        command = f"python train.py -m {sweep}" if sweep else f"python train.py model=vit_nano {' '.join(overrides)}"
         known = {
             "id": record.name,
             "status": status,
             "started": f"2026-01-31T12:00:00.{write.count:06d}+00:00",
             "command": command if sweep else f"{command} seed={seed}",
-            "varies": ",".join([*words, f"seed={seed}"]) if sweep else "",
+            "varies": ",".join([*overrides, f"seed={seed}"]) if sweep else "",
             "code": {"commit": "0123456789abcdef", "changed": False, "untracked": []},
             "versions": {"torch": "2.15.0"},
             "machine": {"processor": "AMD EPYC"},

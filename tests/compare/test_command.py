@@ -20,8 +20,8 @@ def compare(tmp_path, monkeypatch, capsys):
     """Run scripts/compare.py in this process, in the folder of the runs: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [SCRIPT, *words])
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [SCRIPT, *arguments])
         try:
             runpy.run_path(SCRIPT, run_name="__main__")
             code = 0
@@ -88,8 +88,9 @@ def test_the_docs_have_the_commands_that_compare():
 @pytest.mark.parametrize("command", DOCUMENTED)
 def test_a_documented_command_compares(command, compare, patches):
     runs = {run.config["model.position"]: run.name for run in load_results([patches]).runs}
-    words = command.replace("outputs/sweeps/NAME", str(patches)).replace("RUN RUN", f"{runs['learned']} {runs['rope']}")
-    code, printed, stderr = compare(*words.split())
+    command = command.replace("outputs/sweeps/NAME", str(patches))
+    command = command.replace("RUN RUN", f"{runs['learned']} {runs['rope']}")
+    code, printed, stderr = compare(*command.split())
     assert code == 0, stderr
     assert "patch" in printed if "--by" in command else "rope" in printed
     if "--html" in command:
@@ -123,14 +124,14 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         "wandb:project": "wandb:project must be wandb:ENTITY/PROJECT",
         "wandb:someone/project sweep": "not both",
     }
-    for words, message in mistakes.items():
-        code, printed, stderr = compare(*words.split())
-        assert (code, printed) == (2, ""), words
-        assert stderr.startswith("vitrine: "), words
-        assert stderr.count("\n") == 1, words
+    for arguments, message in mistakes.items():
+        code, printed, stderr = compare(*arguments.split())
+        assert (code, printed) == (2, ""), arguments
+        assert stderr.startswith("vitrine: "), arguments
+        assert stderr.count("\n") == 1, arguments
         assert message in stderr
-    for words, message in {"97": "--target 97 is not an accuracy", "0": "--target 0 is not an accuracy"}.items():
-        assert message in compare("sweep", "--target", words)[2]
+    for target in ("97", "0"):
+        assert f"--target {target} is not an accuracy" in compare("sweep", "--target", target)[2]
     assert "--difference 0 must be above 0" in compare("sweep", "--difference", "0")[2]
     code, _, stderr = compare("sweep", "--html", "no/where.html")
     assert (code, stderr) == (2, f"vitrine: cannot write no/where.html: {tmp_path / 'no'} is not a folder\n")

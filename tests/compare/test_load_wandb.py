@@ -123,9 +123,9 @@ def served(path, **options) -> dict:
 def test_the_table_is_that_of_the_run_folders(server, tmp_path, write_run):
     for model, acc in (("vit_nano", 0.8), ("vit_tiny", 0.9)):
         for seed in (0, 1, 2):
-            words = (f"model={model}", "patch=4" if model == "vit_nano" else "patch=2")
+            overrides = (f"model={model}", "patch=4" if model == "vit_nano" else "patch=2")
             sweep = "model=vit_nano,vit_tiny seed=0,1,2 logger=wandb"
-            path = write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed, sweep=sweep, predictions=False)
+            path = write_run(tmp_path, *overrides, seed=seed, acc=acc + 0.01 * seed, sweep=sweep, predictions=False)
             server.nodes.append(served(path))
     ours, theirs = compare(load_results([tmp_path])), compare(wandb_results.load_wandb_results("me/vitrine", None))
     assert theirs.table.columns == ours.table.columns == ["model", "patch"]

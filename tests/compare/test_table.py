@@ -141,7 +141,7 @@ def test_a_repeated_configuration_and_seed_counts_once_and_is_reported(tmp_path,
     write_run(tmp_path, seed=1, acc=0.75)
     found = compare(load_results([tmp_path]))
     assert found.summaries[0].values == [0.75, 0.75]
-    assert any(str(first) in words and "ran again later" in words for words in found.caveats)
+    assert any(str(first) in caveat and "ran again later" in caveat for caveat in found.caveats)
 
 
 def test_a_main_effect_pairs_equal_seeds_and_other_values(tmp_path, write_run):
@@ -169,13 +169,13 @@ def test_a_main_effect_uses_runs_that_match_on_both_sides_and_reports_the_others
     command = "position=learned,rope patch=2,4,8 seed=0,1"
     for scheme, patch, acc in (("learned", 2, 0.9), ("learned", 4, 0.6), ("rope", 2, 0.92), ("rope", 8, 0.3)):
         for seed in (0, 1):
-            words = (f"position={scheme}", f"patch={patch}")
-            write_run(tmp_path, *words, seed=seed, acc=acc + 0.01 * seed * (patch == 2) * len(scheme), sweep=command)
+            higher = 0.01 * seed * (patch == 2) * len(scheme)
+            write_run(tmp_path, f"position={scheme}", f"patch={patch}", seed=seed, acc=acc + higher, sweep=command)
     found = compare(load_results([tmp_path]), by="position")
     (tested,) = found.findings.comparisons
     assert tested.difference.counts == (2, 2)
     assert tested.difference.mean == pytest.approx(0.02 - 0.03 / 2)
-    assert any(words.startswith("not every combination ran with every position") for words in found.caveats)
+    assert any(caveat.startswith("not every combination ran with every position") for caveat in found.caveats)
 
 
 def test_one_seed_supports_no_conclusion_about_a_main_effect(tmp_path, write_run):
@@ -223,8 +223,8 @@ def test_unknown_rows_and_columns_are_refused_with_what_exists(sweep):
 
 
 def test_overrides_of_a_trial_replace_those_of_its_sweep():
-    words = parse_overrides(
+    parsed = parse_overrides(
         "python train.py -m model=vit_nano 'callbacks=[default,ema]' seed=0,1", "callbacks=[default,ema],seed=1"
     )
-    assert words == {"model": "vit_nano", "callbacks": "[default,ema]", "seed": "1"}
+    assert parsed == {"model": "vit_nano", "callbacks": "[default,ema]", "seed": "1"}
     assert parse_overrides("python 'unbalanced", "") == {}

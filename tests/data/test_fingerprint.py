@@ -88,12 +88,12 @@ def test_pixels_and_labels_in_memory_have_checksums():
     other = images.clone()
     other[5, 0, 3, 3] += 1
     swapped = torch.tensor([1, 1, 1, 0, 0, 0])
-    for changed, words in (
+    for changed, description in (
         (Split(other, labels), "train has other images"),
         (Split(images, swapped), "train has other labels, or its images in another order"),
         (Split(images[:, :, :2], labels), "train has images of another shape"),
     ):
-        assert changes(before, fingerprint(ImageDataset(CLASSES, changed, None, None))) == [words]
+        assert changes(before, fingerprint(ImageDataset(CLASSES, changed, None, None))) == [description]
     assert changes(before, fingerprint(ImageDataset(CLASSES, Split(images.clone(), labels), None, None))) == []
 
 

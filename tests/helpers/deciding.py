@@ -20,8 +20,8 @@ THREE = ["position=learned,rope,none"]
 
 def decide(folder, *overrides):
     """The queue of a command with these overrides, under ``folder``."""
-    words = [f"paths.output_dir={folder}", "sweep=decide", *overrides]
-    found = points("train", words, multirun=True)
+    arguments = [f"paths.output_dir={folder}", "sweep=decide", *overrides]
+    found = points("train", arguments, multirun=True)
     return SeedQueue(found, plan_decision(found))
 
 

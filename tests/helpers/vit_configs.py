@@ -9,9 +9,9 @@ from vitrine.config.model import ROTARY_THETA, ViTConfig
 
 # Options belong to a user's own parts (tests/models/test_user_parts.py); the configurations here have built-in ones.
 FIELDS = {field.name: field for field in dataclasses.fields(ViTConfig) if not field.name.endswith("options")}
-WORDS = {name: field.metadata["options"] for name, field in FIELDS.items() if "options" in field.metadata}
+OPTIONS = {name: field.metadata["options"] for name, field in FIELDS.items() if "options" in field.metadata}
 RATE = st.sampled_from([0.0, 0.1, 0.5])
-UNTIED = {name: st.sampled_from(words) for name, words in WORDS.items()} | {
+UNTIED = {name: st.sampled_from(options) for name, options in OPTIONS.items()} | {
     "in_channels": st.integers(1, 4),
     "num_classes": st.integers(2, 5),
     "depth": st.integers(1, 2),

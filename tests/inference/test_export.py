@@ -356,5 +356,5 @@ def test_the_commands_of_the_docs_are_requests_that_pass_the_checks(run):
 
     assert len(COMMANDS) >= 5
     for command in COMMANDS:
-        words = [str(run) if word == "outputs/runs/RUN" else word for word in shlex.split(command)]
-        assert request(words).record.path == run
+        arguments = [str(run) if word == "outputs/runs/RUN" else word for word in shlex.split(command)]
+        assert request(arguments).record.path == run

@@ -205,8 +205,8 @@ def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run,
 def test_a_killed_command_is_finished_by_the_same_command(run, pictures, tmp_path):
     """With worker processes, and paths on standard input, which stays open while rows are written."""
     paths = [str(path) for path in sorted(pictures.rglob("*.png"))] * 20
-    words = [f"run={run.record.path}", "input=-", "output=x.csv", "batch_size=16", "accelerator=cpu", "workers=2"]
-    command = [sys.executable, str(ROOT / "predict.py"), *words]
+    arguments = [f"run={run.record.path}", "input=-", "output=x.csv", "batch_size=16", "accelerator=cpu", "workers=2"]
+    command = [sys.executable, str(ROOT / "predict.py"), *arguments]
     process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     process.stdin.write("\n".join(paths[:3000]) + "\n")
     process.stdin.flush()
@@ -236,8 +236,8 @@ def test_a_full_disk_is_one_line_and_with_more_room_the_command_continues(run, p
         test $? = 1 && echo >&2 && mount -o remount,size=10m disk && "$@" && wc -l < disk/x.csv
     """
     (tmp_path / "disk").mkdir()
-    words = [f"run={run.record.path}", f"input={pictures}", "output=disk/x.csv", "batch_size=32", "accelerator=cpu"]
-    command = ["unshare", "-rm", "sh", "-c", script, "sh", sys.executable, str(ROOT / "predict.py"), *words]
+    arguments = [f"run={run.record.path}", f"input={pictures}", "output=disk/x.csv", "batch_size=32", "accelerator=cpu"]
+    command = ["unshare", "-rm", "sh", "-c", script, "sh", sys.executable, str(ROOT / "predict.py"), *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     problem = r"the disk is full: cannot write disk/x\.csv\.partial; .* left on that disk"
     assert re.fullmatch(rf"vitrine: {problem}; make room and rerun the same command\n\n", done.stderr)

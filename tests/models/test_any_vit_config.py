@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from helpers.vit_configs import FIELDS, SETTINGS, UNTIED, WORDS, fitting
+from helpers.vit_configs import FIELDS, OPTIONS, SETTINGS, UNTIED, fitting
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def test_whatever_passes_the_checks_builds_and_gives_every_parameter_a_finite_gr
             assert parameter.grad.isfinite().all(), name
 
     check()
-    assert {name: seen[name] for name in WORDS} == {name: set(words) for name, words in WORDS.items()}
+    assert {name: seen[name] for name in OPTIONS} == {name: set(options) for name, options in OPTIONS.items()}
     assert all(len(values) > 1 for name, values in seen.items() if name not in ("name", "pretrained"))
 
 

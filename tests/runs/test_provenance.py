@@ -31,8 +31,9 @@ def checkout(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def git(folder: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True).stdout.strip()
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_a_clean_checkout_is_its_commit(checkout):
@@ -117,9 +118,10 @@ def test_the_machine_is_this_one():
 @pytest.mark.parametrize("options", [[], ["-W", "ignore"]], ids=["plain", "with-an-option-of-python"])
 def test_the_command_can_be_run_again(tmp_path, options):
     (tmp_path / "train.py").write_text("from vitrine.runs.provenance import command\nprint(command())\n")
-    words = [*options, "train.py", "model=vit_nano", "data.mean=[0.1, 0.2]", "name=it's"]
-    first = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert shlex.split(first) == ["python", *words]
+    arguments = [*options, "train.py", "model=vit_nano", "data.mean=[0.1, 0.2]", "name=it's"]
+    command = [sys.executable, *arguments]
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert shlex.split(first) == ["python", *arguments]
     typed = first.replace("python", shlex.quote(sys.executable), 1)
     again = subprocess.run(typed, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert again == first

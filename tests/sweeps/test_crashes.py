@@ -34,9 +34,9 @@ def formula(monkeypatch):
     monkeypatch.setattr(sweeps_run, "run_trial", run_trial)
 
 
-def sweep(folder, words):
+def sweep(folder, overrides):
     """Run the command of a sweep under ``folder``; return how many trials failed."""
-    made = points("train", [f"paths.output_dir={folder}", *words], multirun=True)
+    made = points("train", [f"paths.output_dir={folder}", *overrides], multirun=True)
     return sweeps_run.run(made, "basic")
 
 
@@ -63,14 +63,14 @@ def counted(end):
             setattr(os, name, call)
 
 
-def killed_at(end, folder, words):
+def killed_at(end, folder, overrides):
     """Run the command in a forked process that dies at the ``end``-th operation; return whether it came to that."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         try:
             with counted(end):
-                sweep(folder, words)
+                sweep(folder, overrides)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -90,30 +90,30 @@ def results(folder):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("moments", [5, pytest.param(1000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("words", [GRID, SEARCH], ids=["grid", "search"])
-def test_a_sweep_killed_at_any_file_operation_is_completed_by_the_same_command(tmp_path, words, moments):
+@pytest.mark.parametrize("overrides", [GRID, SEARCH], ids=["grid", "search"])
+def test_a_sweep_killed_at_any_file_operation_is_completed_by_the_same_command(tmp_path, overrides, moments):
     """Most moments are in its second half, which has the end of its last trial and of the sweep."""
     expected = tmp_path / "whole"
     with counted(0) as count:
-        assert sweep(expected, words) == 0
+        assert sweep(expected, overrides) == 0
     operations = count[0]
     assert operations > 40
     for end in range(operations, 0, -max(1, operations // (2 * moments)))[:moments]:
         folder = tmp_path / str(end)
-        assert killed_at(end, folder, words)
-        assert sweep(folder, words) == 0
+        assert killed_at(end, folder, overrides)
+        assert sweep(folder, overrides) == 0
         assert results(folder) == results(expected), f"killed at operation {end} of {operations}"
         assert not list(folder.rglob(".*.tmp")), f"killed at operation {end} of {operations}"
 
 
 @pytest.mark.whole
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may pretend to be another machine")
-@pytest.mark.parametrize("words", [GRID, SEARCH], ids=["grid", "search"])
-def test_two_machines_share_a_sweep_and_one_takes_up_what_the_other_left(tmp_path, words, monkeypatch):
+@pytest.mark.parametrize("overrides", [GRID, SEARCH], ids=["grid", "search"])
+def test_two_machines_share_a_sweep_and_one_takes_up_what_the_other_left(tmp_path, overrides, monkeypatch):
     """The other machine has its own host name, network and kernel id; only the folder is shared."""
     (tmp_path / "kernel").write_text("another kernel\n")
     become = f"mount --bind {tmp_path}/kernel /proc/sys/kernel/random/boot_id && hostname spot-7 && exec "
-    script = [sys.executable, str(ROOT / "tests" / "helpers" / "searching.py"), str(tmp_path), "60", *words]
+    script = [sys.executable, str(ROOT / "tests" / "helpers" / "searching.py"), str(tmp_path), "60", *overrides]
     isolated = ["unshare", "--uts", "--net", "--mount", "sh", "-c", become + '"$@"', "sh"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([*isolated, *script], env=environment) as other:
@@ -129,7 +129,7 @@ def test_two_machines_share_a_sweep_and_one_takes_up_what_the_other_left(tmp_pat
     assert read_result(lock.parent).status == "running", "nobody here knows better"
     begin = time.monotonic()
     monkeypatch.setattr("vitrine.sweeps.queue.Watch", lambda: Watch(2.0))
-    assert sweep(tmp_path, words) == 0
+    assert sweep(tmp_path, overrides) == 0
     assert time.monotonic() - begin > 2
     trained = (folder / "trained.txt").read_text().splitlines()
     assert sorted(trained) == sorted([lock.parent.name, *(path.parent.name for path in folder.glob("[!.]*/run.json"))])

@@ -101,8 +101,8 @@ def test_a_rerun_finds_what_is_done_and_trains_the_rest(tmp_path):
 
 @pytest.mark.whole
 def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path):
-    words = [*THREE, "sweep.max_seeds=4"]
-    command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *words]
+    overrides = [*THREE, "sweep.max_seeds=4"]
+    command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *overrides]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.Popen(command, env=environment)
     while not list(tmp_path.glob("sweeps/*/*/metrics.json")):
@@ -112,7 +112,7 @@ def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path):
     killed.wait()
     both = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [one.wait(timeout=300) for one in both] == [0, 0]
-    queue = decide(tmp_path, *words)
+    queue = decide(tmp_path, *overrides)
     assert queue.done
     finished = [folder.parent.name for folder in queue.sweep.folder.glob("*/metrics.json")]
     assert len(finished) == queue.decision.runs
@@ -183,8 +183,7 @@ def test_intervals_are_printed_as_they_shrink(tmp_path, capsys):
 
 
 def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
-    words = ["position=learned,none", "sweep.max_seeds=4"]
-    queue = decide(tmp_path, *words)
+    queue = decide(tmp_path, "position=learned,none", "sweep.max_seeds=4")
     decision = known(run(queue, accuracy))["decision"]
     one = RunResult("x", "finished", {}, {}, {}, {}, [], next(queue.sweep.folder.glob("*/run.json")).parent)
     read = SweepDecision.of([one])
@@ -197,7 +196,7 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["position=learned,rope", "seed=0,1"], "leave seed out, and set sweep.max_seeds"),
         (["position=learned,rope", "sweep.sampler=tpe", "sweep.n_trials=3"], "a search, sweep.sampler, chooses them"),
@@ -207,6 +206,6 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["position=rope"], "needs at least two configurations"),
     ],
 )
-def test_what_cannot_be_decided_is_named(tmp_path, words, message):
+def test_what_cannot_be_decided_is_named(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
-        plan_decision(points("train", [f"paths.output_dir={tmp_path}", "sweep=decide", *words], multirun=True))
+        plan_decision(points("train", [f"paths.output_dir={tmp_path}", "sweep=decide", *overrides], multirun=True))

@@ -40,8 +40,8 @@ def test_a_diverged_trial_is_trained_again_by_other_code_only(make_trial, small,
 
 
 def test_a_search_counts_it_as_bad_and_shows_the_reason(tmp_path, other_code, capsys):
-    words = ["depth=1,2", "sweep.sampler=grid"]
-    one = run(search(tmp_path, *words), lambda config: ERROR if config.model.depth == 2 else 0.5)
+    overrides = ["depth=1,2", "sweep.sampler=grid"]
+    one = run(search(tmp_path, *overrides), lambda config: ERROR if config.model.depth == 2 else 0.5)
     assert [trial.state.name for trial in one.trials()] == ["COMPLETE", "PRUNED"]
     assert print_search(one) == 0
     err = capsys.readouterr().err
@@ -49,10 +49,10 @@ def test_a_search_counts_it_as_bad_and_shows_the_reason(tmp_path, other_code, ca
     assert err == f"{line}\n  depth=2: {ERROR.reason}\n"
     assert [trial["state"] for trial in describe_search(one)["search"]["trials"]] == ["finished", "diverged"]
 
-    again = run(search(tmp_path, *words), lambda config: 0.6)
+    again = run(search(tmp_path, *overrides), lambda config: 0.6)
     assert [row.state for row in rank_trials(again)] == ["finished", "diverged"]
     other_code()
-    again = run(search(tmp_path, *words), lambda config: 0.6)
+    again = run(search(tmp_path, *overrides), lambda config: 0.6)
     assert [(row.state, row.values) for row in rank_trials(again)] == [
         ("finished", {"val/acc": 0.6}),
         ("finished", {"val/acc": 0.5}),
@@ -61,16 +61,16 @@ def test_a_search_counts_it_as_bad_and_shows_the_reason(tmp_path, other_code, ca
 
 @pytest.mark.whole
 def test_a_sweep_with_a_diverged_trial_ends_well_and_does_not_repeat_it(train, tmp_path):
-    words = ["-m", "model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=64", "optimizer=sgd"]
-    words += ["optimizer.lr=0.01,100", "trainer.gradient_clip_val=null", "sweep.name=two"]
-    done = train(*words)
+    overrides = ["-m", "model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=64", "optimizer=sgd"]
+    overrides += ["optimizer.lr=0.01,100", "trainer.gradient_clip_val=null", "sweep.name=two"]
+    done = train(*overrides)
     assert done.returncode == 0
     assert "1 of 2 trials diverged" in done.stderr
     assert "optimizer.lr=100: diverged at step " in done.stderr
     kept = json.loads((tmp_path / "outputs/sweeps/two/sweep.json").read_text())
     assert [trial["status"] for trial in kept["trials"]] == ["finished", "diverged"]
     record = RunRecord(tmp_path / "outputs/sweeps/two" / kept["trials"][1]["folder"])
-    again = train(*words)
+    again = train(*overrides)
     assert again.returncode == 0
     assert "1 already finished" in again.stdout
     assert record.facts["ended"] == RunRecord(record.path).facts["ended"]

@@ -73,8 +73,8 @@ def test_the_folder_of_own_images_affects_the_result():
 
 
 def test_a_sweep_is_named_by_its_fixed_overrides_and_varying_keys(tmp_path):
-    def name(*words):
-        made = points("train", ["model=vit_nano", f"paths.output_dir={tmp_path}", *words], multirun=True)
+    def name(*overrides):
+        made = points("train", ["model=vit_nano", f"paths.output_dir={tmp_path}", *overrides], multirun=True)
         return Sweep.plan(made).folder.name
 
     asked = name("patch=2,4", "seed=0,1")

@@ -110,7 +110,7 @@ def test_the_last_epoch_stops_nothing(tmp_path):
 
 @pytest.mark.whole
 def test_a_killed_search_of_real_trainings_is_resumed_and_prunes(tmp_path):
-    words = [
+    overrides = [
         *SMALL,
         "data.batch_size=64",
         "accelerator=cpu",
@@ -120,7 +120,7 @@ def test_a_killed_search_of_real_trainings_is_resumed_and_prunes(tmp_path):
         "sweep.pruner=successive_halving",
     ]
     forked = ["hydra/launcher=process", "launcher.workers=1", "launcher.threads=1"]
-    command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *forked]
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *overrides, *forked]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(tmp_path.glob("outputs/sweeps/*/*/checkpoints/last.ckpt")):
         assert first.poll() is None

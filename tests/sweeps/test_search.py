@@ -35,9 +35,9 @@ def trained(one):
     return Counter((one.sweep.folder / "trained.txt").read_text().split())
 
 
-def process(folder, seconds, *words):
+def process(folder, seconds, *overrides):
     """Another process of the search."""
-    command = [sys.executable, searching.__file__, str(folder), str(seconds), *words]
+    command = [sys.executable, searching.__file__, str(folder), str(seconds), *overrides]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
@@ -47,10 +47,10 @@ def process(folder, seconds, *words):
 )
 def test_suggestions_depend_on_results_and_not_on_interruptions(tmp_path, monkeypatch, sampler, count):
     monkeypatch.setattr("vitrine.sweeps.study.POPULATION", 3)  # of the trials that NSGA-II draws at random
-    words = [*TWO, f"sweep.sampler={sampler}", f"sweep.n_trials={count}"]
-    whole = run(search(tmp_path / "a", *words))
-    run(search(tmp_path / "b", *words), most=count - 3)
-    stopped = run(search(tmp_path / "b", *words))
+    overrides = [*TWO, f"sweep.sampler={sampler}", f"sweep.n_trials={count}"]
+    whole = run(search(tmp_path / "a", *overrides))
+    run(search(tmp_path / "b", *overrides), most=count - 3)
+    stopped = run(search(tmp_path / "b", *overrides))
 
     assert chosen_values(whole) == chosen_values(stopped)
     assert (
@@ -67,8 +67,8 @@ def test_suggestions_depend_on_results_and_not_on_interruptions(tmp_path, monkey
 
 
 def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
-    words = [*TWO, "sweep.sampler=tpe", "sweep.n_trials=24"]
-    one, other = run(search(tmp_path, *words)), run(search(tmp_path, *words, "seed=1"), most=3)
+    overrides = [*TWO, "sweep.sampler=tpe", "sweep.n_trials=24"]
+    one, other = run(search(tmp_path, *overrides)), run(search(tmp_path, *overrides, "seed=1"), most=3)
     assert one.sweep.folder != other.sweep.folder
     assert chosen_values(one)[:3] != chosen_values(other)
     rates = [math.log10(float(values["optimizer.lr"])) for values in chosen_values(one)]
@@ -96,24 +96,24 @@ def test_a_search_ends_with_its_trials_and_can_be_extended(tmp_path):
 def test_other_overrides_space_or_objectives_make_another_search(tmp_path):
     first = search(tmp_path, *RANDOM, "sweep.n_trials=3").sweep.folder
     assert search(tmp_path, *RANDOM, "sweep.n_trials=4", "logger=tensorboard").sweep.folder == first
-    for words in (
+    for overrides in (
         [*RANDOM, "model=vit_nano"],
         [TWO[0], "optimizer.weight_decay=tag(log,interval(1e-3,0.5))", "sweep.sampler=random"],
         [*RANDOM, "sweep.metrics=[val/loss]"],
         [*RANDOM, "sweep.repeats=2"],
         [*RANDOM, "rerun=true"],
     ):
-        assert search(tmp_path, *words, "sweep.n_trials=3").sweep.folder != first
+        assert search(tmp_path, *overrides, "sweep.n_trials=3").sweep.folder != first
 
 
 def test_the_trial_of_a_killed_process_is_resumed_by_a_rerun(tmp_path):
-    words = [*RANDOM, "sweep.n_trials=3"]
-    killed = process(tmp_path, 60, *words)
+    overrides = [*RANDOM, "sweep.n_trials=3"]
+    killed = process(tmp_path, 60, *overrides)
     while not list(tmp_path.glob("sweeps/*/*/config.yaml")):
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    one = search(tmp_path, *words)
+    one = search(tmp_path, *overrides)
     (begun,) = one.trials()
     assert begun.state == TrialState.RUNNING
     run(one)
@@ -124,9 +124,9 @@ def test_the_trial_of_a_killed_process_is_resumed_by_a_rerun(tmp_path):
 
 
 def test_a_trial_killed_during_its_suggestion_is_replaced(tmp_path):
-    words = [*RANDOM, "sweep.n_trials=2"]
-    search(tmp_path, *words).study.ask()  # killed before anything else was written
-    one = run(search(tmp_path, *words))
+    overrides = [*RANDOM, "sweep.n_trials=2"]
+    search(tmp_path, *overrides).study.ask()  # killed before anything else was written
+    one = run(search(tmp_path, *overrides))
     assert [trial.state for trial in one.trials()] == [TrialState.COMPLETE] * 2
     assert one.study.trials[0].state == TrialState.FAIL
 
@@ -198,14 +198,14 @@ def test_a_learning_sampler_limits_the_runs_at_a_time(tmp_path):
 
 
 def test_failures_are_reported_and_retried_unless_a_metric_is_not_finite(tmp_path, capsys):
-    words = ["depth=1,2,3,4", "sweep.sampler=grid"]
+    overrides = ["depth=1,2,3,4", "sweep.sampler=grid"]
 
     def reach(config):
         return {1: "out of memory", 2: {"val/acc": 0.7}, 3: {"val/acc": math.nan}, 4: {"val/acc": 0.6}}[
             config.model.depth
         ]
 
-    one = run(search(tmp_path, *words), reach)
+    one = run(search(tmp_path, *overrides), reach)
     assert [trial.state.name for trial in one.trials()] == ["FAIL", "COMPLETE", "PRUNED", "COMPLETE"]
     assert print_search(one) == 1
     printed = capsys.readouterr()
@@ -213,7 +213,7 @@ def test_failures_are_reported_and_retried_unless_a_metric_is_not_finite(tmp_pat
     assert "1 of 4 trials diverged; only rerun=true or other code tries them again" in printed.err
     assert "depth=1: out of memory" in printed.err
     assert "depth=3: val/acc is NaN or infinite" in printed.err
-    again = run(search(tmp_path, *words), lambda config: 0.8)
+    again = run(search(tmp_path, *overrides), lambda config: 0.8)
     assert print_search(again) == 0
     assert [row.varies["depth"] for row in rank_trials(again)] == ["1", "2", "4", "3"]
     assert [row.state for row in rank_trials(again)] == ["finished"] * 3 + ["diverged"]
@@ -226,8 +226,8 @@ def test_a_nan_loss_is_divergence_whatever_the_accuracy(tmp_path):
 
 
 def test_invalid_combinations_are_avoided_and_do_not_count(tmp_path, capsys):
-    words = ["model=vit_nano", "patch=2,4,7,14,16", "sweep.sampler=tpe", "sweep.n_trials=25"]
-    one = run(search(tmp_path, *words), lambda config: 0.5 + 0.1 * (config.model.patch_size == 4))
+    overrides = ["model=vit_nano", "patch=2,4,7,14,16", "sweep.sampler=tpe", "sweep.n_trials=25"]
+    one = run(search(tmp_path, *overrides), lambda config: 0.5 + 0.1 * (config.model.patch_size == 4))
     assert len(one.trials()) == 25
     assert {values["patch"] for values in chosen_values(one)} == {"2", "4"}  # digits are 8 pixels wide
     assert one.infeasible()
@@ -243,11 +243,11 @@ def test_invalid_combinations_are_avoided_and_do_not_count(tmp_path, capsys):
 
 
 def test_a_grid_is_every_combination_once_in_its_order(tmp_path):
-    words = ["patch=2,7,4", "model.drop_path=interval(0,0.2)", "sweep.sampler=grid"]
+    overrides = ["patch=2,7,4", "model.drop_path=interval(0,0.2)", "sweep.sampler=grid"]
     with pytest.raises(ConfigError, match="needs a step"):
-        search(tmp_path, *words)
-    words[1] = "model.drop_path=0.0,0.1"
-    one = run(search(tmp_path, *words))
+        search(tmp_path, *overrides)
+    overrides[1] = "model.drop_path=0.0,0.1"
+    one = run(search(tmp_path, *overrides))
     assert [tuple(values.values()) for values in chosen_values(one)] == [
         ("2", "0.0"),
         ("2", "0.1"),
@@ -255,13 +255,13 @@ def test_a_grid_is_every_combination_once_in_its_order(tmp_path):
         ("4", "0.1"),
     ]
     assert len(one.infeasible()) == 2
-    assert run(search(tmp_path, *words, "sweep.n_trials=3")).done
+    assert run(search(tmp_path, *overrides, "sweep.n_trials=3")).done
 
 
 def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
-    words = ["depth=1,2,3,4,6", "sweep.sampler=grid", "sweep.metrics=[val/acc,parameters]"]
+    overrides = ["depth=1,2,3,4,6", "sweep.sampler=grid", "sweep.metrics=[val/acc,parameters]"]
     reached = {1: 0.5, 2: 0.7, 3: 0.6, 4: 0.9, 6: 0.9}  # depth 3 has more parameters than 2, and is worse; 6 than 4
-    one = run(search(tmp_path, *words), lambda config: reached[config.model.depth])
+    one = run(search(tmp_path, *overrides), lambda config: reached[config.model.depth])
     best = best_trials(one, rank_trials(one))
     assert [each.varies["depth"] for each in best] == ["4", "2", "1"]
     assert [each.metrics["parameters"] for each in best] == [4000, 2000, 1000]
@@ -276,14 +276,14 @@ def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
 
 
 def test_nsga2_takes_several_objectives(tmp_path):
-    words = [
+    overrides = [
         *TWO,
         "depth=1,2,3,4",
         "sweep.sampler=nsga2",
         "sweep.n_trials=12",
         "sweep.metrics=[val/acc,images_per_second]",
     ]
-    one = run(search(tmp_path, *words))
+    one = run(search(tmp_path, *overrides))
     assert [len(trial.values) for trial in one.trials()] == [2] * 12
     assert [direction.name for direction in one.study.directions] == ["MAXIMIZE", "MAXIMIZE"]
 
@@ -297,8 +297,8 @@ def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, cap
     assert values == sorted(values, reverse=True)
     assert len(values) == 4
     best = lines[0]
-    words = f"model=vit_nano patch=2 optimizer.lr={best[0]} optimizer.weight_decay={best[1]}"
-    command = f"python train.py {_out(tmp_path)} {words}"
+    overrides = f"model=vit_nano patch=2 optimizer.lr={best[0]} optimizer.weight_decay={best[1]}"
+    command = f"python train.py {_out(tmp_path)} {overrides}"
     assert command in shown
     assert shown.count("test/acc") == 1
     facts = describe_search(one)
@@ -309,21 +309,21 @@ def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, cap
 
 
 def test_the_lowest_loss_ranks_first(tmp_path):
-    words = ["depth=1,2,3", "sweep.sampler=grid", "sweep.metrics=[val/loss]"]
-    one = run(search(tmp_path, *words), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
+    overrides = ["depth=1,2,3", "sweep.sampler=grid", "sweep.metrics=[val/loss]"]
+    one = run(search(tmp_path, *overrides), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
     assert rank_trials(one)[0].varies == {"depth": "2"}
     assert one.study.best_trial.user_attrs["varies"] == {"depth": "2"}
 
 
 def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
-    words = ["sweep.name=mine", "sweep.n_trials=1"]
-    run(search(tmp_path, *RANDOM, *words))
+    overrides = ["sweep.name=mine", "sweep.n_trials=1"]
+    run(search(tmp_path, *RANDOM, *overrides))
     with pytest.raises(
         ConfigError, match=r"another search: its space is .*high: 0\.01.*, not .*high: 0\.1.*sweep\.name"
     ):
-        search(tmp_path, "optimizer.lr=tag(log,interval(1e-4,1e-1))", TWO[1], "sweep.sampler=random", *words)
+        search(tmp_path, "optimizer.lr=tag(log,interval(1e-4,1e-1))", TWO[1], "sweep.sampler=random", *overrides)
     with pytest.raises(ConfigError, match=r"its metrics is \[val/acc\], not \[val/loss\]"):
-        search(tmp_path, *RANDOM, *words, "sweep.metrics=[val/loss]")
+        search(tmp_path, *RANDOM, *overrides, "sweep.metrics=[val/loss]")
     grid = tmp_path / "sweeps" / "theirs"
     grid.mkdir()
     (grid / "sweep.json").write_text('{"format": 1}')
@@ -332,15 +332,15 @@ def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
 
 
 def test_an_incomplete_last_line_of_the_journal_is_dropped_and_a_damaged_journal_reported(tmp_path):
-    words = [*RANDOM, "sweep.n_trials=2"]
-    one = run(search(tmp_path, *words))
+    overrides = [*RANDOM, "sweep.n_trials=2"]
+    one = run(search(tmp_path, *overrides))
     journal = one.sweep.folder / "study.journal"
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"op_code": 5, "wor')
     assert run(search(tmp_path, *RANDOM, "sweep.n_trials=3")).done
     journal.write_bytes(b"not a journal\n" + whole)
     with pytest.raises(RunError, match=r"cannot read .*study.journal"):
-        search(tmp_path, *words)
+        search(tmp_path, *overrides)
 
 
 @pytest.mark.parametrize(
@@ -396,8 +396,8 @@ def test_the_computed_state_of_cmaes_is_the_one_that_optuna_stores(direction):
 
 def test_a_search_without_valid_suggestions_ends(tmp_path, monkeypatch):
     monkeypatch.setattr("vitrine.sweeps.search.MAX_INFEASIBLE", 3)
-    words = ["patch=2,7,14,16", "sweep.sampler=random", "sweep.n_trials=1000"]
-    one = search(tmp_path, *words)
+    overrides = ["patch=2,7,14,16", "sweep.sampler=random", "sweep.n_trials=1000"]
+    one = search(tmp_path, *overrides)
     run(one)
     assert 0 < len(one.trials()) < 1000
 

@@ -20,9 +20,9 @@ def whole(tmp_path_factory):
     """An image folder with all splits, and a run of two epochs on it."""
     root = tmp_path_factory.mktemp("whole")
     write_image_folder(root / "data", "train", "val", "test", classes=("ant", "bee", "cat"))
-    words = [*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", f"data.root={root / 'data'}"]
-    words += [f"paths.output_dir={root}", f"paths.cache_dir={root / 'cache'}", "trainer.compile=nothing"]
-    fit(compose(words), folder=root / "run")
+    overrides = [*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", f"data.root={root / 'data'}"]
+    overrides += [f"paths.output_dir={root}", f"paths.cache_dir={root / 'cache'}", "trainer.compile=nothing"]
+    fit(compose(overrides), folder=root / "run")
     return root
 
 
@@ -65,7 +65,7 @@ def edit(root):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "difference"),
     [
         (halve_training, "train has 50 images, not 60 (ant: 10, not 20)"),
         (cut_validation, "val has 40 images, not 60 (cat: 0, not 20)"),
@@ -74,12 +74,12 @@ def edit(root):
     ],
     ids=lambda case: getattr(case, "__name__", ""),
 )
-def test_resuming_on_changed_data_is_refused_and_says_what_differs(copy, again, tmp_path, change, words):
+def test_resuming_on_changed_data_is_refused_and_says_what_differs(copy, again, tmp_path, change, difference):
     change(tmp_path / "data")
     before = (copy.path / "run.json").read_bytes()
     with pytest.raises(RunError) as refused:
         again()
-    assert words in str(refused.value)
+    assert difference in str(refused.value)
     assert "accept_changed_data=true" in str(refused.value)
     assert (copy.path / "run.json").read_bytes() == before
 

@@ -27,7 +27,7 @@ can_compile = pytest.mark.skipif(
 )
 
 # Dropout and two depths of stochastic depth are on, in float32, where rounding stays small.
-WORDS = [
+OVERRIDES = [
     *SMALL,
     "depth=2",
     "model.drop_path=0.2",
@@ -41,9 +41,9 @@ WORDS = [
 def trained(tmp_path):
     """The record of a small training."""
 
-    def train(name, *words, callbacks=()):
+    def train(name, *overrides, callbacks=()):
         return RunRecord(
-            fit(compose([*WORDS, f"paths.output_dir={tmp_path / name}", *words]), callbacks=callbacks).run_dir
+            fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path / name}", *overrides]), callbacks=callbacks).run_dir
         )
 
     return train
@@ -56,7 +56,7 @@ def losses(record):
 @pytest.fixture(scope="module")
 def uncompiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uncompiled")
-    return RunRecord(fit(compose([*WORDS, f"paths.output_dir={folder}", "trainer.compile=nothing"])).run_dir)
+    return RunRecord(fit(compose([*OVERRIDES, f"paths.output_dir={folder}", "trainer.compile=nothing"])).run_dir)
 
 
 @can_compile
@@ -183,7 +183,7 @@ def test_a_failed_compilation_is_reported_once_and_training_continues(tmp_path):
     broken.chmod(0o755)
     done = python(
         str(ROOT / "train.py"),
-        *WORDS,
+        *OVERRIDES,
         "trainer.compile=blocks",
         f"paths.output_dir={tmp_path}",
         cwd=tmp_path,

@@ -35,9 +35,9 @@ class Poison(Callback):
 def diverged(tmp_path):
     """Trains until it diverges; returns the error and the run folder."""
 
-    def train(*words, callbacks=()):
+    def train(*overrides, callbacks=()):
         with pytest.raises(Diverged) as error:
-            fit(compose([*SMALL, f"paths.output_dir={tmp_path}", *words]), callbacks=callbacks)
+            fit(compose([*SMALL, f"paths.output_dir={tmp_path}", *overrides]), callbacks=callbacks)
         return error.value, RunRecord(only_run(tmp_path))
 
     return train
@@ -60,8 +60,8 @@ def test_the_first_non_finite_loss_stops_the_run_and_is_recorded(diverged):
 
 
 def test_continue_trains_all_epochs(tmp_path):
-    words = [*SMALL, *DIVERGES, "trainer.on_divergence=continue", f"paths.output_dir={tmp_path}"]
-    result = fit(compose(words))
+    overrides = [*SMALL, *DIVERGES, "trainer.on_divergence=continue", f"paths.output_dir={tmp_path}"]
+    result = fit(compose(overrides))
     assert math.isnan(result.metrics["val/loss"])
     record = RunRecord(result.run_dir)
     assert (record.status, record.facts["diverged"]) == ("finished", None)
@@ -102,8 +102,8 @@ def test_losses_read_later_name_the_step_in_which_they_became_non_finite(losses,
 @pytest.mark.whole
 @pytest.mark.parametrize("ranks", [1, slow(2)])
 def test_the_command_exits_with_3_and_one_line(train, tmp_path, ranks):
-    words = [] if ranks == 1 else ["accelerator=cpu_ddp", "trainer.log_every_n_steps=1"]
-    done = train(*SMALL, *DIVERGES, *words, "data.batch_size=64")
+    overrides = [] if ranks == 1 else ["accelerator=cpu_ddp", "trainer.log_every_n_steps=1"]
+    done = train(*SMALL, *DIVERGES, *overrides, "data.batch_size=64")
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
     assert line.startswith("vitrine: diverged at step ")

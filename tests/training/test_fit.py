@@ -34,8 +34,8 @@ class Watch(Callback):
 
 @pytest.fixture
 def small(tmp_path):
-    def make(*words):
-        return compose([*SMALL, f"paths.output_dir={tmp_path}", *words])
+    def make(*overrides):
+        return compose([*SMALL, f"paths.output_dir={tmp_path}", *overrides])
 
     return make
 
@@ -68,8 +68,8 @@ def test_equal_seeds_give_equal_runs_and_different_seeds_different_runs(small):
 
 def test_the_validation_split_depends_on_its_own_seed_alone(small):
     hashes = {
-        words: ImageDataModule(small(*words)).validation_hash
-        for words in (("seed=0",), ("seed=1",), ("data.val_seed=1",), ("data.val_fraction=0.2",))
+        overrides: ImageDataModule(small(*overrides)).validation_hash
+        for overrides in (("seed=0",), ("seed=1",), ("data.val_seed=1",), ("data.val_fraction=0.2",))
     }
     assert hashes["seed=0",] == hashes["seed=1",]
     assert len(set(hashes.values())) == 3
@@ -86,26 +86,31 @@ def test_the_schedule_is_followed_step_by_step(small):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_gradients_are_clipped_to_the_given_norm(small, precision):
     watch = Watch()
-    words = ("trainer.gradient_clip_val=0.01", f"trainer.precision={precision}", "optimizer=sgd", "optimizer.lr=1.0e-9")
+    overrides = (
+        "trainer.gradient_clip_val=0.01",
+        f"trainer.precision={precision}",
+        "optimizer=sgd",
+        "optimizer.lr=1.0e-9",
+    )
     clipped = []
 
     class AfterClipping(Watch):
         def on_train_batch_end(self, trainer, module, *rest):
             clipped.append(float(torch.cat([p.grad.flatten() for p in module.parameters()]).norm()))
 
-    fit(small(*words), callbacks=[watch, AfterClipping()])
+    fit(small(*overrides), callbacks=[watch, AfterClipping()])
     assert min(watch.norms) > 0.011
     np.testing.assert_allclose(clipped, 0.01, rtol=1e-2)
 
 
-@pytest.mark.parametrize("words", [(), ("augment.mixup=1",), ("callbacks=[default,ema]",)])
-def test_a_batch_in_parts_is_the_same_step(small, words):
+@pytest.mark.parametrize("overrides", [(), ("augment.mixup=1",), ("callbacks=[default,ema]",)])
+def test_a_batch_in_parts_is_the_same_step(small, overrides):
     """In float32, where adding up in another order is all that differs."""
     watches = {}
     for parts in (1, 4):
         watches[parts] = Watch()
         fit(
-            small(f"trainer.accumulate_grad_batches={parts}", "trainer.precision=32-true", *words),
+            small(f"trainer.accumulate_grad_batches={parts}", "trainer.precision=32-true", *overrides),
             callbacks=[watches[parts]],
         )
     assert len(watches[4].losses) == len(watches[1].losses) == 10
@@ -117,9 +122,9 @@ def test_a_batch_in_parts_is_the_same_step(small, words):
 @pytest.mark.whole
 def test_label_smoothing_raises_the_loss_of_a_confident_model(small):
     plain, smooth = Watch(), Watch()
-    words = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
-    fit(small(*words), callbacks=[plain])
-    fit(small(*words, "loss.label_smoothing=0.3"), callbacks=[smooth])
+    overrides = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
+    fit(small(*overrides), callbacks=[plain])
+    fit(small(*overrides, "loss.label_smoothing=0.3"), callbacks=[smooth])
     assert plain.losses[-1] < 0.6 < 0.9 < smooth.losses[-1]
 
 
@@ -134,8 +139,8 @@ def test_the_best_epoch_on_validation_is_the_one_that_is_tested(small):
 
 
 def test_early_stopping_ends_a_run_that_no_longer_improves(small):
-    words = ("callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=1", "optimizer.lr=1.0e-12")
-    run = load_run(fit(small(*words, "trainer.max_epochs=9", "callbacks.early_stopping.min_delta=1")).run_dir)
+    overrides = ("callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=1", "optimizer.lr=1.0e-12")
+    run = load_run(fit(small(*overrides, "trainer.max_epochs=9", "callbacks.early_stopping.min_delta=1")).run_dir)
     assert run.record.history()[-1]["epoch"] == 2
     assert run.record.facts["status"] == "finished"
 
@@ -150,13 +155,13 @@ def test_the_average_of_the_weights_is_what_is_tested(small):
 
 @pytest.mark.whole
 def test_every_optimizer_and_position_and_pool_trains(small):
-    for words in (
+    for overrides in (
         ("optimizer=sgd", "position=none"),
         ("optimizer=adam", "position=sincos1d", "schedule=constant"),
         ("pool=cls", "position=learned", "augment=none"),
         ("trainer.precision=64-true",),
     ):
-        metrics = fit(small("debug=quick", *words)).metrics
+        metrics = fit(small("debug=quick", *overrides)).metrics
         assert np.isfinite(metrics["test/loss"])
 
 
@@ -278,9 +283,9 @@ class Logits(Callback):
 def test_mixed_images_have_soft_targets_by_share_of_each_class(small, loss):
     """Their loss is the mean of both labels' by what is in them; they are right where the heavier class is found."""
     watch = Logits()
-    words = ("augment.mixup=0.8", "augment.cutmix=1.0", f"loss={loss}", "loss.label_smoothing=0.1")
-    words += ("trainer.max_epochs=1", "trainer.log_every_n_steps=5", "trainer.precision=32-true")
-    result = fit(small(*words), callbacks=[watch])
+    overrides = ("augment.mixup=0.8", "augment.cutmix=1.0", f"loss={loss}", "loss.label_smoothing=0.1")
+    overrides += ("trainer.max_epochs=1", "trainer.log_every_n_steps=5", "trainer.precision=32-true")
+    result = fit(small(*overrides), callbacks=[watch])
     assert len(watch.batches) == 5
     right = 0
     for logits, targets, reached in watch.batches:
@@ -306,9 +311,9 @@ class Types(Callback):
 
 @pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("bf16-mixed", torch.float32)])
 def test_mixed_images_train_in_half_precision_and_with_unused_classes(small, precision, dtype):
-    words = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
+    overrides = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
     types = Types()
-    assert np.isfinite(fit(small(*words), callbacks=[types]).metrics["test/loss"])
+    assert np.isfinite(fit(small(*overrides), callbacks=[types]).metrics["test/loss"])
     assert types.found == {dtype}
 
 

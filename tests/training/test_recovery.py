@@ -22,7 +22,7 @@ from vitrine.runs.registry import remove_runs
 from vitrine.training.recovery import recover
 
 # Three epochs of 5 steps; later epochs are better, so that the second is the best when the third begins.
-WORDS = [
+OVERRIDES = [
     "model=vit_nano",
     "depth=1",
     "data.batch_size=256",
@@ -45,7 +45,7 @@ class Stop(Callback):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run that was never stopped."""
-    return RunRecord(fit(compose([*WORDS, f"paths.output_dir={tmp_path_factory.mktemp('whole')}"])).run_dir)
+    return RunRecord(fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path_factory.mktemp('whole')}"])).run_dir)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def interrupted(tmp_path_factory):
     """A run that was stopped in its third epoch."""
     folder = tmp_path_factory.mktemp("stopped")
     with pytest.raises(Interrupted):
-        fit(compose([*WORDS, f"paths.output_dir={folder}"]), callbacks=[Stop()])
+        fit(compose([*OVERRIDES, f"paths.output_dir={folder}"]), callbacks=[Stop()])
     return only_run(folder)
 
 
@@ -180,7 +180,7 @@ def test_without_hard_links_and_locks_the_states_are_kept_as_well(tmp_path, monk
     monkeypatch.setattr("fcntl.flock", refuse)
     monkeypatch.setattr(os, "copy_file_range", refuse)
     with pytest.raises(Interrupted):
-        fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[Stop()])
+        fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[Stop()])
     record = RunRecord(only_run(tmp_path))
     with record.last.open("rb"), record.previous.open("rb"), (record.path / "run.json").open("rb"):
         assert [step(path) for path in (record.last, record.previous, record.best)] == [12, 10, 10]
@@ -199,7 +199,7 @@ class Rivals(Callback):
 
     def on_train_epoch_end(self, *_):
         run = only_run(self.folder)
-        for write in (lambda: resume(run), lambda: fit(compose(WORDS), folder=run), lambda: remove_runs([run])):
+        for write in (lambda: resume(run), lambda: fit(compose(OVERRIDES), folder=run), lambda: remove_runs([run])):
             with pytest.raises(RunError) as error:
                 write()
             self.refused.append(str(error.value))
@@ -207,7 +207,7 @@ class Rivals(Callback):
 
 def test_a_run_has_one_writer_at_a_time(tmp_path, whole):
     rivals = Rivals(tmp_path)
-    record = RunRecord(fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[rivals]).run_dir)
+    record = RunRecord(fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[rivals]).run_dir)
     assert len(rivals.refused) == 9
     for resumed, trained, removed in zip(*[iter(rivals.refused)] * 3, strict=True):
         assert f"is still running, as process {os.getpid()} on " in resumed

@@ -23,7 +23,7 @@ from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
 
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
-WORDS = [
+OVERRIDES = [
     "model=vit_nano",
     "depth=2",
     "data.batch_size=112",
@@ -52,7 +52,7 @@ class SignalAt(Callback):
 def whole(tmp_path_factory):
     """A run that was never stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    return RunRecord(fit(compose([*WORDS, f"paths.output_dir={folder}"])).run_dir)
+    return RunRecord(fit(compose([*OVERRIDES, f"paths.output_dir={folder}"])).run_dir)
 
 
 def rows(record):
@@ -88,7 +88,7 @@ def assert_same(record, whole):
 )
 def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, step, number):
     with pytest.raises(Interrupted, match="resume="):
-        fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
+        fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
     record = RunRecord(only_run(tmp_path))
     assert record.facts["status"] == "interrupted"
     assert torch.load(record.last, weights_only=True)["global_step"] == step
@@ -102,10 +102,10 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, step, number):
 
 @pytest.mark.whole
 def test_muon_and_augmentation_resume_bit_equal(tmp_path):
-    words = [*WORDS, "trainer.max_epochs=2", "optimizer=muon", "augment.elastic=0.04"]
-    never_stopped = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
+    overrides = [*OVERRIDES, "trainer.max_epochs=2", "optimizer=muon", "augment.elastic=0.04"]
+    never_stopped = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     with pytest.raises(Interrupted):
-        fit(compose([*words, f"paths.output_dir={tmp_path / 'stopped'}"]), callbacks=[SignalAt(7)])
+        fit(compose([*overrides, f"paths.output_dir={tmp_path / 'stopped'}"]), callbacks=[SignalAt(7)])
     record = RunRecord(only_run(tmp_path / "stopped"))
 
     resume(record.path)
@@ -115,9 +115,9 @@ def test_muon_and_augmentation_resume_bit_equal(tmp_path):
 
 @pytest.mark.whole
 def test_compilation_inside_an_epoch_does_not_count_as_waiting_for_data(tmp_path, monkeypatch):
-    words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=112"]
+    overrides = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=112"]
     with pytest.raises(Interrupted):
-        fit(compose([*words, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
+        fit(compose([*overrides, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
     decide = Compilation._compile
 
     def slowly(*arguments):
@@ -131,9 +131,9 @@ def test_compilation_inside_an_epoch_does_not_count_as_waiting_for_data(tmp_path
 
 @pytest.mark.whole
 def test_a_run_out_of_time_stops_and_resumes_bit_equal(whole, tmp_path):
-    words = [*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
+    overrides = [*OVERRIDES, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
     with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; resume with: python train\.py resume="):
-        fit(compose(words), time_from=time.time() - 3600)
+        fit(compose(overrides), time_from=time.time() - 3600)
     record = RunRecord(only_run(tmp_path))
     assert (record.facts["status"], record.facts["reason"]) == ("interrupted", "trainer.max_time is over")
     assert torch.load(record.last, weights_only=True)["global_step"] == 1, "each session gets a step further"
@@ -155,7 +155,7 @@ def test_a_run_without_time_for_its_test_is_tested_on_resume(whole, tmp_path, mo
     with monkeypatch.context() as patched:
         patched.setattr(TimeLimit, "over", lambda self, *, trained=False: trained)
         with pytest.raises(OutOfTime):
-            fit(compose([*WORDS, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]))
+            fit(compose([*OVERRIDES, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]))
     record = RunRecord(only_run(tmp_path))
     assert torch.load(record.last, weights_only=True)["global_step"] == 44
     assert record.metrics == {}
@@ -169,10 +169,10 @@ def test_a_run_without_time_for_its_test_is_tested_on_resume(whole, tmp_path, mo
 def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
     write_image_folder(tmp_path / "pictures", "train", "test", size=(12, 9))
     data = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"]
-    words = [*WORDS, *data, "data.batch_size=8", f"paths.data_dir={tmp_path}"]  # 4 epochs of 4 steps
-    whole = RunRecord(fit(compose([*words, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
+    overrides = [*OVERRIDES, *data, "data.batch_size=8", f"paths.data_dir={tmp_path}"]  # 4 epochs of 4 steps
+    whole = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     for name, changes in (("disk", []), ("memory", ["data.storage=memory"])):
-        streamed = [*words, "data.storage=disk", "data.workers=2", f"paths.output_dir={tmp_path / name}"]
+        streamed = [*overrides, "data.storage=disk", "data.workers=2", f"paths.output_dir={tmp_path / name}"]
         with pytest.raises(Interrupted):
             fit(compose(streamed), callbacks=[SignalAt(6)])
         assert multiprocessing.active_children() == []
@@ -187,7 +187,7 @@ def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
 
 def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
     running = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *WORDS, f"paths.output_dir={tmp_path}"],
+        [sys.executable, str(ROOT / "train.py"), *OVERRIDES, f"paths.output_dir={tmp_path}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -210,7 +210,7 @@ def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_killed_a_hundred_times_equals_a_run_that_was_never_killed(tmp_path):
-    overrides = [*WORDS, "trainer.max_epochs=400"]
+    overrides = [*OVERRIDES, "trainer.max_epochs=400"]
     expected = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     arguments, moments = [*overrides, f"paths.output_dir={tmp_path / 'killed'}"], random.Random(0)
     for _ in range(100):
@@ -241,7 +241,7 @@ def _epochs(folder):
 @pytest.mark.whole
 def test_a_run_killed_before_its_first_checkpoint_restarts_in_its_folder(whole, tmp_path):
     with pytest.raises(Interrupted):
-        fit(compose([*WORDS, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
+        fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(3)])
     record = RunRecord(only_run(tmp_path))
     record.last.unlink()
     resume(record.path)
@@ -251,9 +251,9 @@ def test_a_run_killed_before_its_first_checkpoint_restarts_in_its_folder(whole, 
 def test_more_epochs_train_a_finished_run_longer(whole, tmp_path):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)
-    words = ["trainer.max_epochs=5", f"resume={record.path}"]
+    overrides = ["trainer.max_epochs=5", f"resume={record.path}"]
 
-    resume(record.path, compose(words))
+    resume(record.path, compose(overrides))
 
     assert record.history()[-1]["epoch"] == 5
     assert record.config["trainer"]["max_epochs"] == 5
@@ -268,15 +268,15 @@ def test_resuming_a_finished_run_changes_nothing(whole, capsys):
 
 
 def test_overrides_that_would_make_another_run_are_refused(whole):
-    words = ["model.depth=3", "optimizer.lr=1", "trainer.max_epochs=2", f"resume={whole.path}"]
+    overrides = ["model.depth=3", "optimizer.lr=1", "trainer.max_epochs=2", f"resume={whole.path}"]
     with pytest.raises(ConfigError) as error:
-        compose(words)
+        compose(overrides)
     assert [fault.key for fault in error.value.faults] == ["model.depth", "optimizer.lr"]
     with pytest.raises(ConfigError) as error:
-        resume(whole.path, compose([*WORDS, "model.depth=3"]))
+        resume(whole.path, compose([*OVERRIDES, "model.depth=3"]))
     assert [fault.key for fault in error.value.faults] == ["model.depth"]
     with pytest.raises(ConfigError, match="must be >= 4, the number of epochs done"):
-        resume(whole.path, compose(words[2:]))
+        resume(whole.path, compose(overrides[2:]))
 
 
 def test_a_running_run_is_not_resumed(whole, tmp_path):

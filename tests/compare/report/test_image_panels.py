@@ -23,9 +23,9 @@ from vitrine.models import attended_patches
 def real(tmp_path_factory):
     """Two runs, of a scheme with a table of positions and of one without."""
     folder = tmp_path_factory.mktemp("real")
-    words = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=256", "accelerator=cpu"]
+    overrides = ["model=vit_nano", "depth=1", "trainer.max_epochs=1", "data.batch_size=256", "accelerator=cpu"]
     for scheme in ("sincos2d", "rope"):
-        fit(compose([*words, f"position={scheme}", f"paths.output_dir={folder}"]))
+        fit(compose([*overrides, f"position={scheme}", f"paths.output_dir={folder}"]))
     return folder / "runs"
 
 
@@ -110,10 +110,10 @@ def test_a_missing_checkpoint_or_data_set_is_reported(real, tmp_path):
     for config in moved.glob("*/config.yaml"):
         config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
     found = compare(load_results([moved]))
-    words = hard_images(found, found.predictions).caption
+    caption = hard_images(found, found.predictions).caption
     assert (
         "The pixels are not available: gone/MNIST/raw/train-images-idx3-ubyte, which the run used, is not there"
-        in words
+        in caption
     )
 
 
@@ -177,7 +177,7 @@ def test_a_page_of_a_hundred_classes_with_all_images_stays_small(tmp_path):
     names = [f"a class called {number}" for number in range(100)]
     splits = {"train": (noise(1000), labels), "test": (noise(1000), labels)}
     write_shards(shards_folder(tmp_path, "cifar100"), "cifar100", names, splits, 10**8)
-    words = [
+    overrides = [
         "data=cifar100",
         f"data.root={tmp_path}",
         "model=vit_nano",
@@ -186,8 +186,8 @@ def test_a_page_of_a_hundred_classes_with_all_images_stays_small(tmp_path):
         "position=learned",
         "model.drop_path=0.0",
     ]
-    words += ["debug.limit_batches=1", "trainer.max_epochs=1", "accelerator=cpu", f"paths.output_dir={tmp_path}"]
-    run = fit(compose(words)).run_dir
+    overrides += ["debug.limit_batches=1", "trainer.max_epochs=1", "accelerator=cpu", f"paths.output_dir={tmp_path}"]
+    run = fit(compose(overrides)).run_dir
     for number in range(9):
         copy = shutil.copytree(run, tmp_path / "copies" / str(number))
         config = copy / "config.yaml"

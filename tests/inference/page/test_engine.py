@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.levels import sampled
-from helpers.vit_configs import FIELDS, SETTINGS, WORDS, fitting
+from helpers.vit_configs import FIELDS, OPTIONS, SETTINGS, fitting
 from hypothesis import Phase, assume, given, settings
 
 from vitrine.config.model import ViTConfig, vit_faults
@@ -114,7 +114,7 @@ def cases():
     for config in configs:
         for name in FIELDS:
             seen[name].add(getattr(config, name))
-    assert {name: seen[name] for name in WORDS} == {name: set(words) for name, words in WORDS.items()}
+    assert {name: seen[name] for name in OPTIONS} == {name: set(options) for name, options in OPTIONS.items()}
     assert all(len(values) > 1 for name, values in seen.items() if name not in ("name", "pretrained"))
     return [Case.of(config) for config in configs]
 

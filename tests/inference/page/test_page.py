@@ -155,12 +155,12 @@ COMMANDS = re.findall(
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS)))
 def test_a_command_of_the_docs_runs(command, digits, tmp_path, monkeypatch, capsys):
-    script, *words = command.replace("outputs/runs/RUN", str(digits.path)).split()
+    script, *arguments = command.replace("outputs/runs/RUN", str(digits.path)).split()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [script, *words])
+    monkeypatch.setattr("sys.argv", [script, *arguments])
     runpy.run_path(str(ROOT / script), run_name="__main__")
     written = Path(re.search(r"written to (\S+) ", capsys.readouterr().out)[1])
-    assert written == (Path("digits.html") if "--to" in words else digits.path / "page.html")
+    assert written == (Path("digits.html") if "--to" in arguments else digits.path / "page.html")
     assert written.read_text().startswith("<!doctype html>")
 
 
@@ -406,9 +406,9 @@ def test_a_model_of_usual_size_answers_in_time_with_the_logits_of_pytorch(tmp_pa
 # What no page is made of ---------------------------------------------------------------------------------------------
 
 
-def refused(record: RunRecord, *words: str, capsys) -> str:
+def refused(record: RunRecord, *arguments: str, capsys) -> str:
     with pytest.raises(SystemExit) as end:
-        main([str(record.path), *words])
+        main([str(record.path), *arguments])
     assert end.value.code == 1
     assert not list(record.path.glob("*.html"))
     assert not list(record.path.glob(".*.tmp"))

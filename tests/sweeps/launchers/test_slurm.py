@@ -64,14 +64,14 @@ def weights(run):
 def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     """It is stopped with a grace time, then preempted without one, after the command that submitted it has ended."""
 
-    def ask(*words):
-        return subprocess.run(words, env=slurm, capture_output=True, text=True, check=True).stdout
+    def ask(*command):
+        return subprocess.run(command, env=slurm, capture_output=True, text=True, check=True).stdout
 
     def jobs():
         return dict(line.split() for line in ask("squeue", "--array", "--noheader", "--format=%i %T").splitlines())
 
-    words = [*LONG, "seed=0,1", "hydra/launcher=slurm", "launcher.workers=1"]
-    first = command(tmp_path, slurm, *words)
+    overrides = [*LONG, "seed=0,1", "hydra/launcher=slurm", "launcher.workers=1"]
+    first = command(tmp_path, slurm, *overrides)
     until(lambda: list(tmp_path.glob("out/sweeps/*/*/checkpoints/last.ckpt")))
     first.send_signal(signal.SIGINT)
     code, out, err = ended(first)
@@ -82,7 +82,7 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     (sweep,) = tmp_path.glob("out/sweeps/*")
     job, waiting = sorted(jobs())
     assert (jobs()[job], jobs()[waiting]) == ("RUNNING", "PENDING")
-    second = command(tmp_path, slurm, *words)
+    second = command(tmp_path, slurm, *overrides)
     while "2 jobs submitted earlier" not in (said := second.stdout.readline()):
         assert said, second.stderr.read()
     ask("scancel", waiting)
@@ -134,7 +134,7 @@ def test_the_local_launcher_trains_in_jobs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "needed"),
+    ("overrides", "settings", "needed"),
     [
         ([], {}, Resources(4, 0, 4)),
         (["accelerator=cpu_ddp"], {"threads": 3}, Resources(6, 0, 6)),
@@ -142,10 +142,10 @@ def test_the_local_launcher_trains_in_jobs(tmp_path):
         (["trainer.accelerator=gpu", "trainer.devices=2"], {}, Resources(8, 2, 4)),
     ],
 )
-def test_the_resources_of_a_job(words, settings, needed):
-    config = compose([word for word in words if "gpu" not in word])
-    for word in words:
-        key, _, value = word.partition("=")
+def test_the_resources_of_a_job(overrides, settings, needed):
+    config = compose([override for override in overrides if "gpu" not in override])
+    for override in overrides:
+        key, _, value = override.partition("=")
         if key == "trainer.accelerator":
             config.trainer.accelerator = value
         elif key == "trainer.devices":
