@@ -114,7 +114,8 @@ def _short(name: str) -> str:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    FigureCanvasAgg(figure)
+    figure.set_dpi(120)
+    canvas = FigureCanvasAgg(figure)
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+        canvas.print_png(temporary)  # type: ignore[no-untyped-call]  # Figure.savefig would draw twice
     return path
