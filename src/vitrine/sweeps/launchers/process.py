@@ -38,6 +38,8 @@ GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without any of them 
 # started with, even if files are edited meanwhile.
 PRELOADED = [
     "sklearn.datasets",
+    "sklearn.metrics",
+    "sklearn.model_selection",
     "torch._dynamo",
     "vitrine.training.fit",
     "vitrine.training.resume",
