@@ -111,7 +111,8 @@ def test_two_offline_sessions_become_one_run(server, tmp_path):
         tracker.log({"epoch": 1, "train/loss": 1 / step}, step)
     tracker.finish("finished", {"val/acc": 0.75}, {})
     assert len(record.facts["wandb_kept"]) == 2
-    assert sync(record.path).returncode == 0
+    done = sync(record.path)
+    assert done.returncode == 0, done.stderr
     run = server.runs[record.facts["wandb_id"]]
     assert {(row["step"], row["train/loss"]) for row in run.rows} == {(step, 1 / step) for step in range(1, ROWS + 3)}
     assert run.summary["val/acc"] == 0.75
@@ -139,7 +140,7 @@ def test_an_offline_run_is_pushed_once_with_its_group_and_name(server, tmp_path)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_hung_client_fails_no_training_and_the_run_can_be_pushed(server, tmp_path, capfd, number):
-    record = carry_out(tmp_path, "logger.wandb.timeout=2", before=lambda: os.kill(service().pid, number))
+    record = carry_out(tmp_path, "logger.wandb.timeout=5", before=lambda: os.kill(service().pid, number))
     assert [row["train/loss"] for row in record.history()] == [1 / step for step in range(1, ROWS + 1)]
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("vitrine:")]
     assert len(lines) == 1
@@ -160,13 +161,14 @@ def test_a_dead_or_hung_client_fails_no_training_and_the_run_can_be_pushed(serve
 def test_a_silent_server_is_waited_for_until_the_timeout(server, tmp_path, capfd):
     server.answers.clear()
     try:
-        record = carry_out(tmp_path, "logger.wandb.timeout=1")
+        record = carry_out(tmp_path, "logger.wandb.timeout=5")
     finally:
         server.answers.set()
     assert "vitrine: wandb failed and gets no more metrics" in capfd.readouterr().err
     assert record.facts["wandb_pushed"] is None
     assert len(record.history()) == ROWS
-    assert sync(record.path).returncode == 0
+    done = sync(record.path)
+    assert done.returncode == 0, done.stderr
     assert losses(server.runs[record.facts["wandb_id"]]) == [1 / step for step in range(1, ROWS + 1)]
 
 
