@@ -3,9 +3,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.hub_files import write_hub_dataset
 from helpers.levels import sampled
 
 from vitrine.command.compose import points
+from vitrine.config.schema import OWN_FILES
 from vitrine.distributed.hardware import gpus
 from vitrine.errors import ConfigError, Fault
 
@@ -30,6 +32,14 @@ def pictures(tmp_path):
     return tmp_path / "pictures"
 
 
+@pytest.fixture
+def own_files(pictures):
+    """Data sets of the user's own images, by the name of their source."""
+    table = pictures / "pictures.csv"
+    table.write_text("path,label\ntrain/aster/a.png,aster\ntrain/rose/a.png,rose\n")
+    return {"imagefolder": pictures, "csv": table, "huggingface": write_hub_dataset(pictures / "hub", train=2)}
+
+
 def test_there_are_options_to_compose():
     assert len(OPTIONS) > 30
     assert ("model", "vit_tiny") in OPTIONS
@@ -39,11 +49,13 @@ def test_there_are_options_to_compose():
     ("group", "option"), sampled(OPTIONS, every=6), ids=[f"{group}={option}" for group, option in OPTIONS]
 )
 @pytest.mark.whole
-def test_every_option_of_every_group_composes(compose, pictures, group, option):
+def test_every_option_of_every_group_composes(compose, pictures, own_files, group, option):
     overrides = [f"{group}={option}"]
     if group == "patch":
         overrides += ["data.image_size=112"]  # all patch sizes divide it
-    if "imagefolder" in option or (group == "experiment" and "vit_base" in option):
+    if option in OWN_FILES:
+        overrides += [f"data.root={own_files[option]}"]
+    if group == "experiment" and "vit_base" in option:
         overrides += [f"data.root={pictures}"]
     wants_gpu = (group, option) in {("accelerator", "gpu"), ("accelerator", "multi_gpu")}
     wants_gpu = wants_gpu or "override /accelerator: gpu" in (CONF / group / f"{option}.yaml").read_text()

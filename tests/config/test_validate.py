@@ -42,8 +42,21 @@ def change(default):
         ({"data__mean": [0.1, 0.2]}, Fault("data.mean", "[0.1, 0.2]", "needs 1 value")),
         (
             {"data__storage": "disk"},
-            Fault("data.storage", "disk", "is for data=imagefolder: data=digits is always read into memory"),
+            Fault(
+                "data.storage",
+                "disk",
+                "is for data=imagefolder, csv and huggingface: data=digits is always read into memory",
+            ),
         ),
+        (
+            {"data__resize": "pad"},
+            Fault(
+                "data.resize",
+                "pad",
+                "is for data=imagefolder, csv and huggingface: the images of data=digits are arrays of one size",
+            ),
+        ),
+        ({"data__resize": "padd"}, Fault("data.resize", "padd", "is not one of crop, pad, squash", "pad")),
         ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),
         ({"data__std": []}, Fault("data.std", "[]", "needs 1 value")),
         ({"data__std": [0.0]}, Fault("data.std", "[0.0]", "must be > 0")),
@@ -52,7 +65,7 @@ def change(default):
             Fault(
                 "data.name",
                 "digit",
-                "is not one of digits, mnist, fashion_mnist, cifar10, cifar100, imagefolder",
+                "is not one of digits, mnist, fashion_mnist, cifar10, cifar100, imagefolder, csv, huggingface",
                 "digits",
             ),
         ),

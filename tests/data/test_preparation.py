@@ -38,6 +38,19 @@ def test_files_are_decoded_as_in_training(picture, size, tmp_path):
         assert torch.equal(prepare.pixels(form), expected)
 
 
+@pytest.mark.parametrize("resize", ["pad", "squash"])
+def test_pictures_become_square_as_in_training(picture, resize, tmp_path):
+    path = tmp_path / "picture.png"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path, exif=exif)
+    prepare = Preparation(16, 3, True, (0.5, 0.4, 0.3), (0.2,), resize)
+    expected = torch.from_numpy(Decoder.with_mean(16, 3, resize, (0.5, 0.4, 0.3)).read([path])[0])
+    turned = picture.rot90(-1, (1, 2))
+    for form in (path, Image.open(path), turned.contiguous(), turned.permute(1, 2, 0).numpy()):
+        assert torch.equal(prepare.pixels(form), expected)
+
+
 def test_of_a_picture_that_is_not_square_arrays_take_the_centre(picture):
     assert torch.equal(preparation(21, from_files=False).pixels(picture), picture[:, :, 4:25])
 

@@ -54,6 +54,13 @@ def test_a_class_too_rare_to_be_in_both_parts_is_refused():
         split_train_val(labels, 0.1, seed=0)
 
 
+def test_classes_of_one_image_are_named():
+    with pytest.raises(DataError, match=r"^class rose has one training image, and validation takes one too"):
+        split_train_val(torch.tensor([0] * 20 + [1]), 0.1, seed=0, classes=["aster", "rose"])
+    with pytest.raises(DataError, match=r"^classes rose and tulip have one training image"):
+        split_train_val(torch.tensor([0] * 20 + [1, 2]), 0.1, seed=0, classes=["aster", "rose", "tulip"])
+
+
 def test_fewer_validation_images_than_classes_are_refused():
     with pytest.raises(
         DataError, match=r"data\.val_fraction=0\.1 of 20 images off for validation; the rarest class has 2:"

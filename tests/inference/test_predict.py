@@ -62,7 +62,23 @@ TRAINED = {
     "cifar10": ["data=cifar10", "patch=8"],
     "cifar10, reduced": ["data=cifar10", "data.image_size=20", "patch=4"],
     "image folder": ["data=imagefolder", "data.image_size=12", "patch=4"],
+    "csv, padded": ["data=csv", "data.image_size=12", "patch=4", "data.resize=pad"],
 }
+
+
+def write_image_csv(folder):
+    """List the pictures of a folder, the first of each split turned by its EXIF orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    rows = ["path,label,split"]
+    for path in sorted(folder.rglob("*.png")):
+        split, label, name = path.relative_to(folder).parts
+        if name == "0.png":
+            Image.open(path).save(path, exif=exif)
+        rows.append(f"{split}/{label}/{name},{label},{split}")
+    table = folder / "pictures.csv"
+    table.write_text("\n".join(rows))
+    return table
 
 
 def some_of_cifar10(shared_data, folder):
@@ -80,9 +96,10 @@ def some_of_cifar10(shared_data, folder):
 def test_every_data_set_is_prepared_as_in_training(name, predict, tmp_path, request):
     overrides = TRAINED[name]
     pictures = tmp_path / "pictures"
-    if "data=imagefolder" in overrides:  # of other sizes and shapes than the model's
+    if own := {"data=imagefolder", "data=csv"} & {*overrides}:  # of other sizes and shapes than the model's
         write_image_folder(pictures, "train", "test", size=(31, 20))
-        overrides = [*overrides, f"data.root={pictures}"]
+        root = write_image_csv(pictures) if "data=csv" in own else pictures
+        overrides = [*overrides, f"data.root={root}"]
     elif "mnist" in name:
         overrides = [*overrides, f"data.root={request.getfixturevalue('shared_data')}"]
     elif "cifar10" in name:
@@ -90,7 +107,7 @@ def test_every_data_set_is_prepared_as_in_training(name, predict, tmp_path, requ
     brief = ["trainer.max_epochs=1", "debug.limit_batches=1", "accelerator=cpu", "trainer.compile=nothing"]
     paths = [f"paths.output_dir={tmp_path}", f"paths.cache_dir={tmp_path / 'cache'}"]
     run = load_run(fit(compose([*SMALL, *overrides, *brief, *paths])).run_dir)
-    if "data=imagefolder" in overrides:
+    if own:
         shown, order = pictures / "test", range(40)
     else:
         shown = tmp_path / "shown"

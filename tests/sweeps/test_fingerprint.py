@@ -69,7 +69,7 @@ def test_paths_loggers_and_labels_leave_the_fingerprint(config, key):
 
 def test_the_folder_of_own_images_affects_the_result():
     assert not facts_of("data.root").affects("mnist")
-    assert facts_of("data.root").affects("imagefolder")
+    assert all(facts_of("data.root").affects(source) for source in ("imagefolder", "csv", "huggingface"))
 
 
 def test_a_sweep_is_named_by_its_fixed_overrides_and_varying_keys(tmp_path):

@@ -99,7 +99,10 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
 def test_only_pictures_in_folders_are_streamed(train):
     done = train("data=digits", "data.storage=disk")
     assert done.returncode == 2
-    assert "data.storage=disk\n      is for data=imagefolder: data=digits is always read into memory" in done.stderr
+    assert (
+        "data.storage=disk\n      is for data=imagefolder, csv and huggingface: data=digits is always read into memory"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", slow("cpu_ddp")])

@@ -27,10 +27,11 @@ from vitrine.config.keys import kind, optional_section, owner
 from vitrine.config.model import missing_weights
 from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
 from vitrine.config.predict import PredictConfig, predict_faults
+from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
 from vitrine.config.sweep import TrainCommand, facts_of, unmeasured
 from vitrine.config.validate import resume_faults, train_faults
-from vitrine.data.image_folder import ImageFolder
+from vitrine.data.own_files import NEEDED_ROOT, count_classes
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.runs.provenance import program
 from vitrine.runs.record import RunRecord, check_writable
@@ -61,7 +62,7 @@ class Composer:
         self._referred: dict[int, set[str]] = {}  # by the identity of a base
         self._plain: dict[str, tuple[str, Any] | None] = {}
         self._checked: dict[tuple[str, ...], Any] = {}  # by the overrides but for independent values
-        self._count = cache(lambda root: len(ImageFolder.scan(root).classes))  # once for all trials of a multirun
+        self._count = cache(count_classes)  # once for all trials of a multirun
         self._check_writable = cache(lambda folder: check_writable(Path(folder)))
 
     def composed(self, overrides: Sequence[str]) -> tuple[DictConfig, list[Fault]]:
@@ -241,19 +242,19 @@ class Composer:
         return self._parsed[text]
 
     def _count_classes(self, data: DictConfig) -> list[Fault]:
-        """Fill in the number of classes of a folder of images; return why it can't be counted."""
+        """Fill in the number of classes of the user's own image files; return why it can't be counted."""
         if is_dotted(data.name):
             return complete_data(data)
-        if data.name != "imagefolder":
+        if data.name not in OWN_FILES:
             return []
         found = []
         classes = 2  # stands in where they can't be counted, so that the rest is checked all the same
         if not data.root:
-            problem = "data=imagefolder needs the folder of your images, with train/<class>/* in it"
+            problem = f"data={data.name} needs {NEEDED_ROOT[data.name]}"
             found.append(Fault("data.root", "", problem))
         else:
             try:
-                classes = self._count(data.root)
+                classes = self._count(data.name, data.root)
             except DataError as error:
                 found.append(Fault("data.root", data.root, str(error)))
         if OmegaConf.is_missing(data, "num_classes"):

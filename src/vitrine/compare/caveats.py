@@ -8,6 +8,7 @@ from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.table import Table, seed_of
+from vitrine.config.schema import OWN_FILES
 from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
 
@@ -157,8 +158,8 @@ def _data_name(run: RunResult) -> str | None:
 
 
 def _data_source(run: RunResult) -> str | None:
-    """The data set, and of an image folder its path; ``None`` if that is private."""
-    if run.data != "imagefolder":
+    """The data set, and of the user's own image files their place; ``None`` if that is private."""
+    if run.data not in OWN_FILES:
         return _data_name(run)
     root = run.config.get("data.root")
     return f"{run.data} in {root}" if root else None

@@ -16,7 +16,9 @@ from vitrine.config.metrics import EXTRA, VALIDATION
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import Interface
 
-SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "imagefolder")
+OWN_FILES = ("imagefolder", "csv", "huggingface")  # sources of the user's own image files, found at data.root
+SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES)
+RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon")
@@ -35,8 +37,10 @@ class DataConfig:
 
     Attributes:
         name: the source (data/datasets.py).
-        root: folder that holds the data set, or where it is downloaded to.
+        root: folder that holds the data set, or where it is downloaded to; for ``csv``, the CSV file.
         image_size, in_channels, num_classes: input and output of the model. Other images are resized when decoded.
+        resize: how image files become square: ``crop`` scales the shorter side and crops the centre, ``pad`` scales
+            the longer side and pads the other with the mean colour, ``squash`` scales both, whatever their ratio.
         patch_size: patch size of models that set none.
         epochs: epochs of runs that set no ``trainer.max_epochs``.
         mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
@@ -60,10 +64,11 @@ class DataConfig:
 
     name: str = part(SOURCES, MISSING, interface=Interface(optional=("root",), function=True))
     options: dict[str, Any] = part_options()
-    root: str = setting(MISSING, affects_result=("imagefolder",), may_change_on_resume=True, path=True)
+    root: str = setting(MISSING, affects_result=OWN_FILES, may_change_on_resume=True, path=True)
     image_size: int = number(MISSING, ge=1, le=4096)
     in_channels: int = number(MISSING, ge=1, le=4)
     num_classes: int = number(MISSING, ge=2, le=1_000_000)
+    resize: str = choice(RESIZES, "crop")
     patch_size: int = number(MISSING, ge=1, le=4096)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
     mean: list[float] = number(MISSING)

@@ -11,11 +11,11 @@ from vitrine.config.loss import class_weight_fault
 from vitrine.config.metrics import EXTRA
 from vitrine.config.model import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
-from vitrine.config.schema import TrainConfig
+from vitrine.config.schema import OWN_FILES, TrainConfig
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
-from vitrine.text import as_override, nearest
+from vitrine.text import as_override, listed, nearest
 
 
 def train_faults(config: TrainConfig) -> list[Fault]:
@@ -73,10 +73,15 @@ def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(key, str(values), f"needs 1 value{several}")
 
 
-def _storage(config: TrainConfig) -> Iterator[Fault]:
-    if config.data.storage == "disk" and config.data.name != "imagefolder":
-        problem = f"is for data=imagefolder: data={config.data.name} is always read into memory"
-        yield Fault("data.storage", "disk", problem)
+def _own_files(config: TrainConfig) -> Iterator[Fault]:
+    data = config.data
+    if data.name in OWN_FILES:
+        return
+    sources = f"is for data={listed(OWN_FILES)}"
+    if data.storage == "disk":
+        yield Fault("data.storage", "disk", f"{sources}: data={data.name} is always read into memory")
+    if data.resize != "crop":
+        yield Fault("data.resize", data.resize, f"{sources}: the images of data={data.name} are arrays of one size")
 
 
 def _max_time(config: TrainConfig) -> Iterator[Fault]:
@@ -198,7 +203,7 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
 # Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     ((), _channel_statistics),
-    ((), _storage),
+    ((), _own_files),
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),

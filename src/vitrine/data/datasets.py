@@ -10,7 +10,7 @@ import io
 import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,19 @@ from torch import Tensor
 from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.data.cache import cached
-from vitrine.data.decode import MODES, Decoder, ImageFiles
+from vitrine.data.decode import ImageFiles
+from vitrine.data.file_datasets import csv, huggingface, imagefolder
 from vitrine.data.fingerprint import fingerprint
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.image_folder import ImageFolder, cifar10_folder
+from vitrine.data.image_folder import cifar10_folder
 from vitrine.data.preparation import resized
 from vitrine.data.shards import read_shards, shards_folder
 from vitrine.data.user_data import user_dataset
 from vitrine.errors import DataError, first_line
 from vitrine.files import disk_full
-from vitrine.text import plural, printable
+from vitrine.text import plural
+
+DECODING = 2  # the version of what Decoder makes of a file; entries of others are not in the cache
 
 OFFLINE = "offline, use data=digits, or data.root=DIR with a folder that holds the data set"
 
@@ -109,8 +112,8 @@ def _decoded(split: Split, cache_dir: Path) -> Split:
     images = cached(
         cache_dir,
         label=files.label,
-        sources=files.paths,
-        settings={"image_size": decoder.size, "in_channels": decoder.channels},
+        sources=files.on_disk,
+        settings={**asdict(decoder), "decoding": DECODING},
         make=lambda: decoder.read(files.paths),
     )
     return Split(torch.from_numpy(images), split.labels)
@@ -169,26 +172,6 @@ def cifar100(config: DataConfig) -> ImageDataset:
     return _torchvision(datasets.CIFAR100, config, Path(config.root) / "cifar-100-python")
 
 
-def imagefolder(config: DataConfig) -> ImageDataset:
-    """Image files in class folders, ``ROOT/{train,val,test}/<class>/``; not decoded yet."""
-    if config.in_channels not in MODES:
-        allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
-        raise DataError(f"data.in_channels={config.in_channels}: image files are decoded to {allowed} channels")
-    folder = ImageFolder.scan(config.root)
-    if len(folder.classes) != config.num_classes:
-        count = plural(len(folder.classes), "class", "classes")
-        raise DataError(f"{config.root}/train has {count}, not data.num_classes={config.num_classes}")
-    decoder = Decoder(config.image_size, config.in_channels)
-    splits: dict[str, Split | None] = {"val": None, "test": None}
-    for name, found in folder.splits.items():
-        files = ImageFiles(f"{folder.root.name}-{name}", [path for path, _ in found], decoder)
-        splits[name] = Split(files, torch.tensor([label for _, label in found]))
-    train = splits["train"]
-    assert train is not None  # guaranteed by ImageFolder.scan
-    classes = [printable(name) for name in folder.classes]  # a folder's name need not be valid text
-    return ImageDataset(classes, train, splits["val"], splits["test"])
-
-
 DATASETS: dict[str, Callable[[DataConfig], ImageDataset]] = {
     "digits": digits,
     "mnist": mnist,
@@ -196,6 +179,8 @@ DATASETS: dict[str, Callable[[DataConfig], ImageDataset]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "imagefolder": imagefolder,
+    "csv": csv,
+    "huggingface": huggingface,
 }
 
 

@@ -1,13 +1,14 @@
 """Image files and the decoder that turns them into uint8 tensors of one size."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -16,19 +17,53 @@ from vitrine.errors import DataError, first_line
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
 
 
+SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
+WIDE = {"I": "integers", "F": "floats"}
+
+
+@runtime_checkable
+class StoredImage(Protocol):
+    """An image file inside a larger file."""
+
+    @property
+    def container(self) -> Path:
+        """The file that holds it."""
+
+    def size(self) -> int:
+        """Return its size in bytes."""
+
+    def open(self) -> BinaryIO:
+        """Return its content."""
+
+
+ImageFile = Path | StoredImage
+
+
 @dataclass(frozen=True)
 class Decoder(Dataset[Tensor | str]):
-    """Decode image files: scale the shorter side to ``size`` (bicubic), then crop the centre.
+    """Decode image files to squares of one size, upright as their EXIF orientation says; resampling is bicubic.
 
     Attributes:
         size: height and width of decoded images, in pixels.
         channels: number of channels, a key of ``MODES``.
+        resize: ``crop`` scales the shorter side to ``size`` and crops the centre; ``pad`` scales the longer side and
+            pads the other equally on both sides; ``squash`` scales both sides, whatever their ratio.
+        fill: what ``pad`` pads with, in [0, 255]: for each channel, or for all.
     """
 
     size: int
     channels: int
+    resize: str = "crop"
+    fill: tuple[int, ...] = (0,)
 
-    def read(self, paths: Sequence[Path]) -> np.ndarray:
+    @classmethod
+    def with_mean(cls, size: int, channels: int, resize: str, mean: Sequence[float]) -> "Decoder":
+        """Return a decoder that pads with the mean colour: of each channel in [0, 1], or one for all."""
+        if resize != "pad":  # no other depends on the colour, and so its cache does not
+            return cls(size, channels, resize)
+        return cls(size, channels, resize, tuple(round(255 * value) for value in mean))
+
+    def read(self, paths: Sequence[ImageFile]) -> np.ndarray:
         """Decode B files into an array (B, C, H, W) uint8.
 
         Raises:
@@ -39,7 +74,7 @@ class Decoder(Dataset[Tensor | str]):
             images[index] = self.pixels(self.open(path))
         return images
 
-    def __getitem__(self, paths: Sequence[Path]) -> Tensor | str:
+    def __getitem__(self, paths: Sequence[ImageFile]) -> Tensor | str:
         """Decode a batch in a DataLoader worker: images (B, C, H, W) uint8, or the error message.
 
         The message is returned, as PyTorch would wrap an exception into the worker's traceback.
@@ -49,34 +84,66 @@ class Decoder(Dataset[Tensor | str]):
         except DataError as error:
             return str(error)
 
-    def open(self, path: Path | BinaryIO) -> Image.Image:
+    def open(self, path: ImageFile | BinaryIO) -> Image.Image:
         """Read an image file of any size, or one that is open, in the mode of :attr:`channels`.
 
         Raises:
-            DataError: the file is missing, damaged, not an image, or larger than Pillow's limit of 179 megapixels.
+            DataError: the file is missing, damaged, not an image, larger than Pillow's limit of 179 megapixels, or has
+                pixels of 32 bits.
         """
         try:
-            with Image.open(path) as file:
+            with Image.open(path.open() if isinstance(path, StoredImage) else path) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-            name = path if isinstance(path, Path) else "the picture"
+            name = path if isinstance(path, ImageFile) else "the picture"
             raise DataError(f"{name} cannot be decoded as an image: {first_line(error)}") from None
 
     def converted(self, image: Image.Image) -> Image.Image:
-        """Convert an image to the mode of :attr:`channels`."""
-        if image.mode.startswith("I;16"):  # Pillow would clip 16-bit values at 255
+        """Turn an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
+
+        Of 16-bit values the upper byte is kept. Transparency is dropped unless there are 4 channels, as torchvision's
+        ``pil_loader`` does.
+
+        Raises:
+            ValueError: pixels are of 32 bits, whose range no file states.
+        """
+        wide = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS)
+        image = _upright(image)
+        if wide:  # Pillow would clip 16-bit values at 255
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        elif image.mode in ("I", "F"):
+            raise ValueError(f"its pixels are 32-bit {WIDE[image.mode]}, of no known range; store 8 or 16 bits")
         return image.convert(MODES[self.channels])
 
     def pixels(self, image: Image.Image) -> np.ndarray:
-        """Scale an image and crop its centre: (C, size, size) uint8."""
+        """Bring an image to the shape (C, size, size) uint8, as :attr:`resize` says."""
         size = self.size
-        if image.size != (size, size):
-            scale = size / min(image.size)
-            width, height = (max(size, round(side * scale)) for side in image.size)
-            left, top = (width - size) // 2, (height - size) // 2
-            image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+        if image.size == (size, size):
+            return channels_first(image)
+        if self.resize == "squash":
+            return channels_first(image.resize((size, size), Image.Resampling.BICUBIC))
+        if self.resize == "pad":
+            scale = size / max(image.size)
+            width, height = (min(size, max(1, round(side * scale))) for side in image.size)
+            fill = self.fill * (self.channels if len(self.fill) == 1 else 1)
+            padded = Image.new(image.mode, (size, size), fill)
+            image = image.resize((width, height), Image.Resampling.BICUBIC)
+            padded.paste(image, ((size - width) // 2, (size - height) // 2))
+            return channels_first(padded)
+        scale = size / min(image.size)
+        width, height = (max(size, round(side * scale)) for side in image.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
         return channels_first(image)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn or mirror an image as its EXIF orientation says; as it is where that is missing or unreadable."""
+    try:
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+        return ImageOps.exif_transpose(image) if turned else image
+    except (struct.error, SyntaxError):  # of damaged EXIF data
+        return image
 
 
 def channels_first(image: Image.Image) -> np.ndarray:
@@ -91,12 +158,12 @@ class ImageFiles:
 
     Attributes:
         label: readable name, used in the cache's file names.
-        paths: paths of the N files.
+        paths: the N files.
         decoder: decodes them.
     """
 
     label: str
-    paths: Sequence[Path]
+    paths: Sequence[ImageFile]
     decoder: Decoder
 
     def __len__(self) -> int:
@@ -116,8 +183,13 @@ class ImageFiles:
         """Size of the decoded images in bytes."""
         return len(self.paths) * self.decoder.channels * self.decoder.size**2
 
-    def paths_at(self, indices: Tensor) -> list[Path]:
-        """Return the paths at ``indices`` (B,) int64."""
+    @property
+    def on_disk(self) -> list[Path]:
+        """Paths of the files themselves, or of those that hold them, each once."""
+        return list(dict.fromkeys(path if isinstance(path, Path) else path.container for path in self.paths))
+
+    def paths_at(self, indices: Tensor) -> list[ImageFile]:
+        """Return the files at ``indices`` (B,) int64."""
         return [self.paths[index] for index in indices.tolist()]
 
     def subset(self, indices: Tensor) -> "ImageFiles":

@@ -3,7 +3,7 @@
 For each split: the number of images, in all and by class, and checksums of the labels and of
 
 - image files: their names below the split's folder, and their sizes in bytes. No file is opened, so the cost is that of
-  a listing; an image edited without a change of its size is not noticed.
+  a listing; an image edited without a change of its size is not noticed. Images inside larger files have no names.
 - images in memory: their pixels, before they are resized.
 
 runs/data_changes.py compares fingerprints.
@@ -49,14 +49,19 @@ def _of_pixels(images: Tensor) -> dict[str, Any]:
 
 
 def _of_files(files: ImageFiles) -> dict[str, Any]:
-    paths = [os.fspath(path) for path in files.paths]
-    start = len(os.path.commonpath([Path(min(paths)).parent, Path(max(paths)).parent]))
+    paths = [os.fspath(path) for path in files.paths if isinstance(path, Path)]
     try:
-        sizes = np.array([os.stat(path).st_size for path in paths], np.int64)  # noqa: PTH116 - pathlib is slow
+        found = [os.stat(path).st_size for path in paths]  # noqa: PTH116 - pathlib is slow
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}") from None
+    found += [image.size() for image in files.paths if not isinstance(image, Path)]
+    sizes = np.array(found, np.int64)
+    described = {"bytes": int(sizes.sum()), "sizes": _digest(sizes.tobytes())}
+    if not paths:
+        return described
+    start = len(os.path.commonpath([Path(min(paths)).parent, Path(max(paths)).parent]))
     names = "\0".join(path[start:] for path in paths)
-    return {"names": _digest(os.fsencode(names)), "bytes": int(sizes.sum()), "sizes": _digest(sizes.tobytes())}
+    return {"names": _digest(os.fsencode(names)), **described}
 
 
 def _digest(content: bytes | memoryview) -> str:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrine.config.schema import DataConfig
+from vitrine.config.schema import OWN_FILES, DataConfig
 from vitrine.data.decode import MODES, Decoder, channels_first
 from vitrine.data.image_folder import cifar10_folder
 from vitrine.errors import DataError
@@ -44,8 +44,8 @@ def resized(images: Tensor, size: int) -> Tensor:
 class Preparation:
     """Prepares a picture as a run's data set prepared its images: ``transform(picture)`` is what the model takes.
 
-    Data sets of image files scale the shorter side to ``size`` (bicubic) and crop the centre. Data sets of arrays, such
-    as MNIST, resize square images (bilinear with antialiasing); of other pictures, the central square.
+    Data sets of image files scale (bicubic) and crop, pad or squash, as ``resize`` says. Data sets of arrays, such as
+    MNIST, resize square images (bilinear with antialiasing); of other pictures, the central square.
 
     Files and Pillow images of any mode are converted to the run's channels. Arrays and tensors must have them.
 
@@ -54,6 +54,7 @@ class Preparation:
         channels: its number of channels.
         from_files: whether the data set was made of image files.
         mean, std: of each channel in [0, 1], or one value for all.
+        resize: how image files become square (:class:`Decoder`).
     """
 
     size: int
@@ -61,12 +62,19 @@ class Preparation:
     from_files: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    resize: str = "crop"
 
     @classmethod
     def of(cls, config: DataConfig) -> "Preparation":
         """Return the preparation of a data set."""
-        files = config.name == "imagefolder" or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
-        return cls(config.image_size, config.in_channels, files, tuple(config.mean), tuple(config.std))
+        files = config.name in OWN_FILES or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
+        mean, std = tuple(config.mean), tuple(config.std)
+        return cls(config.image_size, config.in_channels, files, mean, std, config.resize)
+
+    @property
+    def decoder(self) -> Decoder:
+        """Decodes image files."""
+        return Decoder.with_mean(self.size, self.channels, self.resize, self.mean)
 
     def __call__(self, picture: Picture) -> Tensor:
         """Prepare and normalise a picture, as for :meth:`pixels`: (C, size, size) float32."""
@@ -93,12 +101,12 @@ class Preparation:
         Raises:
             DataError: the picture cannot be read, or has another type, shape or number of channels.
         """
-        decoder = Decoder(self.size, self.channels)
+        decoder = self.decoder
         if isinstance(picture, (str, Path, Image.Image, IOBase)):
             if self.channels not in MODES:
                 raise DataError(f"this model takes {self.channels} channels, which image files lack; give it tensors")
             if isinstance(picture, Image.Image):
-                image = decoder.converted(picture)
+                image = self._converted(decoder, picture)
             else:
                 image = decoder.open(Path(picture) if isinstance(picture, str) else picture)
             if self.from_files:
@@ -109,6 +117,13 @@ class Preparation:
             return self._resized(values)
         values = values[0] if self.channels == 1 else values.permute(1, 2, 0)
         return torch.from_numpy(decoder.pixels(Image.fromarray(values.numpy())))
+
+    @staticmethod
+    def _converted(decoder: Decoder, picture: Image.Image) -> Image.Image:
+        try:
+            return decoder.converted(picture)
+        except ValueError as error:
+            raise DataError(f"the picture cannot be converted: {error}") from None
 
     def _resized(self, image: Tensor) -> Tensor:
         """Crop the central square of (C, H, W) and resize it."""

@@ -119,8 +119,10 @@ def _rows(file: Path) -> Iterator[Listed]:
     try:
         with _open(file) as lines:
             for row in csv.DictReader(lines):
-                if row["path"]:
-                    yield row["path"], row.get("label") or ""
+                if path := row["path"]:
+                    beside = file.parent / path  # as in training from the same file
+                    found = str(beside) if not os.path.exists(path) and beside.exists() else path  # noqa: PTH110
+                    yield found, row.get("label") or ""
     except csv.Error as error:
         raise DataError(f"cannot read {file}: {first_line(error)}") from None
 

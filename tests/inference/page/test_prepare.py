@@ -23,7 +23,7 @@ DRAWING = """(asked) => {
 }"""
 
 
-FILES = {"channels": 1, "from_files": True}
+FILES = {"channels": 1, "resize": "crop"}
 
 
 def evaluated(page, code, *asked):
@@ -35,19 +35,21 @@ def page(scripted):
     return scripted("prepare.js")
 
 
+@pytest.mark.parametrize("resize", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize(
     ("width", "height", "size"),
     [(8, 8, 8), (20, 16, 8), (16, 20, 8), (31, 60, 28), (5, 3, 28), (33, 32, 32), (200, 300, 32), (61, 64, 61)],
 )
-def test_a_picture_is_decoded_as_in_training(page, tmp_path, width, height, size, channels):
+def test_a_picture_is_decoded_as_in_training(page, tmp_path, width, height, size, channels, resize):
     generator = np.random.default_rng(width)
     rgba = generator.integers(0, 256, (height, width, 4), dtype=np.uint8)
     if channels < 4:
         rgba[..., 3] = 255
     Image.fromarray(rgba).save(tmp_path / "picture.png")
-    decoded = Decoder(size, channels).read([tmp_path / "picture.png"])[0].transpose(1, 2, 0)
-    preparation = {"size": size, "channels": channels, "from_files": True}
+    decoder = Decoder.with_mean(size, channels, resize, [0.5, 0.2, 0.8, 0.1][:channels])
+    decoded = decoder.read([tmp_path / "picture.png"])[0].transpose(1, 2, 0)
+    preparation = {"size": size, "channels": channels, "resize": resize, "fill": decoder.fill}
     prepared = evaluated(page, PICTURE, rgba.flatten().tolist(), width, height, preparation)
     assert np.array_equal(np.reshape(prepared, (size, size, channels)), decoded)
 
@@ -69,7 +71,7 @@ def test_a_picture_for_a_data_set_of_arrays_is_cut_square_and_resized(page, widt
     expected = transform.pixels(Image.fromarray(pixels)).permute(1, 2, 0).flatten().numpy()
     rgba = np.dstack([pixels, np.full((height, width), 255, dtype=np.uint8)]).flatten().tolist()
     prepared = evaluated(
-        page, PICTURE, rgba, width, height, FILES | {"size": size, "channels": channels, "from_files": False}
+        page, PICTURE, rgba, width, height, FILES | {"size": size, "channels": channels, "resize": "arrays"}
     )
     assert np.abs(np.array(prepared) - expected).max() <= 1, "torch rounds its weights to fewer bits"
 

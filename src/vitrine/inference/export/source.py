@@ -15,10 +15,12 @@ from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.runs.provenance import versions
 
-# By whether the data set is one of image files; see vitrine.data.preparation.
+# Of data sets of image files by data.resize, and of arrays; see vitrine.data.preparation.
 PREPARATION = {
-    True: "scale the shorter side to the input size (bicubic, antialiased), crop the centre",
-    False: "crop the central square, resize it to the input size (bilinear, antialiased)",
+    "crop": "scale the shorter side to the input size (bicubic, antialiased), crop the centre",
+    "pad": "scale the longer side to the input size (bicubic, antialiased), pad both sides of the other with the mean",
+    "squash": "scale both sides to the input size, whatever their ratio (bicubic, antialiased)",
+    "arrays": "crop the central square, resize it to the input size (bilinear, antialiased)",
 }
 
 
@@ -121,12 +123,12 @@ class ExportSource:
     @property
     def facts(self) -> dict[str, str]:
         """What a program has to know to use the export; written into onnx, torch_export and aoti files."""
-        data, channels = self.run.config.data, self.picture_shape[0]
+        data, channels, transform = self.run.config.data, self.picture_shape[0], self.run.transform
         return {
             "classes": json.dumps(self.run.classes),
             "input": f"images: uint8 (B, {channels}, {data.image_size}, {data.image_size}), pixels in [0, 255]",
             "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes",
-            "preparation": PREPARATION[self.run.transform.from_files],
+            "preparation": PREPARATION[transform.resize if transform.from_files else "arrays"],
             "mean": json.dumps(list(data.mean)),
             "std": json.dumps(list(data.std)),
             "normalisation": "inside the model",

@@ -26,6 +26,7 @@ from vitrine.text import listed
 ROTARY = {"rope": "vit_small_patch16_rope_224", "rope_mixed": "vit_small_patch16_rope_mixed_224"}
 POOLS = {"cls": "token", "mean": "avg", "map": "map"}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "relu": "relu", "swiglu": "silu"}
+CROP_MODES = {"crop": "center", "pad": "border", "squash": "squash"}  # by data.resize
 EPS = 1e-6  # of the norms of these models, which config.json can't change
 PATCH_BIAS = "patch_embed.proj.bias"
 
@@ -161,7 +162,7 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
             "fixed_input_size": True,
             "interpolation": "bicubic" if source.run.transform.from_files else "bilinear",
             "crop_pct": 1.0,
-            "crop_mode": "center",
+            "crop_mode": CROP_MODES[source.run.transform.resize],
             "mean": each(data.mean),
             "std": each(data.std),
             "first_conv": "patch_embed.proj",

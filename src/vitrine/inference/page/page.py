@@ -111,7 +111,8 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     prepared = {
         "size": preparation.size,
         "channels": channels,
-        "from_files": preparation.from_files,
+        "resize": preparation.resize if preparation.from_files else "arrays",
+        "fill": preparation.decoder.fill,
         "drawing": drawing,
     }
     described = describe(model, data.mean, data.std) | {"dtype": dtype, "preparation": prepared}

@@ -5,18 +5,27 @@
 // An image is {pixels, width, height}: `pixels` are (height * width, channels) in [0, 255].
 
 /**
- * A picture, RGBA -> pixels (size * size, channels). For data sets of image files the shorter side is scaled to `size`
- * (bicubic), then the centre cut out; for data sets of arrays the central square is cut out, then resized (bilinear).
+ * A picture, RGBA -> pixels (size * size, channels). For data sets of image files `resize` is
+ *
+ * - crop: the shorter side is scaled to `size` (bicubic), then the centre cut out;
+ * - pad: the longer side is scaled to `size`, then the other padded with `fill`;
+ * - squash: both sides are scaled to `size`.
+ *
+ * For data sets of arrays the central square is cut out, then resized (bilinear).
  */
-function preparePicture({ pixels, width, height }, { size, channels, from_files: fromFiles }) {
+function preparePicture({ pixels, width, height }, { size, channels, resize, fill }) {
   const image = { pixels: toChannels(pixels, channels), width, height };
-  if (!fromFiles) return resized(centre(image, Math.min(width, height), channels), size, size, channels, BILINEAR).pixels;
-  const scale = size / Math.min(width, height);
-  const [wide, high] = [width, height].map((side) => Math.max(size, roundHalfToEven(side * scale)));
+  if (resize === "arrays") return resized(centre(image, Math.min(width, height), channels), size, size, channels, BILINEAR).pixels;
+  const scale = size / (resize === "pad" ? Math.max : Math.min)(width, height);
+  const [wide, high] = [width, height].map((side) => {
+    if (resize === "squash") return size;
+    const scaled = roundHalfToEven(side * scale);
+    return resize === "pad" ? Math.min(size, Math.max(1, scaled)) : Math.max(size, scaled);
+  });
   const blended = channels === 4 && (wide !== width || high !== height); // so that no hidden colour shows
   const scaled = resized(blended ? premultiplied(image) : image, wide, high, channels, BICUBIC);
   if (blended) scaled.pixels = unpremultiplied(scaled.pixels);
-  return centre(scaled, size, channels).pixels;
+  return (resize === "pad" ? padded(scaled, size, channels, fill) : centre(scaled, size, channels)).pixels;
 }
 
 /** RGBA -> 1 (grey, with the weights of ITU-R 601 that Pillow uses), 3 or 4 channels. */
@@ -116,6 +125,17 @@ function centre({ pixels, width, height }, size, channels) {
   for (let y = 0; y < size; y++) {
     const start = ((top + y) * width + left) * channels;
     result.set(pixels.subarray(start, start + size * channels), y * size * channels);
+  }
+  return { pixels: result, width: size, height: size };
+}
+
+/** In the middle of a square of `size` pixels of one colour. */
+function padded({ pixels, width, height }, size, channels, fill) {
+  const left = Math.floor((size - width) / 2), top = Math.floor((size - height) / 2);
+  const result = new Uint8ClampedArray(size * size * channels).map((_, index) => fill[(index % channels) % fill.length]);
+  for (let y = 0; y < height; y++) {
+    const row = pixels.subarray(y * width * channels, (y + 1) * width * channels);
+    result.set(row, ((top + y) * size + left) * channels);
   }
   return { pixels: result, width: size, height: size };
 }

@@ -1,0 +1,78 @@
+"""Data sets of image files: class folders, a CSV file, a Hugging Face data set. Nothing is decoded here."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from vitrine.config.schema import DataConfig
+from vitrine.data.decode import MODES, Decoder, ImageFile, ImageFiles
+from vitrine.data.hub_dataset import HubDataset
+from vitrine.data.image_csv import ImageCsv
+from vitrine.data.image_dataset import ImageDataset, Split
+from vitrine.data.image_folder import ImageFolder
+from vitrine.data.leakage import repeated
+from vitrine.errors import DataError
+from vitrine.text import listed, plural, printable, report
+
+Labelled = tuple[Sequence[ImageFile], torch.Tensor]  # files, and their labels (N,) int64
+MAX_LISTED = 2
+
+
+def imagefolder(config: DataConfig) -> ImageDataset:
+    """Image files in class folders, ``ROOT/{train,val,test}/<class>/``."""
+    folder = ImageFolder.scan(config.root)
+    return _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
+
+
+def csv(config: DataConfig) -> ImageDataset:
+    """Image files that a CSV file lists; warns of files with equal bytes in several splits."""
+    table = ImageCsv.read(config.root)
+    paths = {split: [path for path, _ in found] for split, found in table.splits.items()}
+    if pairs := repeated(paths):
+        shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
+        equal = f"{plural(len(pairs), 'image')} of one split with the bytes of an image of another: {shown}"
+        report(f"warning: {config.root}: {equal}: leakage, which makes measured accuracies too high")
+    return _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits))
+
+
+def huggingface(config: DataConfig) -> ImageDataset:
+    """A data set of the Hugging Face ``datasets`` library, as its ``save_to_disk`` writes it."""
+    found = HubDataset.scan(config.root)
+    splits: dict[str, Labelled] = {}
+    for name, split in found.splits.items():
+        splits[name] = split.read(len(found.classes), f"{config.root}: {name}")
+    return _of_files(config, config.root, found.root.name, found.classes, splits)
+
+
+def _labelled(splits: Mapping[str, Sequence[tuple[Path, int]]]) -> dict[str, Labelled]:
+    return {
+        name: ([path for path, _ in found], torch.tensor([label for _, label in found]))
+        for name, found in splits.items()
+    }
+
+
+def _of_files(
+    config: DataConfig, where: str, label: str, classes: Sequence[str], labelled: Mapping[str, Labelled]
+) -> ImageDataset:
+    """Return a data set of files.
+
+    Args:
+        config: the data set's configuration.
+        where: what lists its classes, for messages.
+        label: part of the cache's file names.
+        classes: names of the classes.
+        labelled: files and labels of each split; ``train`` is one of them.
+    """
+    if config.in_channels not in MODES:
+        allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
+        raise DataError(f"data.in_channels={config.in_channels}: image files are decoded to {allowed} channels")
+    if len(classes) != config.num_classes:
+        count = plural(len(classes), "class", "classes")
+        raise DataError(f"{where} has {count}, not data.num_classes={config.num_classes}")
+    decoder = Decoder.with_mean(config.image_size, config.in_channels, config.resize, config.mean)
+    splits = {
+        name: Split(ImageFiles(f"{label}-{name}", files, decoder), labels) for name, (files, labels) in labelled.items()
+    }
+    names = [printable(name) for name in classes]  # a folder's name need not be valid text
+    return ImageDataset(names, splits["train"], splits.get("val"), splits.get("test"))

@@ -1,0 +1,187 @@
+"""A data set of the Hugging Face ``datasets`` library on disk, as its ``save_to_disk`` writes it.
+
+::
+
+    ROOT/dataset_dict.json             names of the splits; a single split has none
+    ROOT/train/dataset_info.json       columns and class names
+    ROOT/train/state.json              names of the files, in order
+    ROOT/train/data-00000-of-00001.arrow
+
+Scanning it reads the JSON files only. Images stay in the Arrow files, which pyarrow maps into memory, until they are
+decoded. Scanning imports no torch.
+"""
+
+import io
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from vitrine.errors import DataError, first_line
+from vitrine.text import did_you_mean, listed, nearest, plural
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
+INSTALL = "reading Arrow files takes pyarrow: pip install 'vitrine[parquet]'"
+SAVE = "datasets.load_dataset(...).save_to_disk(FOLDER) writes one"
+
+
+@dataclass(frozen=True)
+class ArrowImage:
+    """An image file in a row of an Arrow file.
+
+    Attributes:
+        container: the Arrow file.
+        column: name of the column of images.
+        row: number of the row, from 0.
+    """
+
+    container: Path
+    column: str
+    row: int
+
+    def __str__(self) -> str:
+        return f"row {self.row} of {self.container}"
+
+    def size(self) -> int:
+        """Return the size of the image file in bytes."""
+        return int(self._content().size)
+
+    def open(self) -> BinaryIO:
+        """Return the image file's content."""
+        return io.BytesIO(self._content())
+
+    def _content(self) -> Any:
+        content = _table(self.container)[self.column][self.row]["bytes"].as_buffer()
+        if content is None:
+            raise DataError(f"{self} has the path of an image, not the image; save_to_disk stores images")
+        return content
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """A split: its Arrow files and the columns that hold images and labels."""
+
+    files: list[Path]
+    image: str
+    label: str
+
+    def read(self, classes: int, where: str) -> "tuple[list[ArrowImage], Tensor]":
+        """List the images, and read their labels (N,) int64, of which each must name one of the ``classes``.
+
+        Args:
+            classes: their number.
+            where: the split, for messages.
+
+        Raises:
+            DataError: pyarrow is not installed, a file is missing or damaged, there are no images, or an image has no
+                label, for which the hub writes -1.
+        """
+        import torch
+
+        images: list[ArrowImage] = []
+        parts = []
+        for file in self.files:
+            table = _table(file)
+            images += [ArrowImage(file, self.image, row) for row in range(len(table))]
+            parts.append(torch.from_numpy(table[self.label].fill_null(-1).to_numpy().astype("int64")))
+        if not images:
+            raise DataError(f"{where} has no images")
+        labels = torch.cat(parts)
+        if unlabelled := int((labels < 0).sum()):
+            raise DataError(f"{where} has {plural(unlabelled, 'image')} without a label; save the data set without it")
+        if (highest := int(labels.max())) >= classes:
+            raise DataError(f"{where} has labels up to {highest}, but {plural(classes, 'class', 'classes')}")
+        return images, labels
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """Classes and splits of a data set in a folder.
+
+    Attributes:
+        root: path of the folder.
+        classes: names of the classes; labels index this list.
+        splits: ``train`` and, if there are any, ``val`` (``validation`` on the hub) and ``test``.
+    """
+
+    root: Path
+    classes: list[str]
+    splits: dict[str, HubSplit]
+
+    @classmethod
+    def scan(cls, root: str | Path) -> "HubDataset":
+        """Read the description of the data set under ``root``.
+
+        Raises:
+            DataError: ``root`` has none, or it lacks training images, class names, or a column of images.
+        """
+        root = Path(root)
+        if not root.is_dir():
+            raise DataError(f"{root} is not a folder")
+        if (root / "dataset_dict.json").is_file():
+            names = _read(root / "dataset_dict.json", "splits")
+        elif (root / "dataset_info.json").is_file():
+            names = [""]
+        else:
+            raise DataError(f"{root} has no dataset_dict.json: it is no Hugging Face data set on disk; {SAVE}")
+        splits, classes = {}, {}
+        for name in names:
+            if name and name not in SPLITS:
+                hint = did_you_mean(nearest(name, SPLITS))
+                raise DataError(f"{root} has a split {name}, which is not one of train, validation, test{hint}")
+            split = SPLITS.get(name, "train")
+            splits[split], classes[split] = _split(root / name)
+        if "train" not in splits:
+            raise DataError(f"{root} has no split train; found {listed(names)}")
+        if other := [split for split in classes if classes[split] != classes["train"]]:
+            raise DataError(f"{root}: {other[0]} has other class names than train")
+        return cls(root, classes["train"], splits)
+
+
+def _split(folder: Path) -> tuple[HubSplit, list[str]]:
+    features = _read(folder / "dataset_info.json", "features")
+    kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
+    described = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    found = {}
+    for kind, what, advice in (
+        ("Image", "images", "cast_column(NAME, datasets.Image())"),
+        ("ClassLabel", "class labels", "class_encode_column(NAME)"),
+    ):
+        columns = [name for name, given in kinds.items() if given == kind]
+        if len(columns) != 1:
+            raise DataError(
+                f"{folder} needs one column of {what}, type {kind}, and has {len(columns)}; its columns are {described}"
+                + (f"; {advice} makes one" if not columns else "; remove_columns([NAME]) leaves one out")
+            )
+        found[kind] = columns[0]
+    files = [folder / str(entry["filename"]) for entry in _read(folder / "state.json", "_data_files")]
+    return HubSplit(files, found["Image"], found["ClassLabel"]), list(features[found["ClassLabel"]]["names"])
+
+
+def _read(path: Path, key: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))[key]
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; copy the data set again, or save it again") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{path} is damaged: {first_line(error)}; copy the data set again") from None
+
+
+@lru_cache(maxsize=256)
+def _table(file: Path) -> Any:
+    """Map an Arrow file into memory; each process does so once."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise DataError(INSTALL) from None
+    try:
+        with pa.memory_map(str(file)) as source:
+            return pa.ipc.open_stream(source).read_all()
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing; copy the data set again") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{file} is damaged: {first_line(error)}; copy the data set again") from None

@@ -1,0 +1,39 @@
+"""Sources of the user's own image files: what ``data.root`` must be, and the classes there. Imports no torch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from vitrine.data.hub_dataset import HubDataset
+from vitrine.data.image_csv import ImageCsv
+from vitrine.data.image_folder import ImageFolder
+
+
+class HasClasses(Protocol):
+    """What a scan of a data set finds."""
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes."""
+
+
+# By data.name.
+NEEDED_ROOT = {
+    "imagefolder": "the folder of your images, with train/<class>/* in it",
+    "csv": "a CSV file with columns path, label and optionally split",
+    "huggingface": "the folder that save_to_disk of Hugging Face datasets has written",
+}
+SCANS: dict[str, Callable[[str | Path], HasClasses]] = {
+    "imagefolder": ImageFolder.scan,
+    "csv": ImageCsv.read,
+    "huggingface": HubDataset.scan,
+}
+
+
+def count_classes(name: str, root: str) -> int:
+    """Return the number of classes of the source ``data=name`` at ``root``.
+
+    Raises:
+        DataError: there is no such data set, or it cannot be trained on.
+    """
+    return len(SCANS[name](root).classes)

@@ -1,0 +1,96 @@
+"""Image files of any mode, orientation and shape become uint8 squares, as other libraries make them."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torchvision.io import ImageReadMode, decode_image
+
+from vitrine.data.decode import Decoder
+from vitrine.errors import DataError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
+
+
+def decoded(path, size=20, channels=3, **settings):
+    return Decoder(size, channels, **settings).read([path])[0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_images_are_turned_as_exif_says_like_pillow_and_torchvision(tmp_path, orientation, suffix):
+    path = tmp_path / f"turned{suffix}"
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    smooth = Image.fromarray(PIXELS[:4, :6]).resize((24, 16), Image.Resampling.BILINEAR)
+    smooth.save(path, exif=exif, **({"quality": 95} if suffix == ".jpg" else {}))
+    ours = decoded(path, 12, resize="squash")
+    upright = ImageOps.exif_transpose(Image.open(path))
+    assert upright.size == ((24, 16) if orientation < 5 else (16, 24))
+    pillow = np.asarray(upright.resize((12, 12), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(ours, pillow)
+    theirs = decode_image(str(path), ImageReadMode.RGB, apply_exif_orientation=True)
+    difference = np.asarray(upright).transpose(2, 0, 1).astype(int) - theirs.numpy()
+    assert np.abs(difference).max() <= (3 if suffix == ".jpg" else 0), "another build of libjpeg rounds otherwise"
+
+
+def test_unreadable_exif_data_leaves_an_image_as_it_is(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name, data in (("short", exif.tobytes()[:15]), ("garbage", b"Exif\0\0garbage")):
+        Image.fromarray(PIXELS).save(tmp_path / f"{name}.jpg", exif=data)
+        assert decoded(tmp_path / f"{name}.jpg", resize="squash").shape == (3, 20, 20)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+def test_of_16_bits_the_upper_byte_is_kept(tmp_path, suffix):
+    grey = PIXELS[:, :20, 0]
+    path = tmp_path / f"deep{suffix}"
+    Image.fromarray(grey.astype(np.uint16) * 256 + 77).save(path)
+    np.testing.assert_array_equal(decoded(path), np.stack([grey] * 3))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(np.float32, "floats"), (np.int32, "integers")])
+def test_32_bit_pixels_are_refused(tmp_path, kind, name):
+    path = tmp_path / "deep.tif"
+    Image.fromarray(PIXELS[..., 0].astype(kind)).save(path)
+    with pytest.raises(DataError, match=rf"deep\.tif cannot be .*: its pixels are 32-bit {name}, of no known range"):
+        decoded(path)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK"])
+def test_other_modes_are_converted_as_by_torchvisions_loader(tmp_path, mode):
+    path = tmp_path / ("picture.jpg" if mode == "CMYK" else "picture.png")
+    Image.fromarray(PIXELS[:, :20]).convert(mode).save(path)
+    with path.open("rb") as file:
+        expected = np.asarray(Image.open(file).convert("RGB"))  # torchvision's pil_loader
+    np.testing.assert_array_equal(decoded(path), expected.transpose(2, 0, 1))
+
+
+def test_transparency_is_a_fourth_channel_where_the_model_has_one(tmp_path):
+    rgba = np.dstack([PIXELS[:, :20], PIXELS[:, :20, 0]])
+    Image.fromarray(rgba).save(tmp_path / "clear.png")
+    np.testing.assert_array_equal(decoded(tmp_path / "clear.png", channels=4), rgba.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("shape", [(20, 31), (31, 20), (5, 40), (24, 24), (12, 12)])
+@pytest.mark.parametrize(("resize", "crop_mode"), [("crop", "center"), ("pad", "border"), ("squash", "squash")])
+def test_images_become_square_as_in_timm(tmp_path, shape, resize, crop_mode):
+    data = pytest.importorskip("timm.data")
+    path = tmp_path / "picture.png"
+    Image.fromarray(np.resize(PIXELS, (*shape, 3))).save(path)
+    mean = (0.2, 0.4, 0.61)
+    transform = data.create_transform(
+        (3, 24, 24), interpolation="bicubic", crop_pct=1.0, crop_mode=crop_mode, mean=mean, std=(1, 1, 1)
+    )
+    theirs = transform(Image.open(path)) + torch.tensor(mean).view(3, 1, 1)
+    ours = Decoder.with_mean(24, 3, resize, mean).read([path])[0]
+    np.testing.assert_allclose(ours, theirs.numpy() * 255, atol=1e-3)
+
+
+def test_padding_of_one_colour_is_for_all_channels(tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "wide.png")
+    padded = Decoder.with_mean(31, 3, "pad", [0.5]).read([tmp_path / "wide.png"])[0]
+    assert (padded[:, :5] == 128).all()
+    assert (padded[:, 25:] == 128).all()
+    np.testing.assert_array_equal(padded[:, 5:25], PIXELS.transpose(2, 0, 1))

@@ -1,0 +1,99 @@
+"""Hugging Face data sets on disk: read as ``datasets`` reads them, and one line for each that cannot be."""
+
+import json
+
+import pytest
+import torch
+from helpers.hub_files import write_hub_dataset
+
+from vitrine.data.datasets import load_dataset
+from vitrine.data.hub_dataset import HubDataset
+from vitrine.errors import DataError
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_hub_dataset(tmp_path / "flowers", train=7, validation=3, test=2)
+
+
+@pytest.fixture
+def config(data_config, root):
+    return data_config(name="huggingface", root=str(root), image_size=6, in_channels=3, num_classes=2)
+
+
+def rewrite(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_images_and_labels_come_in_the_order_of_the_rows(config, root, tmp_path):
+    found = load_dataset(config, tmp_path / "cache", with_fingerprint=True)
+    assert found.classes == ["aster", "rose"]
+    assert [len(split) for split in (found.train, found.val, found.test)] == [7, 3, 2]
+    assert found.train.labels.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert found.train.images[:, 0, 0, 0].tolist() == [10 * row for row in range(7)]
+    assert set(found.fingerprint["train"]) == {"images", "per_class", "labels", "bytes", "sizes"}
+
+
+def test_streamed_images_are_those_in_memory(config, tmp_path):
+    read = load_dataset(config, tmp_path / "cache").train
+    unread = load_dataset(config, tmp_path / "none", memory=0).train
+    chosen = torch.tensor([5, 0, 5])
+    assert torch.equal(unread.images[chosen], read.images[chosen])
+    assert not (tmp_path / "none").exists()
+
+
+def test_changed_arrow_files_are_decoded_again(config, root, tmp_path):
+    from vitrine.data.hub_dataset import _table
+
+    before = load_dataset(config, tmp_path / "cache").test.images
+    write_hub_dataset(root, train=7, validation=3, test=2, brighter=5)
+    _table.cache_clear()  # a process reads a file once
+    assert torch.equal(load_dataset(config, tmp_path / "cache").test.images, before + 5)
+
+
+def test_a_single_split_is_for_training(root):
+    assert set(HubDataset.scan(root / "test").splits) == {"train"}
+
+
+def test_scanning_opens_no_arrow_file(root):
+    for path in root.rglob("*.arrow"):
+        path.unlink()
+    assert HubDataset.scan(root).classes == ["aster", "rose"]
+
+
+def without_labels(root):
+    write_hub_dataset(root, train=7, test=2, labels=[-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda root: (root / "dataset_dict.json").unlink(), "no dataset_dict.json: .*save_to_disk"),
+        (lambda root: rewrite(root / "dataset_dict.json", splits=["train", "tests"]), "split tests, .*mean test?"),
+        (lambda root: rewrite(root / "dataset_dict.json", splits=["test"]), "no split train; found test"),
+        (lambda root: rewrite(root / "train/dataset_info.json", features={}), "needs one column of images"),
+        (
+            lambda root: rewrite(
+                root / "train/dataset_info.json",
+                features={"image": {"_type": "Image"}, "label": {"_type": "Value", "dtype": "string"}},
+            ),
+            r"column of class labels, type ClassLabel, and has 0; its columns are image \(Image\), label \(Value\); "
+            "class_encode_column",
+        ),
+        (lambda root: (root / "train/state.json").write_text("{"), "state.json is damaged"),
+        (lambda root: next(root.glob("train/*.arrow")).unlink(), "arrow is missing"),
+        (lambda root: next(root.glob("train/*.arrow")).write_bytes(b"nothing"), "arrow is damaged"),
+        (without_labels, "train has 7 images without a label"),
+    ],
+)
+def test_a_data_set_that_cannot_be_read_is_one_line(config, root, tmp_path, change, problem):
+    change(root)
+    with pytest.raises(DataError, match=problem.replace("?", r"\?")) as error:
+        load_dataset(config, tmp_path / "cache")
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_image_is_named_by_its_row(config, root, tmp_path):
+    write_hub_dataset(root, train=7, test=2, damaged=3)
+    with pytest.raises(DataError, match=r"row 3 of .*train/data-00000-of-00001\.arrow cannot be decoded"):
+        load_dataset(config, tmp_path / "cache")

@@ -1,0 +1,83 @@
+"""Image files listed in a CSV file, and one line for each mistake in it."""
+
+import pytest
+
+from vitrine.data.image_csv import ImageCsv
+from vitrine.errors import DataError
+
+ROWS = """\
+path,label,split,taken by
+im/a.png,cat,train,me
+im/b.png,dog,train,you
+im/c.png,dog,test,me
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Write a CSV file with these rows, beside three image files that are not opened."""
+    (tmp_path / "im").mkdir()
+    for name in "abc":
+        (tmp_path / "im" / f"{name}.png").touch()
+
+    def write(rows=ROWS, encoding="utf-8"):
+        path = tmp_path / "pets.csv"
+        path.write_text(rows, encoding=encoding)
+        return path
+
+    return write
+
+
+def test_rows_are_read_in_order_with_paths_from_the_files_folder(table, tmp_path):
+    found = ImageCsv.read(table())
+    assert found.classes == ["cat", "dog"]
+    assert found.splits == {
+        "train": [(tmp_path / "im/a.png", 0), (tmp_path / "im/b.png", 1)],
+        "test": [(tmp_path / "im/c.png", 1)],
+    }
+    assert ImageCsv.read(str(table(encoding="utf-8-sig"))) == found, "as Excel writes it"
+
+
+def test_without_a_column_split_all_images_are_for_training(table, tmp_path):
+    rows = [",".join(line.split(",")[:2]) for line in ROWS.splitlines()]
+    found = ImageCsv.read(table("\n".join([*rows[:3], f"{tmp_path}/im/c.png,dog"])))
+    assert {split: len(images) for split, images in found.splits.items()} == {"train": 3}
+
+
+def test_labels_that_are_numbers_are_sorted_as_numbers(table):
+    assert ImageCsv.read(table("path,label\nim/a.png,10\nim/b.png,9\n")).classes == ["9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            ("path,label,", "file,lable,"),
+            "no column path or label; .*file,lable,split,taken by; rename lable to label?",
+        ),
+        ((",", ";"), "no column path or label; .*path;label;split;taken by; separate columns by a comma, not by ';'"),
+        ((ROWS, ""), "its first line is empty"),
+        (
+            ("im/b.png", "im/bb.png"),
+            "line 3: there is no file .*im/bb.png; relative paths .*; did you mean .*im/b.png?",
+        ),
+        (("im/", "pictures/"), "line 2: there is no file .*pictures/a.png and 2 more files; relative paths start at"),
+        (("c.png,dog", "c.png,dogg"), "pets.csv: test has labels that train lacks: dogg; did you mean dog?"),
+        (("im/c.png", "./im/a.png"), r"lists ./im/a.png in train \(line 2\) and in test \(line 4\): leakage"),
+        (("im/b.png", "im/a.png"), "lists im/a.png twice, in lines 2 and 3; keep one of them"),
+        (("dog,test", "dog,tset"), "line 4: split 'tset' is not one of train, val, test; did you mean test?"),
+        (("dog,test", ",test"), "line 4: there is no label"),
+        (("cat", "dog"), "needs training images of at least two classes; found only dog"),
+        (("train", "val"), "needs training images of at least two classes; found none"),
+    ],
+)
+def test_a_mistake_is_one_line(table, change, problem):
+    with pytest.raises(DataError, match=problem.replace("?", r"\?")) as error:
+        ImageCsv.read(table(ROWS.replace(*change)))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_csv_file_is_named_with_the_nearest(table, tmp_path):
+    table()
+    with pytest.raises(DataError, match=r"pet\.csv is not a CSV file; did you mean .*/pets\.csv\?"):
+        ImageCsv.read(tmp_path / "pet.csv")
