@@ -80,6 +80,7 @@ def test_an_override_changes_what_its_group_stands_for(compose, pictures):
     assert (cls.pool, cls.class_token) == ("cls", True)
     assert compose("optimizer=sgd").optimizer.momentum == 0.9
     assert compose("callbacks=[default,ema]").callbacks.ema.decay == 0.999
+    assert compose("model.residual=false").model.drop_path == 0.0
     assert compose("debug=quick").trainer.max_epochs == 1
     assert compose("data=imagefolder", f"data.root={pictures}").model.num_classes == 3
 

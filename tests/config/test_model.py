@@ -213,6 +213,10 @@ def test_each_rule_names_the_key_and_a_value_that_is_accepted(changes, key, near
         ({"num_classes": 1}, Fault("num_classes", "1", "must be >= 2 and <= 1000000")),
         ({"depth": 0}, Fault("depth", "0", "must be >= 1 and <= 1000")),
         ({"drop_path": 1.0}, Fault("drop_path", "1.0", "must be >= 0 and < 1")),
+        (
+            {"drop_path": 0.1, "residual": False},
+            Fault("drop_path", "0.1", "skips branches, around which residual=false leaves no way", "drop_path=0.0"),
+        ),
         ({"mlp_ratio": 65.0}, Fault("mlp_ratio", "65.0", "must be > 0 and <= 64")),
     ],
 )

@@ -22,9 +22,16 @@ CONFIGURATIONS = [
     {"position": "learned2d", "attention": "headwise", "mlp": "swiglu", "mlp_ratio": 2.0, "layer_scale": 0.5},
     {"position": "sincos1d", "attention": "local", "patch_embed": "shifted", "pool": "map"},
     {"position": "sincos2d", "norm_placement": "post", "embed_norm": True, "out_projection": False},
-    {"position": "relative", "norm_placement": "sandwich", "class_token": True, "qkv_bias": False},
+    {
+        "position": "relative",
+        "residual": False,
+        "drop_path": 0.0,
+        "norm_placement": "sandwich",
+        "class_token": True,
+        "qkv_bias": False,
+    },
     {"position": "rope", "attention": "local", "registers": 1, "mlp": "gelu_tanh"},
-    {"position": "rope_mixed", "attention": "headwise", "class_token": True, "norm": "rmsnorm"},
+    {"position": "rope_mixed", "attention": "headwise", "class_token": True, "norm": "batchnorm", "qk_norm": True},
     {"position": "alibi2d", "patch_embed": "conv_stem", "pool": "map", "registers": 3, "in_channels": 3},
     {"position": "conv", "patch_stride": 1, "depth": 2, "attention": "local", "norm_eps": 1e-3, "in_channels": 3},
 ]

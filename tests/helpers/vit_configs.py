@@ -23,6 +23,7 @@ UNTIED = {name: st.sampled_from(options) for name, options in OPTIONS.items()} |
     "qkv_bias": st.booleans(),
     "qk_norm": st.booleans(),
     "out_projection": st.booleans(),
+    "residual": st.booleans(),
     "layer_scale": st.none() | st.sampled_from([1e-5, 0.1, 1.0]),
     "embed_dropout": RATE,
     "attention_dropout": RATE,
@@ -40,8 +41,9 @@ SETTINGS = settings(deadline=None, derandomize=True, database=None)
 def fitting(draw):
     """Sizes that go together; the rest does, most of the time."""
     untied = {name: draw(values) for name, values in UNTIED.items()}
+    untied["drop_path"] *= untied["residual"]
     stem, position = untied["patch_embed"] == "conv_stem", untied["position"]
-    patch = draw(st.sampled_from([2, 4, 8] if stem else [2, 3, 4, 5]))
+    patch = draw(st.sampled_from([2, 4, 8] if stem else [1, 2, 3, 4, 5]))
     stride = None if stem else draw(st.none() | st.integers(1, patch))
     heads = draw(st.integers(1, 3))
     dim = heads * draw(st.sampled_from([4, 8] if stem or "rope" in position or "2d" in position else [1, 3, 4]))

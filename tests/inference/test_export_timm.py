@@ -51,6 +51,8 @@ INEXPRESSIBLE = [
     ({"attention": "headwise"}, "it has no attention=headwise"),
     ({"out_projection": False}, "it always has an out_projection"),
     ({"norm_placement": "post"}, "it has no norm_placement=post"),
+    ({"residual": False, "drop_path": 0.0}, "it has no model.residual=false"),
+    ({"norm": "batchnorm"}, "it has no norm=batchnorm"),
     ({"norm_eps": 1e-3}, "its norm_eps is 1e-06, not 0.001"),
     ({"mlp": "swiglu", "mlp_ratio": 2.0, "pool": "map"}, "its pool=map has no mlp=swiglu"),
     ({"position": "rope", "norm": "rmsnorm"}, "its position=rope has no norm=rmsnorm"),

@@ -11,6 +11,8 @@ def test_rollout_of_two_layers_is_the_papers_product_written_out():
     mixed_second = torch.tensor([[0.75, 0.25], [0.25, 0.75]], dtype=torch.float64)
     maps = torch.stack([first, second]).unsqueeze(0)
     torch.testing.assert_close(rollout(maps)[0], mixed_second @ mixed_first)
+    without = second.mean(dim=0) @ first.mean(dim=0)
+    torch.testing.assert_close(rollout(maps, residual=False)[0], without)
 
 
 def test_rows_add_up_to_one_through_any_number_of_layers():

@@ -50,6 +50,19 @@ def test_norms_stand_where_the_placement_says(block, noise, placement, layer_sca
     torch.testing.assert_close(one(x), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("placement", KINDS)
+def test_without_residual_connections_each_branch_replaces_its_input(block, noise, placement):
+    one = block(placement, residual=False)
+    x = noise(2, 17, 24)
+    if placement == "pre":
+        expected = one.mlp(one.norm2(one.attn(one.norm1(x))))
+    elif placement == "post":
+        expected = one.norm2(one.mlp(one.norm1(one.attn(x))))
+    else:
+        expected = one.norm2_out(one.mlp(one.norm2(one.norm1_out(one.attn(one.norm1(x))))))
+    torch.testing.assert_close(one(x), expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(("placement", "norms"), [("pre", 2), ("post", 2), ("sandwich", 4)])
 def test_each_placement_has_its_number_of_norms(block, placement, norms):
     assert sum(isinstance(module, nn.LayerNorm) for module in block(placement).modules()) == norms

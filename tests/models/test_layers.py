@@ -6,9 +6,9 @@ from scipy.stats import kstest
 from torch import nn
 
 from vitrine.models import VisionTransformer
-from vitrine.models.layers import Dropout, HeadwiseLinear, PackedLinear, apply_dropout, build_norm
+from vitrine.models.layers import BatchNorm, Dropout, HeadwiseLinear, PackedLinear, apply_dropout, build_norm
 
-KINDS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
+KINDS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm, "batchnorm": BatchNorm}
 EVERYWHERE = {
     "embed_norm": True,
     "qk_norm": True,
@@ -115,6 +115,21 @@ def test_rmsnorm_divides_by_the_root_of_the_mean_square_and_has_no_bias(small, r
     scale = (x.square().sum(dim=-1, keepdim=True) / 6 + 0.1).sqrt()
     torch.testing.assert_close(norm(x), x / scale * norm.weight, rtol=0, atol=1e-12)
     assert set(norm.state_dict()) == {"weight"}
+
+
+def test_batchnorm_normalises_each_channel_over_the_tokens_of_all_images(small, randomise, noise):
+    norm = randomise(build_norm(small(norm="batchnorm", norm_eps=0.1), 6))
+    x = 1 + noise(2, 3, 6)
+    tokens = x.flatten(0, 1)
+    centred = tokens - tokens.mean(dim=0)
+    expected = centred / (centred.square().mean(dim=0) + 0.1).sqrt() * norm.weight + norm.bias
+    torch.testing.assert_close(norm(x).flatten(0, 1), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(norm.running_mean, 0.1 * tokens.mean(dim=0))
+    alone = norm.eval()(x[:1])
+    torch.testing.assert_close(alone, norm(x)[:1], rtol=0, atol=0, msg="depends on the images beside it")
+    scale = (norm.running_var + 0.1).sqrt()
+    expected = (x[:1] - norm.running_mean) / scale * norm.weight + norm.bias
+    torch.testing.assert_close(alone, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,6 +25,11 @@ def if_set(value: object, then: object, otherwise: object) -> object:
     return otherwise if value is None else then
 
 
+def if_true(condition: bool, then: object, otherwise: object) -> object:
+    """``${if_true:${model.residual},0.1,0.0}``: ``then`` if the condition holds, else ``otherwise``."""
+    return then if condition else otherwise
+
+
 def of_weights(source: str | None, key: str, published: object, otherwise: object) -> object:
     """``${of_weights:${model.pretrained},pool,cls,mean}``: a key's value in the model that training starts from.
 
@@ -46,7 +51,7 @@ def share(fraction: float, pixels: int) -> int:
 def _register() -> None:
     for command, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{command}_schema", node=schema)
-    for resolver in (divide, if_set, of_weights, share):
+    for resolver in (divide, if_set, if_true, of_weights, share):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 

@@ -31,7 +31,7 @@ POSITIONS_IN_ATTENTION = ("relative", "rope", "rope_mixed", "alibi2d")
 ROTARY_THETA = {"rope": 100.0, "rope_mixed": 10.0}  # arXiv:2403.13298, section 3
 SINCOS_FREQUENCIES = ("moco_v3", "big_vision")
 POOLS = ("cls", "mean", "map")
-NORMS = ("layernorm", "rmsnorm")
+NORMS = ("layernorm", "rmsnorm", "batchnorm")
 NORM_PLACEMENTS = ("pre", "post", "sandwich")
 ATTENTIONS = ("joint", "headwise", "local")
 ATTENTION_KERNELS = ("auto", "sdpa", "explicit")
@@ -85,6 +85,7 @@ class ViTConfig:
         out_projection: mix the heads' outputs by a linear map.
         mlp: activation of a block's MLP (models/mlp.py).
         mlp_ratio: hidden width of that MLP, as a multiple of ``dim``; their product is a whole number.
+        residual: add each branch of a block to its input; if not, each branch replaces it.
         layer_scale: initial value of a learned factor per channel at the end of each branch (arXiv:2103.17239,
             section 2); null has none.
         pool: what the head reads: the class token, the mean over the patches (appendix D.3), or what a learned query
@@ -144,6 +145,7 @@ class ViTConfig:
     mlp: str = part(MLPS, "gelu", interface=Interface(("dim", "hidden")))
     mlp_options: dict[str, Any] = part_options()
     mlp_ratio: float = number(4.0, gt=0, le=64)
+    residual: bool = True
     layer_scale: float | None = number(None, gt=0, le=10)
     pool: str = part(POOLS, "mean", interface=Interface(("config",)))
     pool_options: dict[str, Any] = part_options()
@@ -291,6 +293,11 @@ def _local_attention_has_other_tokens(config: ViTConfig, fault: AddFault, prefix
         fault("attention", "keeps a token from itself, but there is only one token", "attention=joint")
 
 
+def _drop_path_has_a_way_around(config: ViTConfig, fault: AddFault, prefix: str) -> None:
+    if config.drop_path > 0 and not config.residual:
+        fault("drop_path", f"skips branches, around which {prefix}residual=false leaves no way", "drop_path=0.0")
+
+
 def _mlp_has_whole_units(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     width = config.dim * config.mlp_ratio
     if config.mlp_dim < 1 or abs(width - config.mlp_dim) > 1e-6 * width:
@@ -318,6 +325,7 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str],
     (("dim", "position", "sincos_frequencies", "rope_theta"), _position_fits_the_width),
     (("pool", "position", "depth"), _head_has_something_to_read),
     (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_other_tokens),
+    (("drop_path",), _drop_path_has_a_way_around),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
     (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
 )

@@ -6,20 +6,22 @@ from torch import Tensor
 from vitrine.models.vit import VisionTransformer
 
 
-def rollout(maps: Tensor) -> Tensor:
+def rollout(maps: Tensor, *, residual: bool = True) -> Tensor:
     """Attention rollout (arXiv:2005.00928, section 3): the share of each input token in each output token.
 
     Heads are averaged; the residual path counts as much as attention; layers are multiplied.
 
     Args:
         maps: (B, depth, heads, N, N), whose rows sum to 1, as from ``VisionTransformer.attention_maps``.
+        residual: whether the blocks have a residual path.
 
     Returns:
         (B, N, N), whose rows sum to 1.
     """
     identity = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
     rolled = identity.expand(len(maps), -1, -1)
-    for layer in ((maps.mean(dim=2) + identity) / 2).unbind(1):
+    layers = maps.mean(dim=2)
+    for layer in ((layers + identity) / 2 if residual else layers).unbind(1):
         rolled = layer @ rolled
     return rolled
 
@@ -37,7 +39,8 @@ def attended_patches(model: VisionTransformer, images: Tensor) -> Tensor:
     """
     config = model.config
     stored = model.intermediates(images)
-    rolled = rollout(torch.stack([stored[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1))
+    maps = torch.stack([stored[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1)
+    rolled = rollout(maps, residual=config.residual)
     if config.pool == "cls":
         pooled = rolled[:, 0]
     elif config.pool == "mean":

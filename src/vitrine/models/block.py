@@ -24,6 +24,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig, drop_path: float, relation: nn.Module) -> None:
         super().__init__()
+        self.residual = config.residual
         self.norm1 = build_norm(config, config.dim)
         self.attn = build_attention(config, relation)
         self.ls1 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
@@ -35,8 +36,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        x = x + self.drop_path(self.attention_branch(self.norm1(x), record))
-        return x + self.drop_path(self.mlp_branch(self.norm2(x), record))
+        x = self.join(x, self.attention_branch(self.norm1(x), record))
+        return self.join(x, self.mlp_branch(self.norm2(x), record))
+
+    def join(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Add a branch to the block's input, both (B, N, D); without residual connections, return the branch alone."""
+        return x + self.drop_path(branch) if self.residual else branch
 
     def attention_branch(self, x: Tensor, record: Recorder) -> Tensor:
         """(B, N, D) -> (B, N, D): attention and layer scale."""
@@ -53,8 +58,8 @@ class PostNormBlock(Block):
 
     def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        x = self.norm1(x + self.drop_path(self.attention_branch(x, record)))
-        return self.norm2(x + self.drop_path(self.mlp_branch(x, record)))
+        x = self.norm1(self.join(x, self.attention_branch(x, record)))
+        return self.norm2(self.join(x, self.mlp_branch(x, record)))
 
 
 class SandwichBlock(Block):
@@ -67,8 +72,8 @@ class SandwichBlock(Block):
 
     def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        x = x + self.drop_path(self.norm1_out(self.attention_branch(self.norm1(x), record)))
-        return x + self.drop_path(self.norm2_out(self.mlp_branch(self.norm2(x), record)))
+        x = self.join(x, self.norm1_out(self.attention_branch(self.norm1(x), record)))
+        return self.join(x, self.norm2_out(self.mlp_branch(self.norm2(x), record)))
 
 
 BLOCKS: dict[str, type[Block]] = {"pre": Block, "post": PostNormBlock, "sandwich": SandwichBlock}

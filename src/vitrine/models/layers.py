@@ -82,7 +82,22 @@ class HeadwiseLinear(nn.Module):
         return y if self.bias is None else y + self.bias[:, None, :, None].to(y.dtype)
 
 
-NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation (arXiv:1502.03167) of each channel over all tokens of all images of a batch: ``batchnorm``.
+
+    In evaluation by running averages, so that an image's result does not depend on the images beside it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        return super().forward(x.reshape(-1, x.shape[-1])).view(x.shape)
+
+
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": nn.LayerNorm,
+    "rmsnorm": nn.RMSNorm,
+    "batchnorm": BatchNorm,
+}
 
 
 def build_norm(config: ViTConfig, width: int) -> nn.Module:

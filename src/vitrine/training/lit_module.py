@@ -11,6 +11,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
@@ -116,7 +117,7 @@ class Classifier(pl.LightningModule):
 
             names = config.callbacks.measured
             self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
-        self.statistics = [layer for layer in self.model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+        self.statistics = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
         self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
         self.lr = 0.0  # of the current step
         self.latest: dict[str, float] = {}  # last logged values

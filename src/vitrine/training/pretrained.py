@@ -213,7 +213,7 @@ def infer_architecture(weights: Mapping[str, Tensor]) -> dict[str, Any]:
         "qk_norm": "attn.q_norm.weight" in first,
         "out_projection": "attn.proj.weight" in first,
         "layer_scale": 1e-5 if "ls1.gamma" in first else None,
-        "norm": "layernorm" if "norm1.bias" in first else "rmsnorm",
+        "norm": _norm(first),
         "pool": "map" if "attn_pool.latent" in weights else ("cls", "mean") if "cls_token" in weights else "mean",
         "position": _position(weights, first),
     }
@@ -222,6 +222,12 @@ def infer_architecture(weights: Mapping[str, Tensor]) -> dict[str, Any]:
         facts["mlp_ratio"] = hidden / dim
         facts["mlp"] = "swiglu" if inner == 2 * hidden else ("gelu", "gelu_tanh", "relu")
     return facts
+
+
+def _norm(first: Mapping[str, Tensor]) -> str:
+    if "norm1.running_mean" in first:
+        return "batchnorm"
+    return "layernorm" if "norm1.bias" in first else "rmsnorm"
 
 
 def _position(weights: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> str | tuple[str, ...]:

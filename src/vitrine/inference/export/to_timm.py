@@ -43,9 +43,11 @@ def inexpressible(config: ViTConfig) -> list[str]:
         (config.attention != "joint", f"it has no attention={config.attention}"),
         (not config.out_projection, "it always has an out_projection"),
         (config.norm_placement != "pre", f"it has no norm_placement={config.norm_placement}"),
+        (not config.residual, "it has no model.residual=false"),
+        (config.norm == "batchnorm", "it has no norm=batchnorm"),
         (config.norm_eps != EPS, f"its norm_eps is {EPS}, not {config.norm_eps}"),
         (swiglu and config.pool == "map", "its pool=map has no mlp=swiglu"),
-        (rotary and config.norm != "layernorm", f"its position={config.position} has no norm={config.norm}"),
+        (rotary and config.norm == "rmsnorm", f"its position={config.position} has no norm={config.norm}"),
         (rotary and config.mlp != "gelu", f"its position={config.position} has no mlp={config.mlp}"),
     ]
     return [reason for applies, reason in rules if applies]

@@ -29,6 +29,7 @@ FIELDS = (
     "norm",
     "norm_eps",
     "norm_placement",
+    "residual",
     "attention",
     "mlp",
     "pool",

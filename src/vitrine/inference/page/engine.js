@@ -60,7 +60,7 @@ class VisionTransformer {
       x = this.linear(unfold(x, size, channels, 3, 2, 1), `${name}.0`);
       size /= 2;
       channels = x.length / size ** 2;
-      x = this.batchNorm(x, `${name}.1`).map((value) => Math.max(0, value));
+      x = this.batchNorm(x, `${name}.1`, 1e-5).map((value) => Math.max(0, value)); // nn.BatchNorm2d's eps
     }
     return this.linear(x, "patch_embed.proj.conv_last");
   }
@@ -105,12 +105,13 @@ class VisionTransformer {
     const norm = (y, which) => this.norm(y, `${name}.${which}`);
     const attention = (y) => this.layerScale(this.attend(y, `${name}.attn`), `${name}.ls1`);
     const mlp = (y) => this.layerScale(this.mlp(y, `${name}.mlp`), `${name}.ls2`);
+    const join = (branch, y) => (this.config.residual ? add(branch, y) : branch);
     if (this.config.norm_placement === "post") {
-      x = norm(add(attention(x), x), "norm1");
-      return norm(add(mlp(x), x), "norm2");
+      x = norm(join(attention(x), x), "norm1");
+      return norm(join(mlp(x), x), "norm2");
     }
-    x = add(norm(attention(norm(x, "norm1")), "norm1_out"), x); // norm1_out and norm2_out: of norm_placement=sandwich
-    return add(norm(mlp(norm(x, "norm2")), "norm2_out"), x);
+    x = join(norm(attention(norm(x, "norm1")), "norm1_out"), x); // norm1_out and norm2_out: of norm_placement=sandwich
+    return join(norm(mlp(norm(x, "norm2")), "norm2_out"), x);
   }
 
   attend(x, name) {
@@ -255,8 +256,8 @@ class VisionTransformer {
 
   /** Share of each patch in what the head reads, (P,), by attention rollout (arXiv:2005.00928, section 3). */
   rollout() {
-    const { prefix, grid, pool } = this.config;
-    const tokens = prefix + grid ** 2;
+    const { prefix, grid, pool, residual } = this.config;
+    const tokens = prefix + grid ** 2, attended = residual ? 1 / 2 : 1; // the residual path counts as much as attention
     let shares = new Float32Array(tokens);
     if (pool === "cls") shares[0] = 1;
     else if (pool === "mean") shares.fill(1 / grid ** 2, prefix);
@@ -264,10 +265,10 @@ class VisionTransformer {
       for (let patch = 0; patch < weights.length; patch++) shares[prefix + patch] += weights[patch] / this.poolAttention.length;
     }
     for (const maps of this.attention.toReversed()) {
-      const before = shares.map((share) => share / 2); // the residual path counts as much as attention
+      const before = shares.map((share) => share * (1 - attended));
       for (const weights of maps) {
         for (let query = 0; query < tokens; query++) {
-          const share = shares[query] / 2 / maps.length;
+          const share = (shares[query] * attended) / maps.length;
           if (share) for (let key = 0; key < tokens; key++) before[key] += share * weights[query * tokens + key];
         }
       }
@@ -294,6 +295,7 @@ class VisionTransformer {
   norm(x, name) {
     const weight = this.weights[`${name}.weight`], bias = this.weights[`${name}.bias`];
     if (!weight) return x;
+    if (`${name}.running_mean` in this.weights) return this.batchNorm(x, name, this.config.norm_eps);
     const width = weight.length, y = new Float32Array(x.length);
     for (let start = 0; start < x.length; start += width) {
       let mean = 0, square = 0;
@@ -310,11 +312,11 @@ class VisionTransformer {
     return y;
   }
 
-  batchNorm(x, name) {
+  batchNorm(x, name, eps) {
     const [weight, bias, mean, variance] = ["weight", "bias", "running_mean", "running_var"].map(
       (which) => this.weights[`${name}.${which}`],
     );
-    const scale = weight.map((value, channel) => value / Math.sqrt(variance[channel] + 1e-5)); // nn.BatchNorm2d's eps
+    const scale = weight.map((value, channel) => value / Math.sqrt(variance[channel] + eps));
     return x.map((value, index) => {
       const channel = index % scale.length;
       return (value - mean[channel]) * scale[channel] + bias[channel];
