@@ -74,6 +74,21 @@ def change(default):
             {"optimizer__momentum": 0.9},
             Fault("optimizer.momentum", "0.9", "belongs to sgd and muon, not to optimizer=adamw"),
         ),
+        (
+            {"schedule__gamma": 0.1},
+            Fault("schedule.gamma", "0.1", "belongs to step and multistep, not to schedule=cosine", "schedule=step"),
+        ),
+        ({"schedule__name": "wsd"}, Fault("schedule.decay", "null", "is required by schedule=wsd")),
+        (
+            {"schedule__name": "wsd", "schedule__decay": 0.95},
+            Fault(
+                "schedule.decay", "0.95", "leaves less than schedule.warmup=0.1 before it; both together must be <= 1"
+            ),
+        ),
+        (
+            {"schedule__name": "multistep", "schedule__gamma": 0.1, "schedule__milestones": [0.5, 0.3]},
+            Fault("schedule.milestones", "[0.5, 0.3]", "must rise", "[0.3, 0.5]"),
+        ),
         ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is required by optimizer=adamw")),
         (
             {"optimizer__betas": [0.9]},

@@ -1,6 +1,5 @@
-"""Optimisers are what their configuration says, and the learning rate moves as it should."""
+"""Optimisers are what their configuration says."""
 
-import math
 from copy import deepcopy
 from functools import cache
 
@@ -9,17 +8,10 @@ import torch
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.config.parts import PartError
-from vitrine.config.schema import OptimizerConfig, ScheduleConfig
+from vitrine.config.schema import OptimizerConfig
 from vitrine.models import VisionTransformer
-from vitrine.training.optim import (
-    MuonAndAdamW,
-    build_optimizer,
-    build_schedule,
-    learning_rate_factor,
-    parameter_groups,
-    user_factor,
-)
+from vitrine.training.optim import MuonAndAdamW, build_optimizer, parameter_groups
+from vitrine.training.schedules import build_schedule, learning_rate_factor
 
 SMALL = ["model=vit_nano", "depth=1"]
 
@@ -27,10 +19,6 @@ SMALL = ["model=vit_nano", "depth=1"]
 @cache
 def composed(*overrides: str) -> TrainConfig:
     return compose(list(overrides))
-
-
-def cosine(step: int, *, steps: int = 100, warmup: float = 0.1) -> float:
-    return learning_rate_factor(step, name="cosine", warmup=warmup, steps=steps)
 
 
 def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> None:
@@ -42,93 +30,6 @@ def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> None
 
 def decay(rate: float, *, all_of_them: bool = False) -> OptimizerConfig:
     return OptimizerConfig(name="adamw", lr=1.0, weight_decay=rate, decay_all=all_of_them)
-
-
-# --- schedule ----------------------------------------------------------------------------------------------------
-
-
-def test_the_first_step_trains():
-    assert cosine(0) == pytest.approx(0.1)
-
-
-def test_the_last_warm_up_step_and_the_one_after_it_have_the_full_rate():
-    assert cosine(8) == pytest.approx(0.9)
-    assert cosine(9) == 1.0
-    assert cosine(10) == 1.0
-    assert cosine(11) < 1.0
-
-
-def test_a_schedule_of_the_users_that_fails_is_one_line():
-    with pytest.raises(PartError, match=r"my_lab.rates.broken failed at step 3 of 9: ZeroDivisionError: .*line \d+\)$"):
-        user_factor(3, name="my_lab.rates.broken", schedule=lambda step, total: 1 / 0, steps=9)
-
-
-def test_half_way_down_is_half_the_rate():
-    assert cosine(55) == pytest.approx(0.5)
-
-
-def test_the_last_step_still_trains_and_the_one_after_it_would_not():
-    assert cosine(99) == pytest.approx(0.5 * (1 + math.cos(math.pi * 89 / 90)))
-    assert cosine(99) > 0
-    assert cosine(100) == 0.0
-    assert cosine(150) == 0.0
-
-
-def test_the_rate_rises_then_falls_and_stays_within_0_and_1():
-    factors = [cosine(step) for step in range(101)]
-    assert factors[:10] == sorted(factors[:10])
-    assert factors[10:] == sorted(factors[10:], reverse=True)
-    assert min(factors) == 0.0
-    assert max(factors) == 1.0
-
-
-def test_constant_stays_after_its_warm_up():
-    factors = [learning_rate_factor(step, name="constant", warmup=0.05, steps=100) for step in range(120)]
-    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8] + [1.0] * 116)
-
-
-def test_without_warm_up_the_first_step_has_the_full_rate():
-    assert cosine(0, warmup=0.0) == 1.0
-    assert cosine(50, warmup=0.0) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 0.99])
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_trainings_of_a_few_steps_have_a_rate_at_each(steps, warmup):
-    factors = [cosine(step, steps=steps, warmup=warmup) for step in range(steps)]
-    assert all(0 < factor <= 1 for factor in factors)
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(100, 0.1), (37, 0.3), (11, 0.2), (50, 0.02)])
-def test_the_schedule_is_that_of_pytorch_step_by_step(steps, warmup):
-    rising = round(steps * warmup)
-    ours = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    schedule = build_schedule(ScheduleConfig("cosine", warmup=warmup), ours, steps)
-    reference = torch.optim.lr_scheduler.SequentialLR(
-        theirs,
-        [
-            torch.optim.lr_scheduler.LinearLR(theirs, start_factor=1 / rising, total_iters=max(1, rising - 1)),
-            torch.optim.lr_scheduler.CosineAnnealingLR(theirs, T_max=steps - rising),
-        ],
-        milestones=[rising],
-    )
-    for _ in range(steps):
-        assert ours.param_groups[0]["lr"] == pytest.approx(theirs.param_groups[0]["lr"], abs=1e-12)
-        for optimizer, one in ((ours, schedule), (theirs, reference)):
-            optimizer.step()
-            one.step()
-    assert ours.param_groups[0]["lr"] == 0.0
-
-
-def test_the_schedule_moves_every_group():
-    config = composed(*SMALL, "schedule.warmup=0.5")
-    optimizer = build_optimizer(config.optimizer, VisionTransformer(config.model))
-    schedule = build_schedule(config.schedule, optimizer, steps=8)
-    assert [group["lr"] for group in optimizer.param_groups] == [config.optimizer.lr / 4] * 2
-    optimizer.step()
-    schedule.step()
-    assert [group["lr"] for group in optimizer.param_groups] == [config.optimizer.lr / 2] * 2
 
 
 # --- weight decay ------------------------------------------------------------------------------------------------
@@ -296,7 +197,7 @@ def test_muon_resumes_from_a_checkpoint_and_both_parts_follow_the_schedule():
             its_schedule.step()
     torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()), rtol=0, atol=0)
     assert isinstance(resumed, MuonAndAdamW)
-    factor = cosine(4, steps=10)
+    factor = learning_rate_factor(4, config.schedule, steps=10)
     assert resumed.muon.param_groups[0]["lr"] == pytest.approx(0.02 * factor)
     assert [group["lr"] for group in resumed.adamw.param_groups] == pytest.approx([0.01 * factor] * 2)
 

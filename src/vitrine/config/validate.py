@@ -118,6 +118,29 @@ def _finetuning(config: TrainConfig) -> Iterator[Fault]:
     yield from finetune_faults(config.finetune, config.model, config.optimizer.name, config.schedule.name)
 
 
+def _schedule_options(config: TrainConfig) -> Iterator[Fault]:
+    schedule = config.schedule
+    for key, users in (
+        ("gamma", ("step", "multistep")),
+        ("every", ("step",)),
+        ("milestones", ("multistep",)),
+        ("cycles", ("restarts",)),
+        ("growth", ("restarts",)),
+        ("decay", ("wsd",)),
+    ):
+        value = getattr(schedule, key)
+        if schedule.name in users and value is None:
+            yield Fault(f"schedule.{key}", "null", f"is required by schedule={schedule.name}")
+        if schedule.name not in users and value is not None:
+            problem = f"belongs to {listed(users)}, not to schedule={schedule.name}"
+            yield Fault(f"schedule.{key}", str(value), problem, f"schedule={users[0]}")
+    if schedule.milestones and schedule.milestones != sorted(set(schedule.milestones)):
+        yield Fault("schedule.milestones", str(schedule.milestones), "must rise", str(sorted(set(schedule.milestones))))
+    if (schedule.decay or 0) + schedule.warmup > 1:
+        problem = f"leaves less than schedule.warmup={schedule.warmup} before it; both together must be <= 1"
+        yield Fault("schedule.decay", str(schedule.decay), problem)
+
+
 def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
     loss, schedule = config.loss, config.schedule
     for section, name, key, value in (
@@ -207,6 +230,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
+    (("schedule.warmup", "schedule.decay"), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
     (("data.num_classes",), _metrics),

@@ -27,7 +27,8 @@ from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
 from vitrine.training.losses import build_loss
-from vitrine.training.optim import build_optimizer, build_schedule
+from vitrine.training.optim import build_optimizer
+from vitrine.training.schedules import build_schedule
 
 
 class MeanLoss(Metric):

@@ -1,19 +1,16 @@
-"""Optimisers (PyTorch's, Muon with AdamW, a user's own), weight-decay groups, and learning-rate schedules."""
+"""Optimisers (PyTorch's, Muon with AdamW, a user's own) and weight-decay groups."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from vitrine.config.finetune import FinetuneConfig
-from vitrine.config.parts import Part, PartError, build, faults_of, function, part_at
-from vitrine.config.schema import OptimizerConfig, ScheduleConfig
+from vitrine.config.parts import Part, PartError, build, part_at
+from vitrine.config.schema import OptimizerConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.finetune import groups_by_layer
 
@@ -145,34 +142,3 @@ class MuonAndAdamW(Optimizer):
         count = len(self.muon.param_groups)
         self.muon.param_groups, self.adamw.param_groups = self.param_groups[:count], self.param_groups[count:]
         self.muon.state = self.adamw.state = self.state
-
-
-def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> LambdaLR:
-    """Build the schedule over ``steps`` optimiser steps; call its ``step()`` after each."""
-    if (own := part_at(config, "name")) is not None:
-        return LambdaLR(optimizer, partial(user_factor, name=own.name, schedule=function(own), steps=steps))
-    warmups = [group.get("warmup", config.warmup) for group in optimizer.param_groups]
-    return LambdaLR(
-        optimizer, [partial(learning_rate_factor, name=config.name, warmup=warmup, steps=steps) for warmup in warmups]
-    )
-
-
-def user_factor(step: int, *, name: str, schedule: Callable[[int, int], float], steps: int) -> float:
-    """Factor of the learning rate at ``step`` (0-based) of ``steps`` by the user's schedule ``name``."""
-    with faults_of(name, f"failed at step {step} of {steps}"):
-        return float(schedule(min(step, steps - 1), steps))
-
-
-def learning_rate_factor(step: int, *, name: str, warmup: float, steps: int) -> float:
-    """Return the factor of the learning rate at ``step``, counted from 0, of ``steps``.
-
-    Rises linearly to 1 over the first ``warmup`` share of the steps, in [0, 1]. Then stays at 1 (``constant``), or
-    falls along a half cosine to 0 just after the last step (``cosine``, arXiv:1608.03983 without restarts).
-    """
-    warmup_steps = round(warmup * steps)
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if name == "constant" or steps <= warmup_steps:
-        return 1.0
-    done = min(1.0, (step - warmup_steps) / (steps - warmup_steps))
-    return 0.5 * (1 + math.cos(math.pi * done))

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import copy_values, facts, keys_where
+from vitrine.config.parts import is_dotted
 from vitrine.config.serialize import from_plain
 from vitrine.config.validate import resume_faults
 from vitrine.distributed.hardware import choose
@@ -17,6 +18,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
+from vitrine.text import report
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -25,6 +27,7 @@ from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, deadline, load_data
+from vitrine.training.schedules import learning_rate_factor
 from vitrine.training.weights import differences, read_checkpoint
 
 
@@ -74,6 +77,8 @@ def resume(
         if given is not None:
             _apply(config, given)
         _check(config, record)
+        if ranks.rank == 0 and (note := _stretched_schedule(config, record, planned)):
+            report(note)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
         if status == "finished" and config.trainer.max_epochs == planned:
@@ -109,6 +114,24 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
     if config.trainer.max_epochs < done:
         problem = f"must be >= {done}, the number of epochs done"
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
+
+
+def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int) -> str:
+    """Return what another number of epochs than ``planned`` does to the learning rate; empty if it does nothing."""
+    epochs, schedule = config.trainer.max_epochs, config.schedule
+    steps = record.facts.get("steps_per_epoch")
+    done = max((int(row["step"]) for row in record.history()), default=0)
+    if epochs == planned or schedule.name == "constant" or not steps or not done:
+        return ""
+    note = (
+        f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
+    )
+    if is_dotted(schedule.name):
+        return note
+    before = learning_rate_factor(done - 1, schedule, planned * steps)
+    after = learning_rate_factor(done, schedule, epochs * steps)
+    rates = [f"{config.optimizer.lr * factor:.3g}" for factor in (before, after)]
+    return f"{note}: the learning rate goes from {rates[0]} at step {done} to {rates[1]} at the next"
 
 
 def _check_checkpoint(config: TrainConfig, record: RunRecord) -> None:
