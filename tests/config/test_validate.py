@@ -11,6 +11,8 @@ from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import train_faults
 from vitrine.errors import Fault
 
+WITH_BETAS = "adamw, adam, muon, lamb, lion and schedule_free"
+
 
 @pytest.fixture(scope="module")
 def default():
@@ -101,7 +103,11 @@ def change(default):
         ),
         (
             {"optimizer__name": "sgd", "optimizer__momentum": 0.9},
-            Fault("optimizer.betas", "[0.9, 0.999]", "belongs to adamw, adam and muon, not to optimizer=sgd"),
+            Fault(
+                "optimizer.betas",
+                "[0.9, 0.999]",
+                f"belongs to {WITH_BETAS}, not to optimizer=sgd",
+            ),
         ),
         (
             {"optimizer__name": "adam", "optimizer__betas": None},

@@ -4,6 +4,8 @@ from copy import deepcopy
 from functools import cache
 
 import pytest
+import schedulefree
+import timm.optim
 import torch
 
 from vitrine import compose
@@ -57,7 +59,7 @@ def test_where_all_parameters_decay_none_is_spared():
     assert {id(one) for one in group["params"]} == {id(one) for one in model.parameters()}
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon", "lamb", "lion"])
 def test_without_a_gradient_matrices_shrink_and_biases_stay(name):
     config = composed(*SMALL, f"optimizer={name}", "optimizer.weight_decay=0.1", "optimizer.lr=0.5")
     model = VisionTransformer(config.model)
@@ -115,6 +117,31 @@ def test_the_fused_step_is_the_plain_one(name):
         optimizer.step()
         reference.step()
     torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("lamb", lambda groups: timm.optim.Lamb(groups, lr=0.02, betas=(0.8, 0.95), max_grad_norm=None)),
+        ("lion", lambda groups: timm.optim.Lion(groups, lr=0.02, betas=(0.8, 0.95))),
+        ("schedule_free", lambda groups: schedulefree.AdamWScheduleFree(groups, lr=0.02, betas=(0.8, 0.95))),
+    ],
+)
+def test_optimizers_of_other_libraries_take_their_steps(name, make):
+    settings = ["optimizer.lr=0.02", "optimizer.betas=[0.8,0.95]", "optimizer.weight_decay=0.1"]
+    config = composed(*SMALL, f"optimizer={name}", *settings)
+    torch.manual_seed(0)
+    model, twin = VisionTransformer(config.model), VisionTransformer(config.model)
+    twin.load_state_dict(model.state_dict())
+    optimizer, reference = build_optimizer(config.optimizer, model), make(parameter_groups(twin, decay(0.1)))
+    for step in range(3):
+        for one, its in ((model, optimizer), (twin, reference)):
+            with_gradients(one, step)
+            if name == "schedule_free":
+                its.train()
+            its.step()
+    torch.testing.assert_close(dict(model.named_parameters()), dict(twin.named_parameters()), rtol=0, atol=0)
+    assert not torch.equal(model.head.weight, VisionTransformer(config.model).head.weight)
 
 
 MUON = ["optimizer=muon", "optimizer.lr=0.02", "optimizer.adamw_lr=0.01", "optimizer.weight_decay=0.1"]

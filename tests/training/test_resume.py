@@ -65,7 +65,7 @@ def rows(record):
 
 def weights(path):
     checkpoint = torch.load(path, weights_only=True)
-    return {**checkpoint["state_dict"], **checkpoint["current_model_state"]}
+    return {**checkpoint["state_dict"], **{f"now.{name}": v for name, v in checkpoint["current_model_state"].items()}}
 
 
 def assert_same(record, whole):
@@ -101,8 +101,11 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, step, number):
 
 
 @pytest.mark.whole
-def test_muon_and_augmentation_resume_bit_equal(tmp_path):
-    overrides = [*OVERRIDES, "trainer.max_epochs=2", "optimizer=muon", "augment.elastic=0.04"]
+@pytest.mark.parametrize(
+    "own", [["optimizer=muon", "augment.elastic=0.04"], ["optimizer=schedule_free", "callbacks=default"]]
+)
+def test_other_optimizers_and_augmentation_resume_bit_equal(tmp_path, own):
+    overrides = [*OVERRIDES, "trainer.max_epochs=2", *own]
     never_stopped = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     with pytest.raises(Interrupted):
         fit(compose([*overrides, f"paths.output_dir={tmp_path / 'stopped'}"]), callbacks=[SignalAt(7)])
@@ -248,13 +251,15 @@ def test_a_run_killed_before_its_first_checkpoint_restarts_in_its_folder(whole, 
     assert_same(record, whole)
 
 
-def test_more_epochs_train_a_finished_run_longer(whole, tmp_path):
+def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)
     overrides = ["trainer.max_epochs=5", f"resume={record.path}"]
 
     resume(record.path, compose(overrides))
 
+    note = "trainer.max_epochs=5, not 4: schedule=cosine is now that of 5 epochs: the learning rate goes from "
+    assert f"vitrine: {note}1.94e-06 at step 44 to 0.000345 at the next\n" in capsys.readouterr().err
     assert record.history()[-1]["epoch"] == 5
     assert record.config["trainer"]["max_epochs"] == 5
     assert rows(record)[: len(rows(whole))] == rows(whole)

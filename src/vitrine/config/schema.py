@@ -21,7 +21,8 @@ SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES
 RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
-OPTIMIZERS = ("adamw", "adam", "sgd", "muon")
+OPTIMIZER_LIBRARIES = {"lamb": "timm", "lion": "timm", "schedule_free": "schedulefree"}
+OPTIMIZERS = ("adamw", "adam", "sgd", "muon", *OPTIMIZER_LIBRARIES)
 SCHEDULES = ("cosine", "constant", "linear", "onecycle", "step", "multistep", "restarts", "wsd")
 ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
@@ -138,11 +139,11 @@ class OptimizerConfig:
     """An optimiser and its settings.
 
     Attributes:
-        name: the optimiser (training/optim.py).
+        name: the optimiser; ``lamb`` and ``lion`` are timm's, ``schedule_free`` is AdamW (training/optim.py).
         lr: the highest learning rate of the schedule; with muon, that of the blocks' matrices.
         weight_decay: on matrices only, not on biases, norms or tables.
         decay_all: weight decay on every parameter.
-        betas: of adamw and adam, otherwise null; with muon, of everything but the blocks' matrices, which AdamW trains.
+        betas: null with sgd; with muon, of everything but the blocks' matrices, which AdamW trains.
         momentum: of sgd, otherwise null; with muon, of the blocks' matrices.
         adamw_lr: with muon, the learning rate of everything but the blocks' matrices.
     """

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from vitrine.config.fields import faults
@@ -11,11 +12,21 @@ from vitrine.config.loss import class_weight_fault
 from vitrine.config.metrics import EXTRA
 from vitrine.config.model import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
-from vitrine.config.schema import OWN_FILES, TrainConfig
+from vitrine.config.schema import OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, TrainConfig
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
 from vitrine.text import as_override, listed, nearest
+
+SCHEDULE_KEYS = {  # and the schedules that they belong to
+    "gamma": ("step", "multistep"),
+    "every": ("step",),
+    "milestones": ("multistep",),
+    "cycles": ("restarts",),
+    "growth": ("restarts",),
+    "decay": ("wsd",),
+}
+WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 
 
 def train_faults(config: TrainConfig) -> list[Fault]:
@@ -101,7 +112,7 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
         problem = f"trains the blocks of Vision Transformers, which model={config.model.name} lacks"
         yield Fault("optimizer", "muon", problem, "optimizer=adamw")
     for key, used, by in (
-        ("betas", ("adamw", "adam", "muon"), "adamw, adam and muon"),
+        ("betas", WITH_BETAS, listed(WITH_BETAS)),
         ("momentum", ("sgd", "muon"), "sgd and muon"),
         ("adamw_lr", ("muon",), "muon"),
     ):
@@ -110,6 +121,9 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(f"optimizer.{key}", "null", f"is required by optimizer={optimizer.name}")
         if optimizer.name not in used and value is not None:
             yield Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}")
+    library = OPTIMIZER_LIBRARIES.get(optimizer.name, "")
+    if library and find_spec(library) is None:
+        yield Fault("optimizer", optimizer.name, f"takes {library}: pip install 'vitrine[optimizers]'")
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         yield Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]")
 
@@ -118,16 +132,25 @@ def _finetuning(config: TrainConfig) -> Iterator[Fault]:
     yield from finetune_faults(config.finetune, config.model, config.optimizer.name, config.schedule.name)
 
 
+def _schedule_free(config: TrainConfig) -> Iterator[Fault]:
+    model, schedule = config.model, config.schedule
+    if config.optimizer.name != "schedule_free":
+        return
+    if schedule.name != "constant":
+        problem = "lowers the learning rate, which optimizer=schedule_free does without; must be constant"
+        yield Fault("schedule", schedule.name, problem, "schedule=constant_with_warmup")
+    if config.callbacks.ema is not None:
+        problem = "averages weights, which optimizer=schedule_free does itself"
+        yield Fault("callbacks.ema", "", problem, "callbacks=default")
+    for key, value in (("norm", "batchnorm"), ("patch_embed", "conv_stem")):
+        if getattr(model, key) == value:
+            problem = "keeps statistics of the weights in training, and optimizer=schedule_free evaluates others"
+            yield Fault(f"model.{key}", value, problem)
+
+
 def _schedule_options(config: TrainConfig) -> Iterator[Fault]:
     schedule = config.schedule
-    for key, users in (
-        ("gamma", ("step", "multistep")),
-        ("every", ("step",)),
-        ("milestones", ("multistep",)),
-        ("cycles", ("restarts",)),
-        ("growth", ("restarts",)),
-        ("decay", ("wsd",)),
-    ):
+    for key, users in SCHEDULE_KEYS.items():
         value = getattr(schedule, key)
         if schedule.name in users and value is None:
             yield Fault(f"schedule.{key}", "null", f"is required by schedule={schedule.name}")
@@ -230,7 +253,8 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
-    (("schedule.warmup", "schedule.decay"), _schedule_options),
+    ((), _schedule_free),
+    (tuple(f"schedule.{key}" for key in ("warmup", *SCHEDULE_KEYS)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
     (("data.num_classes",), _metrics),

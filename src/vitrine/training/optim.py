@@ -1,4 +1,4 @@
-"""Optimisers (PyTorch's, Muon with AdamW, a user's own) and weight-decay groups."""
+"""Optimisers (PyTorch's, Muon with AdamW, those of other libraries, a user's own) and weight-decay groups."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +14,8 @@ from vitrine.config.schema import OptimizerConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.finetune import groups_by_layer
 
+Groups = list[dict[str, Any]]
+
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
@@ -22,6 +24,31 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 TRAIN_ALL = FinetuneConfig()
+
+
+def lamb(groups: Groups, **settings: Any) -> Optimizer:
+    """Timm's LAMB (arXiv:1904.00962); the trainer clips gradients, not LAMB."""
+    from timm.optim import Lamb
+
+    return Lamb(groups, max_grad_norm=None, **settings)
+
+
+def lion(groups: Groups, **settings: Any) -> Optimizer:
+    """Timm's Lion (arXiv:2302.06675)."""
+    from timm.optim import Lion
+
+    return Lion(groups, **settings)
+
+
+def schedule_free(groups: Groups, **settings: Any) -> Optimizer:
+    """Schedule-free AdamW (arXiv:2405.15682) by its authors; see training/schedule_free.py."""
+    from schedulefree import AdamWScheduleFree
+
+    return AdamWScheduleFree(groups, **settings)
+
+
+# Of libraries that are imported when they are needed (config.schema.OPTIMIZER_LIBRARIES); none has a fused step.
+OTHERS: dict[str, Callable[..., Optimizer]] = {"lamb": lamb, "lion": lion, "schedule_free": schedule_free}
 
 
 def build_optimizer(
@@ -39,6 +66,9 @@ def build_optimizer(
         return user_optimizer(part, model, config, finetune)
     if config.name == "muon":
         return MuonAndAdamW(config, model, finetune, fused=fused)
+    if config.name in OTHERS:
+        assert config.betas is not None  # the configuration is validated
+        return OTHERS[config.name](parameter_groups(model, config, finetune), lr=config.lr, betas=tuple(config.betas))
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
     return OPTIMIZERS[config.name](parameter_groups(model, config, finetune), lr=config.lr, fused=fused, **own)
 

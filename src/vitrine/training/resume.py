@@ -123,9 +123,7 @@ def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int) ->
     done = max((int(row["step"]) for row in record.history()), default=0)
     if epochs == planned or schedule.name == "constant" or not steps or not done:
         return ""
-    note = (
-        f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
-    )
+    note = f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
     if is_dotted(schedule.name):
         return note
     before = learning_rate_factor(done - 1, schedule, planned * steps)

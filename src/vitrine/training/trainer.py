@@ -29,6 +29,7 @@ from vitrine.training.finetune import has_constant_features
 from vitrine.training.graceful_stop import GracefulStop, TimeLimit
 from vitrine.training.lit_module import Classifier
 from vitrine.training.run import TrainingRun
+from vitrine.training.schedule_free import ScheduleFreeWeights
 
 
 class LaunchedEnvironment(TorchElasticEnvironment):
@@ -152,6 +153,8 @@ def _configured_callbacks(config: TrainConfig) -> list[Callback]:
     callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
     if (average := config.callbacks.ema) is not None:
         callbacks.append(ExponentialMovingAverage(average.decay))
+    if config.optimizer.name == "schedule_free":
+        callbacks.append(ScheduleFreeWeights())
     if (stopping := config.callbacks.early_stopping) is not None:
         mode = "max" if VALIDATION[stopping.monitor] else "min"
         callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
