@@ -259,7 +259,7 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys):
     resume(record.path, compose(overrides))
 
     note = "trainer.max_epochs=5, not 4: schedule=cosine is now that of 5 epochs: the learning rate goes from "
-    assert f"vitrine: {note}1.94e-06 at step 44 to 0.000345 at the next\n" in capsys.readouterr().err
+    assert f"vitrine: {note}4.82e-06 at step 44 to 0.000373 at the next\n" in capsys.readouterr().err
     assert record.history()[-1]["epoch"] == 5
     assert record.config["trainer"]["max_epochs"] == 5
     assert rows(record)[: len(rows(whole))] == rows(whole)

@@ -8,8 +8,8 @@ from torch.optim import lr_scheduler
 
 from vitrine import compose
 from vitrine.config.parts import PartError
-from vitrine.config.schema import SCHEDULES as CHOICES
-from vitrine.config.schema import ScheduleConfig
+from vitrine.config.schedule import SCHEDULES as CHOICES
+from vitrine.config.schedule import ScheduleConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import SCHEDULES, build_schedule, learning_rate_factor, user_factor

@@ -15,6 +15,7 @@ from vitrine.config.loss import LossConfig
 from vitrine.config.metrics import EXTRA, VALIDATION
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import Interface
+from vitrine.config.schedule import ScheduleConfig
 
 OWN_FILES = ("imagefolder", "csv", "huggingface")  # sources of the user's own image files, found at data.root
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES)
@@ -23,7 +24,6 @@ SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
 OPTIMIZER_LIBRARIES = {"lamb": "timm", "lion": "timm", "schedule_free": "schedulefree"}
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon", *OPTIMIZER_LIBRARIES)
-SCHEDULES = ("cosine", "constant", "linear", "onecycle", "step", "multistep", "restarts", "wsd")
 ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 ON_DIVERGENCE = ("stop", "continue")
@@ -156,35 +156,6 @@ class OptimizerConfig:
     betas: list[float] | None = number(None, ge=0, lt=1)
     momentum: float | None = number(None, ge=0, lt=1)
     adamw_lr: float | None = number(None, gt=0, le=100)
-
-
-@dataclass
-class ScheduleConfig:
-    """The learning rate schedule, per step: a linear warm-up, then what ``name`` says.
-
-    Lengths are fractions of all steps. Keys that do not belong to the schedule are null.
-
-    Attributes:
-        name: ``cosine`` and ``linear`` fall to 0, ``restarts`` is several cosines, ``wsd`` falls in a last part only,
-            ``step`` and ``multistep`` drop, ``onecycle`` rises and falls along cosines (training/schedules.py).
-        warmup: fraction that warms up; of ``onecycle``, that rises.
-        gamma: factor of each drop of ``step`` and ``multistep``.
-        every: length between drops of ``step``.
-        milestones: places of the drops of ``multistep``.
-        cycles: number of cosines of ``restarts``.
-        growth: length of each of them, as a multiple of the one before.
-        decay: length of the last part of ``wsd`` (arXiv:2405.18392).
-    """
-
-    name: str = part(SCHEDULES, "cosine", interface=Interface(("step", "total"), function=True))
-    options: dict[str, Any] = part_options()
-    warmup: float = number(0.1, ge=0, lt=1)
-    gamma: float | None = number(None, gt=0, lt=1)
-    every: float | None = number(None, gt=0, lt=1)
-    milestones: list[float] | None = number(None, gt=0, lt=1)
-    cycles: int | None = number(None, ge=1, le=1000)
-    growth: float | None = number(None, ge=1, le=100)
-    decay: float | None = number(None, gt=0, le=1)
 
 
 @dataclass

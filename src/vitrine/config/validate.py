@@ -12,20 +12,13 @@ from vitrine.config.loss import class_weight_fault
 from vitrine.config.metrics import EXTRA
 from vitrine.config.model import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
+from vitrine.config.schedule import KEYS, schedule_faults
 from vitrine.config.schema import OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, TrainConfig
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
 from vitrine.text import as_override, listed, nearest
 
-SCHEDULE_KEYS = {  # and the schedules that they belong to
-    "gamma": ("step", "multistep"),
-    "every": ("step",),
-    "milestones": ("multistep",),
-    "cycles": ("restarts",),
-    "growth": ("restarts",),
-    "decay": ("wsd",),
-}
 WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 
 
@@ -149,19 +142,7 @@ def _schedule_free(config: TrainConfig) -> Iterator[Fault]:
 
 
 def _schedule_options(config: TrainConfig) -> Iterator[Fault]:
-    schedule = config.schedule
-    for key, users in SCHEDULE_KEYS.items():
-        value = getattr(schedule, key)
-        if schedule.name in users and value is None:
-            yield Fault(f"schedule.{key}", "null", f"is required by schedule={schedule.name}")
-        if schedule.name not in users and value is not None:
-            problem = f"belongs to {listed(users)}, not to schedule={schedule.name}"
-            yield Fault(f"schedule.{key}", str(value), problem, f"schedule={users[0]}")
-    if schedule.milestones and schedule.milestones != sorted(set(schedule.milestones)):
-        yield Fault("schedule.milestones", str(schedule.milestones), "must rise", str(sorted(set(schedule.milestones))))
-    if (schedule.decay or 0) + schedule.warmup > 1:
-        problem = f"leaves less than schedule.warmup={schedule.warmup} before it; both together must be <= 1"
-        yield Fault("schedule.decay", str(schedule.decay), problem)
+    yield from schedule_faults(config.schedule)
 
 
 def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
@@ -249,12 +230,12 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
 # Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     ((), _channel_statistics),
-    ((), _own_files),
+    (("data.resize",), _own_files),
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
     ((), _schedule_free),
-    (tuple(f"schedule.{key}" for key in ("warmup", *SCHEDULE_KEYS)), _schedule_options),
+    (tuple(f"schedule.{key}" for key in ("warmup", *KEYS)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
     (("data.num_classes",), _metrics),

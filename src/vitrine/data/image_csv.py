@@ -11,7 +11,7 @@ Relative paths start at the folder of the CSV file. Without the column ``split``
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def _rows(file: Path) -> Iterator[tuple[int, str, str, str]]:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
 
 
-def _check_columns(file: Path, columns: "list[str] | tuple[str, ...]") -> None:
+def _check_columns(file: Path, columns: Sequence[str]) -> None:
     lacking = [column for column in COLUMNS if column not in columns]
     if not lacking:
         return

@@ -85,12 +85,17 @@ class HeadwiseLinear(nn.Module):
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation (arXiv:1502.03167) of each channel over all tokens of all images of a batch: ``batchnorm``.
 
-    In evaluation by running averages, so that an image's result does not depend on the images beside it.
+    In evaluation by running averages, so that an image's result does not depend on the images beside it. So is a single
+    token in training, as it has no variance.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        return super().forward(x.reshape(-1, x.shape[-1])).view(x.shape)
+        tokens = x.reshape(-1, x.shape[-1])
+        if self.training and len(tokens) == 1:
+            averages = self.running_mean, self.running_var
+            return F.batch_norm(tokens, *averages, self.weight, self.bias, eps=self.eps).view(x.shape)
+        return super().forward(tokens).view(x.shape)
 
 
 NORMS: dict[str, Callable[..., nn.Module]] = {

@@ -28,14 +28,14 @@ TRAIN_ALL = FinetuneConfig()
 
 def lamb(groups: Groups, **settings: Any) -> Optimizer:
     """Timm's LAMB (arXiv:1904.00962); the trainer clips gradients, not LAMB."""
-    from timm.optim import Lamb
+    from timm.optim.lamb import Lamb
 
     return Lamb(groups, max_grad_norm=None, **settings)
 
 
 def lion(groups: Groups, **settings: Any) -> Optimizer:
     """Timm's Lion (arXiv:2302.06675)."""
-    from timm.optim import Lion
+    from timm.optim.lion import Lion
 
     return Lion(groups, **settings)
 

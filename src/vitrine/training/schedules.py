@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from vitrine.config.parts import faults_of, function, part_at
-from vitrine.config.schema import ScheduleConfig
+from vitrine.config.schedule import ScheduleConfig
 
 ONE_CYCLE_START = 1 / 25  # and the end is 1/10,000 of that, as torch.optim.lr_scheduler.OneCycleLR's defaults
 ONE_CYCLE_END = ONE_CYCLE_START / 10_000
