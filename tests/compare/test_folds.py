@@ -54,6 +54,7 @@ def test_folds_are_repetitions_of_one_row_and_intervals_are_corrected(folds):
     assert "different data" not in caveats
 
 
+@pytest.mark.whole
 def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, write_run):
     write(write_run, folds, 0, 0.96, position="rope", seed=1)
     found = compare(load_results([folds]), metric="val/acc")
@@ -70,12 +71,14 @@ def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, 
     assert "not every fold ran: learned (9 of 10) and rope (9 of 10)" in " ".join(found.caveats)
 
 
+@pytest.mark.whole
 def test_folds_and_a_plain_validation_split_are_not_compared(folds, write_run):
     write_run(folds, "position=rope", acc=0.9)
     with pytest.raises(RunError, match="use different validation splits"):
         compare(load_results([folds]), metric="val/acc")
 
 
+@pytest.mark.whole
 def test_learning_curves_over_data_are_compared_without_a_caveat(tmp_path, write_run):
     for fraction, count in (("0.1", 129), ("0.5", 646)):
         for seed in range(3):

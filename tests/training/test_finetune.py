@@ -111,6 +111,7 @@ def saved_for_backward(config):
     return stored
 
 
+@pytest.mark.whole
 def test_frozen_parts_take_no_gradients_no_optimizer_state_and_no_activations(run):
     full, one, probe = (
         tuned(run, *overrides)
@@ -135,6 +136,7 @@ def test_frozen_parts_take_no_gradients_no_optimizer_state_and_no_activations(ru
         assert not module.model.pos_drop.training
 
 
+@pytest.mark.whole
 def test_flops_count_the_passes_that_are_made(run):
     full, probe = tuned(run), tuned(run, *PROBE)
     forward = flops_per_image(full.model)
@@ -147,6 +149,7 @@ def test_flops_count_the_passes_that_are_made(run):
     assert 0.9 * forward < flops_per_pass(most, forward) < forward
 
 
+@pytest.mark.whole
 def test_features_are_computed_once_and_only_where_images_stay_the_same(run):
     assert has_constant_features(tuned(run, *PROBE))
     for changed in (["augment=light"], ["augment.mixup=0.2"], ["finetune=full"]):
@@ -213,12 +216,14 @@ def test_a_stopped_fine_tuning_resumes_to_the_same_weights(run):
         (["model.pretrained={run}/checkpoints"], "has no checkpoints/best.ckpt"),
     ],
 )
+@pytest.mark.whole
 def test_what_excludes_each_other_is_refused_in_one_line(refusal, run, overrides, message):
     faults = refusal("model=vit_nano", "depth=3", *(override.format(run=run) for override in overrides))
     assert message.format(run=run) in str(faults[0])
     assert len(faults) == 1
 
 
+@pytest.mark.whole
 def test_a_run_to_start_from_brings_its_own_positions_token_and_pool(run):
     config = tuned(run)
     assert (config.model.position, config.model.class_token, config.model.pool) == ("sincos2d", False, "mean")

@@ -122,6 +122,7 @@ def test_weights_move_with_the_model_and_are_no_part_of_its_checkpoint():
         (["callbacks.monitor=val/balanced"], "did you mean val/balanced_acc?"),
     ],
 )
+@pytest.mark.whole
 def test_settings_of_uneven_data_that_cannot_be_are_refused_in_one_line(refusal, overrides, message):
     (fault,) = refusal(*overrides)
     assert message in str(fault)

@@ -83,6 +83,7 @@ def test_batches_give_what_all_images_together_give(outputs):
     assert metric.compute() == pytest.approx(measure(logits, labels, ["balanced_acc", "ece"]))
 
 
+@pytest.mark.whole
 def test_metrics_import_little():
     """Lightning and torchmetrics cost seconds to import; the metrics' own modules must add next to nothing."""
     script = (
