@@ -24,7 +24,8 @@ from vitrine.data.transforms.augment import build_augmentation
 from vitrine.training import fit as fit_module
 from vitrine.training.console import quiet_libraries
 from vitrine.training.lit_module import Classifier
-from vitrine.training.optim import build_optimizer, build_schedule
+from vitrine.training.optim import build_optimizer
+from vitrine.training.schedules import build_schedule
 from vitrine.training.throughput import Throughput
 
 ROUNDS, EPOCHS = 31, 2

@@ -16,7 +16,8 @@ from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer
 from vitrine.training.finetune import freeze, has_constant_features
 from vitrine.training.lit_module import Classifier
-from vitrine.training.optim import build_optimizer, build_schedule, parameter_groups
+from vitrine.training.optim import build_optimizer, parameter_groups
+from vitrine.training.schedules import build_schedule
 from vitrine.training.throughput import flops_per_image, flops_per_pass
 
 ADAMW = OptimizerConfig("adamw", lr=2e-3, weight_decay=0.3, betas=[0.9, 0.999])
