@@ -53,7 +53,7 @@ class Draws(TorchDispatchMode):
     supports_higher_order_operators = True  # a user's part may have one in its forward pass
 
     def __init__(self, seed: int, streams: Mapping[int, Stream]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seed, self._streams = seed, streams
         self._sources: dict[StorageWeakRef, frozenset[int]] = {}  # of the values in each memory
         self._draws = Counter[int]()  # of each source; its length is the number of sources
