@@ -304,8 +304,10 @@ def test_where_the_model_looked_is_written_for_each_picture(predict, run, bad_pi
     assert code == 4
     assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0_good.png", "1_rgba.png", "2_16bit.png"]
     image = np.asarray(Image.open(tmp_path / "maps" / "0_good.png"))
-    assert image.shape == (224, 448, 3)
-    assert (image[:, :224] != image[:, 224:]).any()
+    assert image.shape == (224, 2 * (224 + 8) + 14 + 44, 3), "the picture, its map, a colour bar and its labels"
+    seen = {tuple(colour) for colour in image[:, 232:456].reshape(-1, 3)}
+    assert len(seen) <= 16, "the map alone, a colour for each patch"
+    assert tuple(image[0, 464]) in seen, "the bar ends in the brightest colour of the map"
     refused = predict(f"run={run.record.path}", f"input={bad_pictures}", f"attention={bad_pictures}/maps")
     assert refused[0] == 2
     assert "must not be inside the pictures" in refused[2]

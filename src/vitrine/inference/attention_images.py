@@ -5,23 +5,25 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vitrine.errors import RunError
 from vitrine.files import disk_full
 from vitrine.inference.predictor import Predictor
 from vitrine.models import VisionTransformer, attended_patches
+from vitrine.training.figure_style import ATTENTION
 from vitrine.training.plots import can_be_drawn
 
 HEIGHT = 224  # least height of an image, in pixels
+GAP, BAR, LABELS = 8, 14, 44  # between image, map and colour bar; of the colour bar and its labels
 WEIGHTS = 2**26  # attention weights that are held together: 256 MB
 
 
 class AttentionImages:
-    """Writes ``FOLDER/PATH.png`` for each picture: as the model takes it, and beside it with what it attends to.
+    """Writes ``FOLDER/PATH.png`` for each picture: as the model takes it, beside it what it attends to, a colour bar.
 
-    Brightness is relative to the patch with the most attention.
+    The colour bar ends at the share of the patch with the most attention.
 
     Args:
         folder: where to write; made if missing.
@@ -42,7 +44,7 @@ class AttentionImages:
         self.model = model
         config = model.config
         self.together = max(1, WEIGHTS // (config.depth * config.heads * config.tokens**2))
-        self.colours = np.rint(matplotlib.colormaps["inferno"](np.arange(256))[:, :3] * 255).astype(np.uint8)
+        self.colours = np.rint(matplotlib.colormaps[ATTENTION](np.arange(256))[:, :3] * 255).astype(np.uint8)
 
     def write(self, paths: list[str], images: Tensor) -> None:
         """Write the images of B pictures.
@@ -76,7 +78,7 @@ class AttentionImages:
         return inside if inside.suffix == ".png" else inside.with_name(f"{inside.name}.png")
 
     def drawn(self, image: Tensor, attended: np.ndarray) -> Image.Image:
-        """Return both halves side by side.
+        """Return image, map and colour bar side by side.
 
         Args:
             image: (C, H, W) uint8.
@@ -88,7 +90,12 @@ class AttentionImages:
         picture = picture.resize((side, side), Image.Resampling.NEAREST)
         levels = np.rint(255 * attended / max(attended.max(), 1e-12)).astype(np.uint8)
         heat = Image.fromarray(self.colours[levels]).resize((side, side), Image.Resampling.NEAREST)
-        both = Image.new("RGB", (2 * side, side))
-        both.paste(picture, (0, 0))
-        both.paste(Image.blend(picture, heat, 0.65), (side, 0))
-        return both
+        shown = Image.new("RGB", (2 * (side + GAP) + BAR + LABELS, side), "white")
+        shown.paste(picture, (0, 0))
+        shown.paste(heat, (side + GAP, 0))
+        bar = Image.fromarray(self.colours[np.linspace(255, 0, side).astype(np.uint8)[:, None].repeat(BAR, axis=1)])
+        shown.paste(bar, (2 * (side + GAP), 0))
+        pen, font, left = ImageDraw.Draw(shown), ImageFont.load_default(12), 2 * (side + GAP) + BAR + 4
+        pen.text((left, 2), f"{100 * attended.max():.1f} %", "black", font)
+        pen.text((left, side - 2), "0 %", "black", font, anchor="ls")
+        return shown

@@ -1,73 +1,113 @@
-"""Plots of a run: curves, confusion matrix, attention."""
+"""Figures of a run: curves, confusion matrix, and what the model attends to."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import is_dotted
 from vitrine.data.image_dataset import Split
-from vitrine.files import replacing
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
+from vitrine.training.figure_style import ATTENTION, COLOURS, INK, WRONG, bare, blues, colour_bar, save, short, styled
 from vitrine.training.lit_module import Classifier
 
-TRAIN, VAL, TEST = "#4477aa", "#ee6677", "#228833"  # colour-blind safe (Paul Tol's "bright")
+TRAIN, VAL, TEST = COLOURS[:3]
 STAGES = (
-    ("train", "training", TRAIN, ""),
-    ("val", "validation", VAL, "o"),
-    ("test", "test, not used for selection", TEST, "."),
+    ("train", "training", TRAIN, "-", ""),
+    ("val", "validation", VAL, "-", "o"),
+    ("test", "test, not used for selection", TEST, "--", "."),
 )
+CURVES = {"loss": "loss (nats)", "acc": "accuracy"}
+MOST_IMAGES = 8  # of attention.png
+MOST_COUNTS = 12  # classes of a confusion matrix with a number in each cell
+MOST_NAMES = 25  # classes of one with their names beside it
+
+Rows = Sequence[Mapping[str, float]]
 
 
 def draw_curves(record: RunRecord) -> Path:
     """Draw curves.png: loss and accuracy by epoch on training, validation and, if measured, test images."""
-    rows = record.history()
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    return save(curves(record.history(), list(CURVES), width=10), record.path / "curves.png")
+
+
+@styled()
+def curves(rows: Rows, names: Sequence[str], width: float) -> Figure:
+    """Return curves of metrics side by side.
+
+    Args:
+        rows: of metrics.csv.
+        names: keys of ``CURVES``.
+        width: of the figure, in inches.
+    """
+    figure = Figure(figsize=(width, max(4.0, 0.7 * width) if len(names) == 1 else 4.0))
     steps_per_epoch = max((row["step"] / row["epoch"] for row in rows if "val/acc" in row), default=1.0)
-    for axes, name, title in zip(figure.subplots(1, 2), ("loss", "acc"), ("loss (nats)", "accuracy"), strict=True):
-        for stage, label, colour, marker in STAGES:
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for stage, label, colour, line, marker in STAGES:
             key = f"{stage}/{name}"
             points = [(row["step"] / steps_per_epoch, row[key]) for row in rows if key in row]
             if points:
-                axes.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker, markersize=3)
+                axes.plot(*zip(*points, strict=True), line, label=label, color=colour, marker=marker, markersize=3)
         axes.set_xlim(left=0)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(title)
+        axes.set(xlabel="epoch", ylabel=CURVES[name])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid()
         if axes.lines:
-            axes.legend(frameon=False)
-    return _save(figure, record.path / "curves.png")
+            axes.legend()
+    return figure
 
 
 def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
-    """Draw confusion.png: test labels against predictions; with counts in the cells up to 25 classes."""
-    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+    """Draw confusion.png: test labels against predictions; with counts in the cells of up to twelve classes."""
+    from sklearn.metrics import confusion_matrix
 
+    counts = confusion_matrix(labels, logits.argmax(axis=1), labels=range(len(classes)))
+    figure = confusion(counts, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
+    right = np.trace(counts) / max(1, counts.sum())
+    figure.suptitle(f"{len(labels):,} test images, {right:.2%} correct", fontsize=9)
+    return save(figure, record.path / "confusion.png")
+
+
+@styled()
+def confusion(counts: np.ndarray, classes: Sequence[str], width: float, *, normalised: bool = False) -> Figure:
+    """Return a confusion matrix, coloured by the share of the true class; rare mistakes are emphasised.
+
+    Args:
+        counts: (classes, classes), true class by predicted class.
+        classes: their names.
+        width: of the figure, in inches.
+        normalised: write shares of the true class, in per cent, in place of counts.
+    """
     count = len(classes)
-    predictions = logits.argmax(axis=1)
-    counts = confusion_matrix(labels, predictions, labels=range(count))
-    size = min(12.0, 3.5 + 0.45 * count)
-    figure = Figure(figsize=(size, size), layout="constrained")
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure = Figure(figsize=(width, 0.85 * width))
     axes = figure.subplots()
-    readable = count <= 25
-    display = ConfusionMatrixDisplay(counts, display_labels=classes)
-    display.plot(ax=axes, cmap="Blues", include_values=readable, values_format="d", colorbar=False)
-    right = (predictions == labels).mean()
-    axes.set(xlabel="predicted", ylabel="true", title=f"{len(labels):,} test images, {right:.2%} right")
-    if not readable:
-        ticks = range(0, count, 10 ** (len(str(count - 1)) - 1))
+    image = axes.imshow(100 * shares, cmap=blues(), norm=PowerNorm(0.5, 0, 100))
+    colour_bar(image, [axes], "share of the true class (%)").ax.set_yticks([0, 1, 5, 20, 50, 100])
+    axes.set(xlabel="predicted", ylabel="true")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(True)
+    if count <= MOST_COUNTS:
+        texts = [[f"{100 * share:.0f}" for share in line] for line in shares] if normalised else counts.tolist()
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            axes.text(column, row, str(texts[row][column]), ha="center", va="center", fontsize=8)
+    if count <= MOST_NAMES:
+        names = list(map(short, classes))
+        axes.set_xticks(range(count), names, rotation=45 if max(map(len, names)) > 3 else 0)
+        axes.set_yticks(range(count), names)
+        if max(map(len, names)) > 3:
+            for label in axes.get_xticklabels():
+                label.set(ha="right", rotation_mode="anchor")
+    else:
         axes.set(xlabel="predicted (class number)", ylabel="true (class number)")
-        axes.set(xticks=ticks, yticks=ticks, xticklabels=ticks, yticklabels=ticks)
-    elif max(map(len, classes)) > 4:
-        axes.set_xticklabels(classes, rotation=45, ha="right", rotation_mode="anchor")
-    return _save(figure, record.path / "confusion.png")
+    return figure
 
 
 def can_be_drawn(config: ViTConfig) -> bool:
@@ -78,44 +118,59 @@ def can_be_drawn(config: ViTConfig) -> bool:
 
 
 def draw_attention(record: RunRecord, module: Classifier, split: Split, classes: list[str]) -> Path:
-    """Draw attention.png: up to eight images, evenly spaced in ``split``, and what the model attends to, by rollout.
+    """Draw attention.png: up to eight images, evenly spaced in ``split``, and below them the model's attention rollout.
 
-    Brightness is relative to the patch of each image with the most attention. Titles are true classes; predictions are
-    below, in red if wrong.
+    Titles are true classes; predictions are below, in red if wrong.
     """
     module = module.cpu().eval()
-    chosen = torch.linspace(0, len(split) - 1, min(8, len(split))).round().long().unique()
-    figure = Figure(figsize=(1.35 * len(chosen) + 0.3, 3.4), layout="constrained")
-    columns = figure.subplots(2, len(chosen), squeeze=False).T
-    columns[0, 0].set_ylabel("image", fontsize=9)
-    columns[0, 1].set_ylabel("attention", fontsize=9)
-    for index, axes in zip(chosen.tolist(), columns, strict=True):
-        image = split.images[torch.tensor([index])].cpu()
-        with torch.no_grad():
-            predicted = int(module(image).argmax())
-        assert isinstance(module.model, VisionTransformer)  # can_be_drawn
-        patches = attended_patches(module.model, module.normalised(image))[0].numpy()
-        pixels = image[0].permute(1, 2, 0).numpy()
-        extent = (0, pixels.shape[1], pixels.shape[0], 0)
-        for place, axis in enumerate(axes):
-            axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=255, extent=extent)
-            axis.set(xticks=[], yticks=[])
-            if place == 1:
-                axis.imshow(patches, cmap="inferno", alpha=0.65, vmin=0, extent=extent)
-        label = int(split.labels[index])
-        guess = classes[predicted] if predicted < len(classes) else f"no. {predicted}"
-        axes[0].set_title(_short(classes[label]), fontsize=9)
-        axes[1].set_xlabel(_short(guess), fontsize=9, color="black" if predicted == label else "#cc3311")
-    return _save(figure, record.path / "attention.png")
+    chosen = torch.linspace(0, len(split) - 1, min(MOST_IMAGES, len(split))).round().long().unique()
+    ((images, labels),) = split.batches([chosen])
+    maps, predicted = [], []
+    assert isinstance(module.model, VisionTransformer)  # can_be_drawn
+    with torch.no_grad():
+        for image in images.cpu().split(1):
+            predicted.append(int(module(image).argmax()))
+            maps.append(attended_patches(module.model, module.normalised(image))[0].numpy())
+    truth = [classes[label] for label in labels.tolist()]
+    guesses = [classes[index] if index < len(classes) else f"no. {index}" for index in predicted]
+    return save(attention(images.cpu().numpy(), np.stack(maps), truth, guesses), record.path / "attention.png")
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else f"{name[:13]}…"
+@styled()
+def attention(images: np.ndarray, maps: np.ndarray, truth: Sequence[str], guesses: Sequence[str]) -> Figure:
+    """Return images in a row, and under each its map of attention, with a colour bar.
+
+    Args:
+        images: (B, C, H, W) uint8.
+        maps: (B, rows, columns), shares that sum to 1 in each image.
+        truth: names of the true classes.
+        guesses: names of the predicted classes.
+    """
+    figure = Figure(figsize=(1.05 * len(images) + 0.75, 2.7))
+    above, below = figure.subplots(2, len(images), squeeze=False)
+    relative = maps * maps[0].size
+    for axes, image, label in zip(above, images, truth, strict=True):
+        show_image(axes, image)
+        axes.set_title(short(label, 11))
+    for axes, values, label, guess in zip(below, relative, truth, guesses, strict=True):
+        drawn = show_attention(axes, values, images.shape[2:], most=relative.max())
+        axes.set_xlabel(short(guess, 11), color=WRONG if guess != label else INK)
+    above[0].set_ylabel("image")
+    below[0].set_ylabel("attention")
+    colour_bar(drawn, list(below), "share, 1: uniform")
+    return figure
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    figure.set_dpi(120)
-    canvas = FigureCanvasAgg(figure)
-    with replacing(path) as temporary:
-        canvas.print_png(temporary)  # type: ignore[no-untyped-call]  # Figure.savefig would draw twice
-    return path
+def show_image(axes: Axes, image: np.ndarray) -> AxesImage:
+    """Show (C, H, W) uint8 pixels without axes; of channels that are no colours, the first."""
+    bare(axes)
+    height, width = image.shape[1:]
+    pixels = image[:3].transpose(1, 2, 0) if len(image) in (3, 4) else image[0]
+    return axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=(0, width, height, 0))
+
+
+def show_attention(axes: Axes, values: np.ndarray, size: Sequence[int], most: float) -> AxesImage:
+    """Show a map (rows, columns) of shares from 0 to ``most``, as large as an image of ``size`` (height, width)."""
+    bare(axes)
+    height, width = size
+    return axes.imshow(values, cmap=ATTENTION, vmin=0, vmax=most, extent=(0, width, height, 0))

@@ -1,0 +1,139 @@
+"""How all figures look, on screen and on paper, and how they are written: PNG, PDF, SVG, or SVG inside a page."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from vitrine.files import replacing
+from vitrine.text import one_line
+
+FORMATS = ("png", "pdf", "svg")
+WIDTH = 4.2  # inches: a column of a paper, and a phone's screen
+
+# Distinguishable with any colour vision; contrast of at least 3:1 on white and on the dark page.
+COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
+INK, QUIET, LINE, WRONG = "#1c2127", "#59626d", "#dfe3e8", "#b3401a"
+PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", LINE: "var(--line)", WRONG: "var(--worse)"}
+ATTENTION, LIKENESS, SIGNED = "inferno", "viridis", "PuOr_r"  # of shares from 0, of similarities, of values around 0
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": QUIET,
+    "axes.linewidth": 0.8,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "figure.facecolor": "none",
+    "figure.constrained_layout.use": True,
+    "image.interpolation": "none",
+    "text.parse_math": False,  # a class may be called $x$
+    "svg.hashsalt": "vitrine",
+    "pdf.fonttype": 42,  # text that can be selected and edited
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Apply the style: as a context, or as the decorator of a function that draws."""
+    with rc_context(STYLE):
+        yield
+
+
+def blues() -> Colormap:
+    """Return transparent to blue, on which text in the page's colour can be read in light and dark."""
+    blue = to_rgb("#1f6aa5")
+    return LinearSegmentedColormap.from_list("blues", [(*blue, 0.0), (*blue, 0.75)])
+
+
+def short(name: object, length: int = 14) -> str:
+    """Return a name in one printable line of at most ``length`` characters."""
+    text = one_line(name)
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def bare(axes: Axes) -> None:
+    """Remove ticks and frame from around an image."""
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def colour_bar(image: AxesImage, axes: list[Axes], label: str) -> Colorbar:
+    """Add a colour bar to the right of ``axes``."""
+    figure = axes[0].figure
+    assert isinstance(figure, Figure)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=18)
+    bar.set_label(label, fontsize=8)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=7)
+    return bar
+
+
+def save(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
+    """Write a figure, atomically, in the format of the path's suffix, on white."""
+    with replacing(path) as temporary:
+        _write(figure, temporary, path.suffix[1:], facecolor="white", dpi=dpi)
+    return path
+
+
+def inline_svg(figure: Figure, key: str, alt: str) -> str:
+    """Return a figure as an ``<svg>`` element, in the font and the colours of the page around it.
+
+    Args:
+        figure: the figure.
+        key: unique in the page; begins the ids inside.
+        alt: what the figure shows, read out in its place.
+    """
+    stream = io.StringIO()
+    with rc_context({"svg.fonttype": "none"}):
+        _write(figure, stream, "svg", facecolor="none", dpi=72)
+    head, body = stream.getvalue().partition("<svg")[2].split(">", 1)
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)', f"{key}-", body)
+    for colour, variable in PAGE_COLOURS.items():
+        body = body.replace(colour, variable)
+    body = re.sub(r"font-family: [^;\"]+", "font-family: inherit", body)
+    body = re.sub(r"\n\s*", "\n", body)
+    size = re.search(r'viewBox="[^"]*"', head)
+    assert size is not None
+    width = round(figure.get_figwidth() * 96)  # CSS pixels in an inch
+    return f'<svg role="img" aria-label="{escape(alt)}" {size[0]} style="max-width: {width}px">{body}'
+
+
+def _write(figure: Figure, target: Path | io.StringIO, kind: str, *, facecolor: str, dpi: int) -> None:
+    canvas = FigureCanvasAgg(figure)
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with styled(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a class's name in a script that the font lacks
+        if kind == "png":
+            figure.set(dpi=dpi, facecolor=facecolor)
+            canvas.print_png(target)  # type: ignore[no-untyped-call]  # Figure.savefig would draw twice
+        else:
+            figure.savefig(target, format=kind, facecolor=facecolor, dpi=dpi, metadata=undated)
