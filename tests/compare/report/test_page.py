@@ -13,8 +13,10 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.predictions import confusion
 from vitrine.compare.report.page import render, sections, write_report
-from vitrine.compare.report.plots import parallel_coordinates, pareto_front
-from vitrine.compare.report.style import COLOURS, OTHER, RowStyles
+from vitrine.compare.report.parallel import parallel_coordinates
+from vitrine.compare.report.plots import pareto_front, whole_ticks
+from vitrine.compare.report.style import OTHER, RowStyles
+from vitrine.training.figure_style import COLOURS
 
 LARGEST = 6_000_000
 PAPERS = {"light": "#ffffff", "dark": "#14181d"}
@@ -130,7 +132,7 @@ def test_a_row_is_hidden_and_shown_in_all_plots_by_the_keyboard(small_page, open
     draw_all(page)
     lines = lambda: page.locator("#curves .plot:visible .scatterlayer .trace").count()  # noqa: E731
     marks = lambda: page.locator("#means .plot .scatterlayer .trace").count()  # noqa: E731
-    parallel = lambda: page.evaluate("document.getElementById('parallel-0-plot').data[0].line.color.length")  # noqa: E731
+    parallel = lambda: page.locator("#parallel .plot .scatterlayer .trace").count()  # noqa: E731
     assert (lines(), marks()) == (6, 6), "a band and a line, runs and a mean, for each of three rows"
     assert parallel() == 3
     page.get_by_role("checkbox", name="rope").focus()
@@ -240,32 +242,62 @@ def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small
     for true in range(10):
         for predicted in range(10):
             count = counts[true, predicted]
-            share = None if true == predicted else pytest.approx(100 * count / 30)
+            share = 0 if true == predicted else pytest.approx(100 * count / 30)
             assert drawn["z"][true][predicted] == share
             assert drawn["text"][true][predicted] == (str(count) if count else "")
 
 
 def test_parallel_coordinates_have_a_tick_for_each_choice_and_the_mean_last(small):
     styles = RowStyles(small)
-    (trace,) = parallel_coordinates(small, styles).traces
-    position, accuracy = trace["dimensions"]
-    assert (position["label"], position["ticktext"]) == ("position", ["rope", "learned", "none"])
-    assert [position["ticktext"][value] for value in position["values"]] == ["rope", "learned", "none"]
-    assert accuracy["label"] == "test accuracy (%)"
-    assert accuracy["values"] == pytest.approx([96.0667, 91.0, 90.8667], abs=1e-3)
-    scale = dict(trace["line"]["colorscale"])
-    drawn = [scale[number / trace["line"]["cmax"]] for number in trace["line"]["color"]]
-    assert drawn == [styles.style(summary.row)[0] for summary in small.summaries]
+    plot = parallel_coordinates(small, styles)
+    assert plot.layout["xaxis"]["ticktext"] == ["position", "test accuracy (%)"]
+    ticks = [(note["x"], note["y"], note["text"]) for note in plot.layout["annotations"]]
+    assert ticks[:3] == [(0, 0.0, "rope"), (0, 0.5, "learned"), (0, 1.0, "none")]
+    assert [text for _, _, text in ticks[3:]] == ["90.87", "92.17", "93.47", "94.77", "96.07"]
+    best_first = plot.traces[::-1]
+    assert [trace["text"][0] for trace in best_first] == ["position: rope", "position: learned", "position: none"]
+    low, high = 90.8667, 96.0667
+    expected = [(value - low) / (high - low) for value in (96.0667, 91.0, 90.8667)]
+    assert [trace["y"][1] for trace in best_first] == pytest.approx(expected, abs=1e-3)
+    assert [trace["line"]["color"] for trace in best_first] == [styles.style(row.row)[0] for row in small.summaries]
+    assert all(0 <= place <= 1 for trace in plot.traces for place in trace["y"])
+
+
+def test_no_code_is_made_from_text(small_page, opened):
+    """The page forbids it, so that nothing that comes from a run can become code."""
+    page, troubles = opened(small_page)
+    draw_all(page)
+    attempt = "try { new Function('')(); window.made = true; } catch { window.made = false; }"
+    page.add_script_tag(content=f"setTimeout(() => {{ {attempt} }})")  # later: the browser trusts what a test runs
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.made") is False
+    assert troubles == []
+
+
+def test_cells_of_the_confusion_matrix_show_their_count_and_nothing_else(small_page, small, opened):
+    page, _ = opened(small_page)
+    page.evaluate("draw(document.getElementById('confusion-0-plot'))")
+    shown = page.locator("#confusion-0-plot .heatmap-label").all_text_contents()
+    runs = [small.predictions[run.name] for run in small.summaries[0].row.runs.values()]
+    expected = [str(count) for count in confusion(runs, 10).ravel() if count]
+    assert sorted(text for text in shown if text) == sorted(expected)
+
+
+@pytest.mark.parametrize(("longest", "step"), [(1, 1), (4, 1), (8, 1), (9, 2), (30, 5), (200, 50), (1000, 200)])
+def test_axes_of_epochs_have_whole_ticks(longest, step):
+    assert whole_ticks(longest) == {"tick0": 0, "dtick": step}
 
 
 def test_many_numeric_choices_have_a_numeric_axis(tmp_path, write_run):
     for number in range(14):
         write_run(tmp_path, seed=0, model={"drop_path": 0.0001 * 2**number}, predictions=False)
     found = compare(load_results([tmp_path]))
-    axis = parallel_coordinates(found, RowStyles(found)).traces[0]["dimensions"][0]
-    assert len(axis["ticktext"]) == 5
-    assert (axis["ticktext"][0], axis["ticktext"][-1]) == ("0.0001", "0.819")
-    assert np.ptp(axis["values"]) == pytest.approx(np.log10(2**13)), "logarithmic"
+    plot = parallel_coordinates(found, RowStyles(found))
+    ticks = [note["text"] for note in plot.layout["annotations"] if note["x"] == 0]
+    assert len(ticks) == 5
+    assert (ticks[0], ticks[-1]) == ("0.0001", "0.8192")
+    places = sorted(trace["y"][0] for trace in plot.traces)
+    assert np.diff(places) == pytest.approx(1 / 13, abs=1e-4), "logarithmic"
 
 
 def test_plotly_accepts_every_plot(small):

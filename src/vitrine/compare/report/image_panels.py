@@ -22,6 +22,7 @@ from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import DataError, RunError, VitrineError
 from vitrine.text import plural
+from vitrine.training.figure_style import ATTENTION
 
 MAX_HARD_IMAGES = 24
 MAX_MODELS = 6
@@ -68,7 +69,7 @@ def hard_images(compared: Comparison, predictions: Mapping[str, Predictions]) ->
     try:
         sources = list(map(data_url, test_images(run, [image.index for image in found])))
     except (VitrineError, OSError, ImportError) as error:
-        caption += f" The pixels are not available: {_reason(error)}."
+        caption += f" The pixels are not available: {reason(error)}."
         sources = [""] * len(found)
     images = [
         CaptionedImage(source, _hard_caption(image, names, runs), wrong=True)
@@ -91,7 +92,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
             pixels = test_images(run, chosen)
             maps = _rollout(run, pixels)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
-            missing.append(f"{row.short_label}: {_reason(error)}")
+            missing.append(f"{row.short_label}: {reason(error)}")
             continue
         if not rows:
             captions = [f"true: {names[label]}" for label in labels[chosen].tolist()]
@@ -102,14 +103,15 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
         correct = known.correct[chosen].tolist() if known else [True] * len(chosen)
         images = [
             CaptionedImage(
-                data_url(overlay(image, patches)), "" if label is None else _name(names, label), wrong=not is_correct
+                data_url(heat_map(patches)), "" if label is None else class_name(names, label), wrong=not is_correct
             )
-            for image, patches, label, is_correct in zip(pixels, maps, predicted, correct, strict=True)
+            for patches, label, is_correct in zip(maps, predicted, correct, strict=True)
         ]
         rows.append((row.short_label, images))
     caption = (
         "How much each patch contributes to the representation that the head reads, by attention rollout "
-        "(arXiv:2005.00928): one model per configuration, with its prediction. Half of the images are the hardest ones."
+        "(arXiv:2005.00928), from dark to light: one model per configuration, with its prediction. Half of the images "
+        "are the hardest ones."
     )
     return Gallery(rows, " ".join([caption if rows else "", *_not_shown(missing)]).strip())
 
@@ -122,7 +124,7 @@ def position_similarities(compared: Comparison) -> Gallery:
         try:
             similarities = _position_similarities(run)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
-            missing.append(f"{row.short_label}: {_reason(error)}")
+            missing.append(f"{row.short_label}: {reason(error)}")
             continue
         if similarities is None:
             missing.append(f"{row.short_label}: has no position embeddings")
@@ -145,7 +147,7 @@ def test_images(run: RunResult, indices: Sequence[int]) -> np.ndarray:
     """
     import torch
 
-    split = _test_split(run.folder, run.trust)
+    split = test_split(run)
     if run.labels_hash and not np.array_equal(split.labels.numpy(), run.labels):
         raise DataError("the data set has other test images than the runs were tested on")
     (batch,) = split.batches([torch.tensor(list(indices))])
@@ -172,16 +174,11 @@ def data_url(pixels: np.ndarray, max_side: int = MAX_SIDE) -> str:
     return f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def overlay(image: np.ndarray, patches: np.ndarray) -> np.ndarray:
-    """Blend a (C, H, W) image with (g, g) non-negative attention shares as a heat map: (H', W', 3) uint8."""
+def heat_map(patches: np.ndarray) -> np.ndarray:
+    """Colour (g, g) non-negative attention shares, the largest brightest: (g, g, 3) uint8."""
     from matplotlib import colormaps
 
-    height, width = image.shape[1:]
-    side = max(MAX_SIDE, height)
-    grey = Image.fromarray(image.mean(axis=0).astype(np.uint8)).resize((side, side * width // height), 0)
-    heat = (255 * colormaps["inferno"](patches / patches.max())[..., :3]).astype(np.uint8)
-    large = Image.fromarray(heat).resize(grey.size, Image.Resampling.NEAREST)
-    return np.asarray(Image.blend(grey.convert("RGB"), large, 0.6))
+    return (255 * colormaps[ATTENTION](patches / max(float(patches.max()), 1e-12))[..., :3]).astype(np.uint8)
 
 
 def tiles(similarities: np.ndarray) -> np.ndarray:
@@ -221,16 +218,10 @@ def _position_similarities(run: RunResult) -> np.ndarray | None:
     """Cosine similarities of the patches' position embeddings, (g^2, g^2); ``None`` for a model without them."""
     model = _load(run.folder, run.trust).model
     from vitrine.models import VisionTransformer
-    from vitrine.models.pos_embed import per_token
+    from vitrine.models.learned import position_similarities as of_model
 
-    if not isinstance(model, VisionTransformer) or model.pos_embed is None:
-        return None
-    table = model.pos_embed.detach()
-    if model.config.position == "learned2d":
-        table = per_token(table, model.config.prefix)
-    table = table[0, -(model.config.grid**2) :]
-    table = table / table.norm(dim=1, keepdim=True).clamp(min=1e-9)
-    return (table @ table.T).numpy()
+    found = of_model(model) if isinstance(model, VisionTransformer) else None
+    return None if found is None else found.numpy()
 
 
 @cache
@@ -245,15 +236,25 @@ def _load(folder: Path | None, trust: tuple[str, ...]) -> Any:
     return load_run(folder, trust=trust)
 
 
-def _test_split(folder: Path | None, trust: tuple[str, ...]) -> Any:
-    if folder is None:
+def test_split(run: RunResult) -> Any:
+    """Return the test split of a run's data, loaded once for all runs on the same images.
+
+    Raises:
+        RunError: the run is not on this machine, or its data set is not where the run names it.
+        DataError: the data set is damaged, or has no test images.
+    """
+    if run.folder is None:
         raise RunError("the run is not on this machine")
     from vitrine.runs import RunRecord
 
-    stored = RunRecord.open(folder).config
-    identity = json.dumps([stored["paths"]["cache_dir"], *(stored["data"].get(name) for name in DATA_KEYS)])
+    stored = RunRecord.open(run.folder).config
+    try:
+        cache_dir, data = Path(stored["paths"]["cache_dir"]), stored["data"]
+        identity = json.dumps([str(cache_dir), *(data.get(name) for name in DATA_KEYS)])
+    except (KeyError, TypeError, AttributeError):
+        raise RunError(f"{run.folder / 'config.yaml'} does not name the data of the run") from None
     if identity not in _splits:
-        _splits[identity] = _load_test_split(stored["data"], Path(stored["paths"]["cache_dir"]), trust)
+        _splits[identity] = _load_test_split(data, cache_dir, run.trust)
     return _splits[identity]
 
 
@@ -275,15 +276,17 @@ def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ..
 
 
 def _hard_caption(image: HardImage, names: Sequence[str], runs: int) -> str:
-    label, mistaken_for = _name(names, image.label), _name(names, image.mistaken_for)
+    label, mistaken_for = class_name(names, image.label), class_name(names, image.mistaken_for)
     return f"{label}, mistaken for {mistaken_for}; wrong in {image.errors} of {plural(runs, 'run')}"
 
 
-def _name(names: Sequence[str], label: int) -> str:
+def class_name(names: Sequence[str], label: int) -> str:
+    """Return the name of a class; ``no. 10`` for an output beyond the classes of the data."""
     return names[label] if label < len(names) else f"no. {label}"
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return an error's message in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -14,6 +14,7 @@ from vitrine.compare.comparison import Comparison
 from vitrine.compare.predictions import Predictions, calibration
 from vitrine.compare.report import image_panels, plots, prediction_plots
 from vitrine.compare.report.image_panels import Gallery
+from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
 from vitrine.compare.table_formats import cells, headings
 from vitrine.errors import RunError
@@ -84,8 +85,8 @@ def render(compared: Comparison, sources: Sequence[str]) -> str:
         sections=parts,
         commands=_commands(compared),
         plots=_script_json(_by_key(parts)),
-        css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
-        script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),
+        css=[(TEMPLATES / "report.css").read_text(encoding="utf-8")],
+        scripts=[(TEMPLATES / name).read_text(encoding="utf-8") for name in ("theme.js", "report.js")],
         plotly=get_plotlyjs(),
     )
 
@@ -100,7 +101,7 @@ def sections(compared: Comparison, styles: RowStyles) -> list[Section]:
     if drawn := plots.main_effects(compared):
         caption = "The mean of each value over all values of the other columns, with its 95 % interval over seeds."
         found.append(Section("effects", "Main effects", caption, drawn, side_by_side=True))
-    if plot := plots.parallel_coordinates(compared, styles):
+    if plot := parallel_coordinates(compared, styles):
         found.append(Section("parallel", plot.title, plots=[plot]))
     if predictions := _common_predictions(compared):
         found += prediction_sections(compared, styles, predictions)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.comparison import Comparison, RowSummary, summarise
-from vitrine.compare.costs import COSTS, PARAMETERS, THROUGHPUT
+from vitrine.compare.costs import COSTS
 from vitrine.compare.metric import Metric
 from vitrine.compare.report.style import (
-    COLOURS,
     OTHER,
     Plot,
     RowStyles,
@@ -24,11 +23,11 @@ from vitrine.compare.report.style import (
     shorten,
 )
 from vitrine.compare.table import ConfigurationRow
-from vitrine.text import listed, short_number
+from vitrine.text import listed
+from vitrine.training.figure_style import COLOURS
 
 MAX_ROWS = 40  # in plots that grow with the number of rows
 MAX_POINTS = 60  # of a curve
-MAX_TICKS = 12  # of an axis with one tick per value
 EQUAL_COST = 1.02  # costs within 2 % count as equal
 
 
@@ -72,6 +71,7 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
             "showgrid": False,
             "ticks": "",
             "automargin": True,
+            "range": [-0.7, len(labels) - 0.3],
         },
         "hovermode": "closest",
     }
@@ -87,11 +87,12 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
     plots = []
     rows = [summary.row for summary in _drawn(compared)]
     for name in CURVES:
-        metric, traces, last = Metric(name), [], {}
+        metric, traces, last, longest = Metric(name), [], {}, 0
         for row in rows[::-1]:  # the best on top
             epochs, mean, low, high = _curve(row, name)
             if not len(epochs):
                 continue
+            longest = max(longest, epochs[-1])
             colour, _, key = styles.style(row)
             label, shared = styles.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": key}}
             if np.isfinite(mean[-1]):
@@ -117,12 +118,18 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             caption = f"At its last epoch, {best} has {value}. {caption}"
         layout = {
             "height": 420,
-            "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
+            "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},
             "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
             "hovermode": "closest",
         }
         plots.append(Plot("Learning curves", caption, traces, layout, choice=metric.title))
     return plots
+
+
+def whole_ticks(longest: int) -> dict[str, int]:
+    """Return the ticks of an axis of epochs: whole numbers, at most eight steps of 1, 2 or 5 times a power of ten."""
+    sizes = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
+    return {"tick0": 0, "dtick": next(size for size in sizes if 8 * size >= longest)}
 
 
 def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
@@ -136,6 +143,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
         front = pareto_front([(cost if kind.higher_is_cheaper else -cost, _score(row, metric)) for row, cost in points])
         on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda point: point[0])
         steps = "vh" if kind.higher_is_cheaper else "hv"
+        named = _apart([(cost, row.interval.mean) for row, cost in points], sorted(front)) if len(front) <= 8 else []
         traces: list[dict[str, Any]] = [
             {
                 "type": "scatter",
@@ -153,7 +161,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
             traces.append(
                 {
                     "type": "scatter",
-                    "mode": "markers+text" if index in front and len(front) <= 8 else "markers",
+                    "mode": "markers+text" if index in named else "markers",
                     "x": [cost],
                     "y": [metric.factor * summary.interval.mean],
                     "text": [label],
@@ -187,7 +195,7 @@ def main_effects(compared: Comparison) -> list[Plot]:
     for column in compared.configurations.columns:
         rows = compared.configurations.main_effect(column).rows
         levels = [(row.values[column], summarise(row, metric)) for row in rows]
-        levels.sort(key=lambda level: _sort_key(level[0]))
+        levels.sort(key=lambda level: sort_key(level[0]))
         ordered = sorted(levels, key=lambda level: level[1].interval.mean)
         low, high = ordered[0], ordered[-1]
         size = metric.magnitude(high[1].interval.mean - low[1].interval.mean)
@@ -195,7 +203,7 @@ def main_effects(compared: Comparison) -> list[Plot]:
         half_widths = [_finite(metric.factor * summary.interval.half_width) for _, summary in levels]
         trace = {
             "type": "scatter",
-            "mode": "lines+markers" if all(map(_is_number, names)) else "markers",
+            "mode": "lines+markers" if all(map(is_number, names)) else "markers",
             "x": list(map(escape, names)),
             "y": [metric.factor * summary.interval.mean for _, summary in levels],
             "error_y": {"type": "data", "array": half_widths},
@@ -217,43 +225,18 @@ def main_effects(compared: Comparison) -> list[Plot]:
     return plots
 
 
-def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None:
-    """Plot a line per configuration through its choices, its costs and its metric; ``None`` for less than two lines."""
-    metric, summaries = compared.metric, compared.summaries
-    if len(summaries) < 2 or not compared.table.columns:
-        return None
-    axes = [_choice_axis(name, [summary.row.values[name] for summary in summaries]) for name in compared.table.columns]
-    for kind in (PARAMETERS, THROUGHPUT):
-        costs = [cost for summary in summaries if (cost := kind.value_of(summary)) is not None]
-        if len(costs) == len(summaries) and max(costs) > EQUAL_COST * min(costs):
-            axes.append(_numeric_axis(kind.title, costs))
-    axes.append(
-        {
-            "label": f"{metric.title}{axis_unit(metric)}",
-            "values": [metric.factor * summary.interval.mean for summary in summaries],
-            "tickformat": ".4~g",
-        }
-    )
-    colours = [OTHER, *COLOURS[::-1]]  # Plotly draws higher numbers on top
-    drawn = [colours.index(styles.style(summary.row)[0]) for summary in summaries]
-    trace = {
-        "type": "parcoords",
-        "dimensions": axes,
-        "line": {
-            "color": drawn,
-            "colorscale": [[index / (len(colours) - 1), colour] for index, colour in enumerate(colours)],
-            "cmin": 0,
-            "cmax": len(colours) - 1,
-            "showscale": False,
-        },
-        "meta": {"rows": [styles.style(summary.row)[2] for summary in summaries]},
-    }
-    caption = (
-        "Each line is a configuration: its choices, what it costs, and its mean. Drag along an axis to select lines; "
-        "click on the axis to show all of them again."
-    )
-    layout = {"height": 440, "margin": {"l": 90, "r": 60, "t": 70, "b": 30}}
-    return Plot("Choices and results", caption, [trace], layout)
+def _apart(points: Sequence[tuple[float, float]], chosen: Sequence[int]) -> list[int]:
+    """Return those of the ``chosen`` points whose names would not lie over that of an earlier one."""
+    spans = [max(values) - min(values) or 1.0 for values in zip(*points, strict=True)]
+    kept: list[int] = []
+    for index in chosen:
+        distances = (
+            [abs(a - b) / span for a, b, span in zip(points[index], points[other], spans, strict=True)]
+            for other in kept
+        )
+        if all(across > 0.35 or up > 0.07 for across, up in distances):
+            kept.append(index)
+    return kept
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> set[int]:
@@ -263,29 +246,6 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> set[int]:
         for index, (x, y) in enumerate(points)
         if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)
     }
-
-
-def _choice_axis(name: str, values: Sequence[str]) -> dict[str, Any]:
-    """An axis with one evenly spaced tick per value; numeric if there are too many values for that."""
-    levels = sorted(dict.fromkeys(values), key=_sort_key)
-    if len(levels) > MAX_TICKS and all(map(_is_number, levels)):
-        return _numeric_axis(name, list(map(float, values)))
-    return {
-        "label": escape(name),
-        "values": [levels.index(value) for value in values],
-        "tickvals": list(range(len(levels))),
-        "ticktext": list(map(escape, shorten(levels, 16))),
-    }
-
-
-def _numeric_axis(title: str, values: Sequence[float]) -> dict[str, Any]:
-    """A numeric axis with five ticks, logarithmic if the values span more than a factor of 20."""
-    low, high = min(values), max(values)
-    logarithmic = low > 0 and high > 20 * low
-    scaled = [math.log10(value) for value in values] if logarithmic else list(values)
-    ticks = np.linspace(min(scaled), max(scaled), 5)
-    texts = [short_number(10**tick if logarithmic else tick) for tick in ticks]
-    return {"label": escape(title), "values": scaled, "tickvals": ticks.tolist(), "ticktext": texts}
 
 
 def _curve(row: ConfigurationRow, name: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
@@ -329,12 +289,13 @@ def _finite(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _sort_key(value: str) -> float:
+def sort_key(value: str) -> float:
     """Numbers by size; other values keep their order."""
-    return float(value) if _is_number(value) else 0.0
+    return float(value) if is_number(value) else 0.0
 
 
-def _is_number(value: str) -> bool:
+def is_number(value: str) -> bool:
+    """Return whether a value reads as a number."""
     try:
         float(value)
     except ValueError:

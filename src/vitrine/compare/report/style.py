@@ -11,9 +11,9 @@ from vitrine.compare.comparison import Comparison
 from vitrine.compare.metric import Metric
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow
+from vitrine.training.figure_style import COLOURS
 
-# Distinguishable with any colour vision (rows differ in symbols, too); contrast of at least 3:1 in light and dark.
-COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
+# Of COLOURS, so that rows differ in symbols, too.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 OTHER = "#8b9198"  # of rows without a colour of their own
 

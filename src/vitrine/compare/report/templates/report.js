@@ -1,7 +1,6 @@
 "use strict";
 const plots = JSON.parse(document.getElementById("plots").textContent);
 const hiddenRows = new Set();
-const root = document.documentElement;
 const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
 // Plots use the font and colours of the page, in light and dark.
@@ -21,6 +20,11 @@ function themed(layout) {
     made[name] = { ...axis, ...made[name] };
     if (made[name].title) made[name].title = { font: { size: text.size, color: colour("--quiet") }, standoff: 12, ...made[name].title };
   }
+  for (const note of made.annotations ?? []) note.bgcolor = colour("--paper");
+  if (made.annotations) {  // parallel coordinates: a line for each axis
+    made.shapes = made.xaxis.tickvals.map((x) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, layer: "below", line: { color: colour("--quiet"), width: 1 } }));
+    made.xaxis = { ...made.xaxis, showgrid: false, tickangle: narrow ? 30 : 0, automargin: false };
+  }
   return made;
 }
 
@@ -29,25 +33,14 @@ function confusionMatrix(counts) {
   const cells = (make) => counts.map((line, row) => line.map((count, column) => make(count, row, column)));
   const totals = counts.map((line) => line.reduce((sum, count) => sum + count, 0) || 1);
   return {
-    z: cells((count, row, column) => (row === column ? null : (100 * count) / totals[row])),
+    z: cells((count, row, column) => (row === column ? 0 : (100 * count) / totals[row])),
     text: cells((count) => (count ? String(count) : "")),
   };
-}
-
-// Parallel coordinates are one trace: the lines of hidden rows are taken out.
-function visibleLines(trace) {
-  const kept = (values) => values.filter((_, index) => !hiddenRows.has(trace.meta.rows[index]));
-  const dimensions = trace.dimensions.map((axis) => {
-    const range = axis.range ?? [Math.min(...axis.values), Math.max(...axis.values)];
-    return { ...axis, range, values: kept(axis.values) };
-  });
-  return { dimensions, line: { ...trace.line, color: kept(trace.line.color) }, labelangle: window.innerWidth < 560 ? -30 : 0 };
 }
 
 function traced(traces) {
   return traces.map((trace) => {
     const made = { ...trace, visible: !hiddenRows.has(trace.meta.row) };
-    if (trace.meta.rows) Object.assign(made, visibleLines(trace));
     if (trace.meta.counts) Object.assign(made, confusionMatrix(trace.meta.counts));
     if (trace.type === "heatmap") made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
     return made;
@@ -80,16 +73,7 @@ document.querySelectorAll("select[data-part]").forEach((menu) => menu.addEventLi
   });
 }));
 
-const darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
-const theme = document.getElementById("theme");
-const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches;
-function showTheme() {
-  theme.setAttribute("aria-pressed", String(isDark()));
-  drawn().forEach(draw);
-}
-theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; showTheme(); });
-darkSystem.addEventListener("change", showTheme);
-showTheme();
+document.addEventListener("themechange", () => drawn().forEach(draw));
 
 // Sort "1.23 M", "< 0.001", "98.46 ± 0.41" by their first number, other texts alphabetically, missing values last.
 const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
