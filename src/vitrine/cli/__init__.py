@@ -7,6 +7,7 @@ COMMANDS = {
     "predict": ("predict", "classify pictures with a trained model"),
     "export": ("export", "export a trained model to run without vitrine: ONNX, timm, ..."),
     "compare": ("compare", "which runs are better, and how sure that is"),
+    "summary": ("summary", "print the layers of a model: shapes, parameters, FLOPs"),
     "page": ("page", "write a page to try a trained model in a browser"),
     "runs": ("runs", "list, show, compare, export and delete runs"),
     "watch": ("watch", "watch a sweep or a run from another terminal"),
