@@ -16,7 +16,7 @@ LAYERS = [
     {"models", "data", "tracking", "distributed"},
     {"training"},
     {"inference", "command"},
-    {"sweeps", "compare"},
+    {"sweeps", "compare", "explain"},
     {"cli", "__main__", ""},  # "" is vitrine/__init__.py, which offers compose, fit and load_run
 ]
 MAX_LINES = 400

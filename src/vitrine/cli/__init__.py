@@ -7,6 +7,7 @@ COMMANDS = {
     "predict": ("predict", "classify pictures with a trained model"),
     "export": ("export", "export a trained model to run without vitrine: ONNX, timm, ..."),
     "compare": ("compare", "which runs are better, and how sure that is"),
+    "report": ("report", "write the page of a run: results, mistakes, what its model has learned"),
     "summary": ("summary", "print the layers of a model: shapes, parameters, FLOPs"),
     "page": ("page", "write a page to try a trained model in a browser"),
     "runs": ("runs", "list, show, compare, export and delete runs"),

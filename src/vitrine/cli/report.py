@@ -1,0 +1,65 @@
+"""Write the page of one run: results, mistakes, and what its model has learned; one file that needs no network.
+
+vitrine report outputs/runs/RUN                        # writes report.html in the run folder
+vitrine report outputs/runs/RUN --figures pdf,svg      # its figures, too, for a paper: figures/*.pdf, figures/*.svg
+vitrine report outputs/runs/RUN --to digits.html       # elsewhere
+
+Of several runs, vitrine compare FOLDER --html FILE writes a report.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
+from vitrine.errors import RunError
+from vitrine.runs import RunRecord
+from vitrine.runs.provenance import program
+from vitrine.text import did_you_mean, file_size, nearest, plural, printable
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, write, print the paths."""
+    parser = make_parser("report", __doc__)
+    parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="the page (report.html in the run folder)")
+    parser.add_argument(
+        "--figures",
+        type=formats,
+        default=[],
+        metavar="FORMAT,...",
+        help=f"also write each figure: {', '.join(FORMATS)}",
+    )
+    add_trust(parser)
+    options = parser.parse_args(arguments)
+    with errors_in_one_line(exit_code=1):
+        _check(options.run)
+        from vitrine.explain.page import write_run_page
+
+        page = write_run_page(options.run, options.to, formats=options.figures, trust=options.trust)
+        print(printable(f"written to {page.path} ({file_size(page.size)})"))
+        if page.figures:
+            print(printable(f"{plural(len(page.figures), 'figure')} in {page.figures[0].parent}"))
+
+
+def formats(text: str) -> list[str]:
+    """Parse ``pdf,svg``."""
+    found = [name.strip() for name in text.split(",")]
+    for name in found:
+        if name not in FORMATS:
+            hint = did_you_mean(nearest(name, FORMATS))
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(FORMATS)}{hint}")
+    return list(dict.fromkeys(found))
+
+
+def _check(folder: Path) -> None:
+    """Raise RunError unless there is a run, before torch is imported; name the command for a folder of runs."""
+    try:
+        RunRecord.open(folder)
+    except RunError as error:
+        if folder.is_dir() and next(folder.glob("*/run.json"), None) is not None:
+            compare = f"{program('compare')} {folder} --html report.html"
+            raise RunError(f"{folder} holds several runs; {compare} compares them in one report") from None
+        raise error from None

@@ -1,0 +1,1 @@
+"""The page of one run: its results, and what its model has learned."""

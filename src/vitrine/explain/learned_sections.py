@@ -1,0 +1,294 @@
+"""Sections of the page on what a run's Vision Transformer has learned."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from vitrine.compare.load import RunResult
+from vitrine.compare.predictions import Predictions
+from vitrine.compare.report.image_panels import class_name, data_url, reason, test_images, test_split
+from vitrine.config.model import ViTConfig
+from vitrine.errors import VitrineError
+from vitrine.explain import maps
+from vitrine.explain.explorer import details, packed
+from vitrine.explain.observed import Measured, Observed, chosen_images, evenly, how_many, measure, observe
+from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.inference.load import LoadedRun
+from vitrine.models import VisionTransformer
+from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
+from vitrine.text import listed, plural
+from vitrine.training import plots
+from vitrine.training.plots import can_be_drawn
+
+IN_ROLLOUT = 4  # images of the figure
+EXPLORER_SIDE = 192  # pixels of an image in the page, at most
+EMBEDDINGS = {"conv_stem": "a convolutional stem", "shifted": "the unshifted image"}
+POSITIONS = {
+    "none": "The model has no positions: it sees a set of patches.",
+    "conv": "Positions come from a convolution after the first block (position=conv): there is no table to show.",
+}
+BIASES = ("relative", "alibi2d")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Test images to look at, with what the model does with them.
+
+    Attributes:
+        pixels: (B, C, H, W) uint8.
+        truth, guesses: names of the true and of the predicted class of each.
+        observed: of each; empty if the model has no attention maps.
+        measured: averages over more images.
+        problem: why there are none; empty otherwise.
+    """
+
+    pixels: np.ndarray
+    truth: Sequence[str]
+    guesses: Sequence[str]
+    observed: Sequence[Observed]
+    measured: Measured | None
+    problem: str = ""
+
+
+def learned_sections(
+    run: RunResult, loaded: LoadedRun, predictions: Predictions | None, names: Sequence[str]
+) -> list[RunSection]:
+    """Return the sections on a model.
+
+    Raises:
+        RunError: the checkpoint is missing, damaged or refused, or names code that is not trusted.
+    """
+    model = loaded.model
+    if not isinstance(model, VisionTransformer):
+        text = f"The model, {loaded.config.model.name}, is not vitrine's: its parts are not known here."
+        return [RunSection("learned", "What the model has learned", text)]
+    shown = _look(run, loaded, model, predictions, names)
+    found = [patch_section(model.config, shown), filter_section(model), position_section(model)]
+    if not can_be_drawn(model.config):
+        text = "The model has an attention or a pool of its own, or its maps take more than 256 MB of memory."
+        return [*found, RunSection("attention", "Attention", text)]
+    if shown.problem:
+        return [*found, RunSection("attention", "Attention", f"There are no images to look at: {shown.problem}.")]
+    return [
+        *found,
+        attention_section(model.config, shown),
+        rollout_section(shown),
+        distance_section(model.config, shown.measured),
+        likeness_section(shown),
+    ]
+
+
+def _look(
+    run: RunResult, loaded: LoadedRun, model: VisionTransformer, predictions: Predictions | None, names: Sequence[str]
+) -> Shown:
+    """Choose test images, and run the model on them."""
+    config = model.config
+    mistakes = [] if predictions is None else _mistakes(predictions)
+    try:
+        count = loaded.record.facts.get("images", {}).get("test") or 0
+        if predictions is not None:
+            count = len(predictions.labels)
+        if not count:
+            return _nothing("the data set has no test images")
+        _, most = details(config.depth, config.heads, config.grid**2)
+        chosen = chosen_images(count, mistakes, most)
+        measured_on = evenly(count, how_many(float(loaded.record.facts.get("flops_per_image") or 1e9)))
+        pixels = test_images(run, [*chosen, *measured_on])
+        labels = test_split(run).labels[chosen].tolist()
+    except (VitrineError, OSError, ImportError) as error:
+        return _nothing(reason(error))
+    images = loaded.transform.normalised(torch.from_numpy(pixels))
+    truth = [class_name(names, label) for label in labels]
+    if not can_be_drawn(config):
+        return Shown(pixels[: len(chosen)], truth, [], [], None)
+    observed = [observe(model, image) for image in images[: len(chosen)]]
+    guesses = [class_name(names, one.predicted) for one in observed]
+    return Shown(pixels[: len(chosen)], truth, guesses, observed, measure(model, images[len(chosen) :]))
+
+
+def _nothing(problem: str) -> Shown:
+    return Shown(np.empty((0, 1, 1, 1), np.uint8), [], [], [], None, problem)
+
+
+def _mistakes(predictions: Predictions) -> list[int]:
+    wrong = np.flatnonzero(~predictions.correct)
+    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")].tolist()
+
+
+def patch_section(config: ViTConfig, shown: Shown) -> RunSection:
+    """An image, cut into patches."""
+    overlap = f", {config.stride} pixels apart, so that they overlap" if config.stride < config.patch_size else ""
+    text = (
+        f"The model sees {config.grid} x {config.grid} patches of {config.patch_size} x {config.patch_size} "
+        f"pixels{overlap}."
+    )
+    if config.prefix:
+        text += (
+            f" In front of them: {plural(config.prefix, 'token')} that no patch belongs to, {prefix_tokens(config)}."
+        )
+    if not len(shown.pixels):
+        return RunSection("patches", "Patches", text)
+    figure = maps.draw_patches(shown.pixels[0], config.patch_size, config.stride)
+    caption = f"A test image, {shown.truth[0]}, and its patches, numbered in rows from the top left."
+    drawn = DrawnFigure("patches", "", caption, f"{caption} {text}", figure)
+    return RunSection("patches", "Patches", text, [drawn])
+
+
+def prefix_tokens(config: ViTConfig) -> str:
+    """What the tokens in front of the patches are."""
+    tokens = ["the class token"] * config.class_token
+    tokens += [plural(config.registers, "register")] if config.registers else []
+    return listed(tokens)
+
+
+def filter_section(model: VisionTransformer) -> RunSection:
+    """Principal components of the patch embedding."""
+    found = patch_filters(model)
+    if found is None:
+        name = EMBEDDINGS.get(model.config.patch_embed, model.config.patch_embed)
+        text = f"Patches are embedded by {name}, not by a linear map: it has no filters of a patch to show."
+        return RunSection("filters", "Patch embedding", text)
+    components, shares = (values.numpy() for values in found)
+    text = "The patch embedding is a linear map: each channel of a token is a filter of the patch."
+    if model.config.patch_embed == "shifted":
+        text += " Shown are the filters of the unshifted image."
+    if components.shape[1] not in (1, 3):
+        return RunSection(
+            "filters", "Patch embedding", f"{text} Images of {components.shape[1]} channels have no colours."
+        )
+    covered = 100 * float(shares.sum())
+    caption = (
+        f"The first {len(components)} principal components of the filters, with their share of the variance: "
+        f"{covered:.0f} % together (arXiv:2010.11929, figure 7)."
+    )
+    alt = f"{plural(len(components), 'filter')}; the first has {100 * shares[0]:.1f} % of the variance."
+    figure = maps.draw_filters(components, shares)
+    return RunSection("filters", "Patch embedding", text, [DrawnFigure("filters", "", caption, alt, figure)])
+
+
+def position_section(model: VisionTransformer) -> RunSection:
+    """What the model knows of positions."""
+    config, title = model.config, "Positions"
+    if (found := position_similarities(model)) is not None:
+        values = found.numpy()
+        caption = (
+            "Each tile belongs to the patch in this row and column: the cosine similarity of its position embedding to "
+            "those of all patches (arXiv:2010.11929, figure 7)."
+        )
+        alt = f"{caption} Similarities are from {values.min():.2f} to {values.max():.2f}."
+        figure = maps.draw_position_similarities(values, (config.grid, config.grid))
+        text = f"Positions are added to the tokens (position={config.position})."
+        return RunSection("positions", title, text, [DrawnFigure("positions", "", caption, alt, figure)])
+    scores = offset_scores(model)
+    if scores is None:
+        text = POSITIONS.get(config.position, f"position={config.position} is not vitrine's: it has no table to show.")
+        return RunSection("positions", title, text)
+    values, bias = scores.numpy(), config.position in BIASES
+    caption = "By the offset of the key from the query, which is in the middle of each tile: "
+    caption += "the bias that is added to the score." if bias else "the score of equal contents, 1 at no offset."
+    alt = f"{caption} Values are from {values.min():.2f} to {values.max():.2f}."
+    text = f"Positions act on queries and keys inside attention (position={config.position})."
+    if len(values) == 1:
+        text += " All blocks share them."
+    figure = maps.draw_offset_scores(values[..., ::-1, ::-1].copy(), "bias of the score" if bias else "mean cosine")
+    return RunSection("positions", title, text, [DrawnFigure("positions", "", caption, alt, figure)])
+
+
+def reader(config: ViTConfig) -> str:
+    """What the head reads, whose attention is "the image's"."""
+    if config.pool == "cls":
+        return "the class token"
+    return "the patches on average" if config.pool == "mean" else "the patches on average; the pool's query at the end"
+
+
+def attention_section(config: ViTConfig, shown: Shown) -> RunSection:
+    """Attention by block and head: interactive, and a figure of one image."""
+    detail, _ = details(config.depth, config.heads, config.grid**2)
+    captions = [_caption(true, guess) for true, guess in zip(shown.truth, shown.guesses, strict=True)]
+    sources = [data_url(image, EXPLORER_SIDE) for image in shown.pixels]
+    explorer = packed(shown.observed, sources, captions, detail)
+    explorer |= {"rows": config.grid, "columns": config.grid, "reader": reader(config)}
+    text = "Choose an image and a block. Click a patch, or move with the arrow keys, to see what it attends to; "
+    text += f"Escape returns to what the head reads: {reader(config)}."
+    if detail == "mean":
+        text += " Of single patches, the mean over heads is shown: that of each head would make the page too large."
+    elif detail == "image":
+        text = (
+            f"Choose an image and a block. Maps of {reader(config)}; those of each patch would make the page too large."
+        )
+    first = shown.observed[0].attention[:, :, 0].numpy()
+    caption = f"Attention of {reader(config).partition(';')[0]} by block and head, for one image: {captions[0]}."
+    figure = maps.draw_heads(first, (config.grid, config.grid))
+    block, head, patch = np.unravel_index(int(first.argmax()), first.shape)
+    alt = f"{caption} Largest in block {block + 1}, head {head + 1}: {100 * first.max():.0f} % to one patch, "
+    alt += f"in row {patch // config.grid + 1}, column {patch % config.grid + 1}."
+    return RunSection("attention", "Attention", text, [DrawnFigure("attention", "", caption, alt, figure)], explorer)
+
+
+def rollout_section(shown: Shown) -> RunSection:
+    """Images with their rollout."""
+    chosen = evenly(len(shown.observed), IN_ROLLOUT)
+    rows, columns = _grid(shown.observed[0])
+    values = np.stack([shown.observed[index].rollout[0].numpy().reshape(rows, columns) for index in chosen])
+    truth, guesses = ([names[index] for index in chosen] for names in (shown.truth, shown.guesses))
+    figure = plots.attention(shown.pixels[chosen], values, truth, guesses)
+    caption = (
+        "Above test images with their classes, below the share of each patch in what the head reads, by attention "
+        "rollout (arXiv:2005.00928), and the prediction."
+    )
+    described = "; ".join(_caption(true, guess) for true, guess in zip(truth, guesses, strict=True))
+    alt = f"{caption} {described}."
+    text = "Attention of all blocks, followed back to the patches; the residual path counts as much as attention."
+    return RunSection("rollout", "Rollout", text, [DrawnFigure("rollout", "", caption, alt, figure)])
+
+
+def distance_section(config: ViTConfig, measured: Measured | None) -> RunSection:
+    """Mean attention distance by depth."""
+    assert measured is not None
+    count = config.grid**2
+    uniform = float(
+        attention_distances(torch.full((count, count), 1 / count), (config.grid, config.grid), config.stride)
+    )
+    caption = (
+        f"Mean distance of a patch from the patches it attends to, over {plural(measured.images, 'test image')}: "
+        "a point for each head (arXiv:2010.11929, figure 7). Low: a head looks nearby."
+    )
+    table = [["block", *(f"head {head + 1}" for head in range(config.heads))]]
+    table += [[str(block + 1), *(f"{value:.2f}" for value in line)] for block, line in enumerate(measured.distance)]
+    ends = [f"{measured.distance[place].mean():.1f}" for place in (0, -1)]
+    alt = f"{caption} On average {ends[0]} pixels in the first block, {ends[1]} in the last; uniform: {uniform:.1f}."
+    figure = maps.draw_distances(measured, uniform)
+    drawn = DrawnFigure("attention_distance", "", caption, alt, figure, table)
+    return RunSection("distance", "Attention distance", figures=[drawn])
+
+
+def likeness_section(shown: Shown) -> RunSection:
+    """How alike the patches of an image are."""
+    assert shown.measured is not None
+    values = shown.measured.similarity
+    middle = np.median(values, axis=0)
+    caption = (
+        f"Mean cosine similarity of two patches of an image, by depth: median and middle half of "
+        f"{plural(shown.measured.images, 'test image')}."
+    )
+    alt = f"{caption} It is {middle[0]:.2f} before the first block, and {middle[-1]:.2f} after the last."
+    table = [["blocks passed", "median"], *([str(depth), f"{value:.3f}"] for depth, value in enumerate(middle))]
+    by_depth = DrawnFigure("similarity", "By depth", caption, alt, maps.draw_similarity_by_depth(shown.measured), table)
+    caption = f"Similarities of all patches of one image, {shown.truth[0]}: a row and a column for each patch."
+    similarity = shown.observed[0].similarity.numpy()
+    alt = f"{caption} From {similarity.min():.2f} to {similarity.max():.2f}."
+    figure = maps.draw_patch_similarities(similarity)
+    within = DrawnFigure("patch_similarity", "Within an image", caption, alt, figure)
+    text = "Where the patches of an image become alike, the model no longer tells them apart."
+    return RunSection("likeness", "Similarity of patches", text, [by_depth, within])
+
+
+def _grid(observed: Observed) -> tuple[int, int]:
+    side = round(observed.rollout.shape[1] ** 0.5)
+    return side, side
+
+
+def _caption(true: str, guess: str) -> str:
+    return f"{true}, recognised" if true == guess else f"{true}, taken for {guess}"

@@ -1,0 +1,175 @@
+"""The page of a run: one HTML file, and its figures as files on request."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from vitrine.compare.load import RunResult, load_results
+from vitrine.compare.predictions import Predictions
+from vitrine.compare.report.image_panels import reason
+from vitrine.compare.report.page import TEMPLATES
+from vitrine.errors import RunError, VitrineError
+from vitrine.explain.learned_sections import learned_sections
+from vitrine.explain.results import curve_section, prediction_sections
+from vitrine.explain.scores import wilson
+from vitrine.explain.section import RunSection
+from vitrine.files import write_text
+from vitrine.inference.load import load_run
+from vitrine.runs import RunRecord
+from vitrine.text import clock, plural, short_number
+from vitrine.training.figure_style import inline_svg, save
+
+FOLDER = Path(__file__).parent / "templates"
+PRINT_DPI = 300
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What was written.
+
+    Attributes:
+        path: the HTML file.
+        size: of it, in bytes.
+        figures: files of the figures.
+    """
+
+    path: Path
+    size: int
+    figures: list[Path]
+
+
+def write_run_page(
+    folder: str | Path, to: Path | None = None, *, formats: Sequence[str] = (), trust: Collection[str] = ()
+) -> RunPage:
+    """Write the page of a run in any state, with what it has.
+
+    Args:
+        folder: the run folder.
+        to: the HTML file; ``None`` is ``report.html`` in the run folder.
+        formats: of figures that are written, too, to ``figures/`` beside the page: ``png``, ``pdf``, ``svg``.
+        trust: as of :func:`vitrine.load_run`.
+
+    Raises:
+        RunError: there is no such run, it is damaged, or a file cannot be written.
+    """
+    record = RunRecord.open(folder)
+    path = to or record.path / "report.html"
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        problem = "it is a folder" if path.is_dir() else f"{path.absolute().parent} is not a folder"
+        raise RunError(f"cannot write {path}: {problem}")
+    sections = run_sections(record, trust)
+    files = []
+    try:
+        page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
+        write_text(path, page)
+        for kind in formats:
+            (path.parent / "figures").mkdir(exist_ok=True)
+            drawings = [drawn for section in sections for drawn in section.figures]
+            files += [
+                save(drawn.figure, path.parent / "figures" / f"{drawn.key}.{kind}", dpi=PRINT_DPI) for drawn in drawings
+            ]
+    except OSError as error:
+        raise RunError(f"cannot write {error.filename or path}: {error.strerror or error}") from None
+    return RunPage(path, path.stat().st_size, files)
+
+
+def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSection]:
+    """Return the sections of a run's page; each one that cannot be made says why.
+
+    Raises:
+        RunError: its record is damaged.
+    """
+    result = _result(record, trust)
+    predictions, problem = _predictions(result)
+    names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
+    found = [curve_section(record.history())]
+    if predictions is None:
+        found.append(RunSection("predictions", "Predictions", problem))
+    else:
+        found += prediction_sections(result, predictions, names)
+    try:
+        found += learned_sections(result, load_run(record.path, trust=trust), predictions, names)
+    except VitrineError as error:
+        found.append(
+            RunSection("learned", "What the model has learned", f"There is no model to show: {reason(error)}.")
+        )
+    return found
+
+
+def render(record: RunRecord, sections: Sequence[RunSection]) -> str:
+    """Return the page as HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    now = datetime.now()
+    environment = Environment(
+        loader=FileSystemLoader([FOLDER, TEMPLATES]), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    drawn = [one for section in sections for one in section.figures]
+    explorer = next((section.explorer for section in sections if section.explorer is not None), None)
+    scripts = ["theme.js", *(["explorer.js"] if explorer else [])]
+    return environment.get_template("run.html.j2").render(
+        title=record.name,
+        made=f"{now.day} {now:%B %Y, %H:%M}",
+        facts=_facts(record),
+        command=str(record.facts.get("command") or ""),
+        sections=sections,
+        drawings={one.key: inline_svg(one.figure, one.key, one.alt) for one in drawn},
+        explorer=explorer,
+        data=json.dumps(explorer).replace("<", "\\u003c"),
+        css=[(TEMPLATES / "report.css").read_text(encoding="utf-8"), (FOLDER / "run.css").read_text(encoding="utf-8")],
+        scripts=[environment.loader.get_source(environment, name)[0] for name in scripts],  # type: ignore[union-attr]
+    )
+
+
+def _result(record: RunRecord, trust: Collection[str]) -> RunResult:
+    found = load_results([record.path], trust=trust)
+    here = [run for run in found.runs if run.folder is not None and run.folder.resolve() == record.path.resolve()]
+    if not here:
+        raise RunError(next((problem for _, problem in found.damaged), f"{record.path} cannot be read"))
+    return here[0]
+
+
+def _predictions(result: RunResult) -> tuple[Predictions | None, str]:
+    """The predictions for the test images, or ``None`` and why there are none."""
+    assert result.folder is not None
+    if not (result.folder / "predictions.npz").is_file():
+        return None, f"The run is {result.status} and has no predictions for test images."
+    try:
+        return Predictions.of(result), ""
+    except RunError as error:
+        return None, f"{reason(error)}."
+
+
+def _class_names(record: RunRecord, outputs: int) -> list[str]:
+    """Names of the classes, or the numbers of the model's outputs."""
+    names = [str(name) for name in record.facts.get("classes") or []]
+    return names or [str(number) for number in range(outputs)]
+
+
+def _facts(record: RunRecord) -> list[tuple[str, str]]:
+    """What the page says of the run before its sections."""
+    facts, metrics = record.facts, record.metrics
+    found = [("status", record.status)]
+    images = (facts.get("images") or {}).get("test")
+    if (accuracy := metrics.get("test/acc")) is not None:
+        text = f"{100 * accuracy:.2f} %"
+        if images:
+            _, low, high = 100 * wilson(np.rint(accuracy * images), np.array(images))
+            text += f", 95 % interval {low:.2f} to {high:.2f} over {plural(images, 'test image')} (Wilson)"
+        found.append(("test accuracy", text))
+    if (accuracy := metrics.get("val/acc")) is not None:
+        epoch = metrics.get("best_epoch")
+        found.append(("validation accuracy", f"{100 * accuracy:.2f} %" + (f", epoch {epoch:.0f}" if epoch else "")))
+    if (parameters := facts.get("parameters")) is not None:
+        flops = facts.get("flops_per_image")
+        found.append(("parameters", f"{parameters:,}" + (f"; {short_number(flops)}FLOPs per image" if flops else "")))
+    if (seconds := metrics.get("train_seconds")) is not None and np.isfinite(seconds):
+        found.append(("training time", clock(seconds)))
+    if facts.get("started"):
+        found.append(("started", str(facts["started"])[:16].replace("T", " ")))
+    found += [(name, str(facts[name])) for name in ("device", "error", "reason") if facts.get(name)]
+    return found

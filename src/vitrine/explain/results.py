@@ -1,0 +1,243 @@
+"""Sections of the page on a run's results: curves, confusion, classes, calibration, images that it gets wrong."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitrine.compare.load import RunResult
+from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
+from vitrine.compare.report.image_panels import class_name, reason, test_images
+from vitrine.errors import VitrineError
+from vitrine.explain.scores import ClassScores, class_scores, wilson
+from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.text import listed, plural
+from vitrine.training import plots
+from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short, styled
+from vitrine.training.plots import CURVES
+
+MOST_CLASSES = 100  # of a confusion matrix and of a table of classes
+MOST_ROWS = 25  # of the figure of classes
+SHOWN_WRONG = 12
+TITLES = {"loss": "Loss", "acc": "Accuracy"}
+
+
+def curve_section(history: Sequence[dict[str, float]]) -> RunSection:
+    """Curves by epoch."""
+    if not history:
+        return RunSection("curves", "Curves", "No step has been logged yet.")
+    figures = []
+    for name, title in TITLES.items():
+        values = [(row["epoch"], row[f"val/{name}"]) for row in history if f"val/{name}" in row and "epoch" in row]
+        alt = f"{title} by epoch, on training and validation images."
+        if values:
+            best_epoch, best = (min if name == "loss" else max)(values, key=lambda pair: pair[1])
+            alt += f" On validation images it is best at epoch {best_epoch:.0f}: {best:.4g}."
+        figure = plots.curves(history, [name], width=WIDTH)
+        figures.append(DrawnFigure(f"curve_{name}", title, f"{CURVES[name].capitalize()} by epoch.", alt, figure))
+    return RunSection("curves", "Curves", figures=figures)
+
+
+def prediction_sections(run: RunResult, predictions: Predictions, names: Sequence[str]) -> list[RunSection]:
+    """Sections on the predictions for the test images."""
+    return [
+        confusion_section(predictions, names),
+        class_section(class_scores(predictions.labels, predictions.predicted, len(names)), names),
+        calibration_section(calibration([predictions])),
+        wrong_section(run, predictions, names),
+    ]
+
+
+def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSection:
+    """The confusion matrix, as counts and as shares of the true class."""
+    if len(names) > MOST_CLASSES:
+        text = f"A matrix of {len(names):,} classes is too large to be read; the scores of the classes are below."
+        return RunSection("confusion", "Confusion", text)
+    counts = confusion([predictions], len(names))
+    wrong = counts - np.diag(np.diag(counts))
+    text = "Every test image is classified correctly."
+    if wrong.sum():
+        pairs = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:3], wrong.shape))[0]
+        most = [f"{names[a]} as {names[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
+        text = f"{plural(int(wrong.sum()), 'mistake')} in {plural(int(counts.sum()), 'test image')}. "
+        text += f"Most often: {listed(most)}."
+    table = [
+        ["true \\ predicted", *names],
+        *([name, *map(str, line)] for name, line in zip(names, counts, strict=True)),
+    ]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    in_percent = [[f"{100 * share:.1f}" for share in line] for line in shares]
+    caption = "Coloured by the share of the true class, on a scale on which rare mistakes can be seen."
+    figures = [
+        DrawnFigure(
+            "confusion",
+            "Counts",
+            caption,
+            f"Confusion matrix in counts. {text}",
+            plots.confusion(counts, names, WIDTH),
+            table,
+        ),
+        DrawnFigure(
+            "confusion_normalised",
+            "Normalised",
+            "In per cent of the true class: each row sums to 100.",
+            f"Confusion matrix in per cent of the true class. {text}",
+            plots.confusion(counts, names, WIDTH, normalised=True),
+            [table[0], *([name, *line] for name, line in zip(names, in_percent, strict=True))],
+        ),
+    ]
+    return RunSection("confusion", "Confusion", text, figures)
+
+
+def class_section(scores: ClassScores, names: Sequence[str]) -> RunSection:
+    """Recall, precision and F1 of each class with intervals, the lowest F1 first."""
+    order = np.argsort(np.nan_to_num(scores.f1[:, 0], nan=2.0), kind="stable")[:MOST_CLASSES]
+    known = [index for index in order if scores.support[index] > 0]
+    if not known:
+        return RunSection("classes", "Classes", "No class has test images.")
+    text = "Recall is a class's accuracy; precision is the share of the images taken for it that are of it. "
+    text += "95 % intervals over test images: Wilson's; that of F1 follows from it."
+    if len(names) > MOST_CLASSES:
+        text += f" Of {len(names):,} classes, the {MOST_CLASSES} with the lowest F1 are listed."
+    table = [["class", "images", "recall (%)", "precision (%)", "F1 (%)"]]
+    for index in order:
+        cells = [_with_interval(values[index]) for values in (scores.recall, scores.precision, scores.f1)]
+        table.append([names[index], f"{scores.support[index]:,}", *cells])
+    worst = known[0]
+    alt = (
+        f"Recall, precision and F1 of {plural(min(len(known), MOST_ROWS), 'class', 'classes')}, the lowest F1 on top: "
+    )
+    alt += f"{names[worst]}, {_with_interval(scores.f1[worst])} %."
+    caption = "Bars are 95 % intervals." + (f" The {MOST_ROWS} lowest." if len(known) > MOST_ROWS else "")
+    figure = draw_scores(scores, known[:MOST_ROWS], names)
+    return RunSection("classes", "Classes", text, [DrawnFigure("classes", "", caption, alt, figure, table)])
+
+
+@styled()
+def draw_scores(scores: ClassScores, shown: Sequence[int], names: Sequence[str]) -> Figure:
+    """Draw recall, precision and F1 of the classes ``shown``, from top to bottom."""
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.32 * len(shown)))
+    axes = figure.subplots()
+    drawn = {"recall": (scores.recall, "o"), "precision": (scores.precision, "s"), "F1": (scores.f1, "D")}
+    for place, (label, (values, marker)) in enumerate(drawn.items()):
+        value, low, high = 100 * values[shown].T
+        heights = np.arange(len(shown)) + 0.25 * (place - 1)
+        axes.errorbar(
+            *(value, heights, None, [value - low, high - value], marker),
+            color=COLOURS[place],
+            markersize=4,
+            elinewidth=1.2,
+            label=label,
+        )
+    axes.set_yticks(range(len(shown)), [short(names[index]) for index in shown])
+    axes.set(xlabel="%", ylim=(len(shown) - 0.5, -0.5))
+    axes.grid(axis="x")
+    axes.tick_params(axis="y", length=0)
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def calibration_section(calibrated: Calibration) -> RunSection:
+    """The reliability diagram and the expected calibration error."""
+    below = float(np.average(calibrated.confidence - calibrated.accuracy, weights=calibrated.count))
+    kind = "over" if below > 0 else "under"
+    text = (
+        f"Expected calibration error (ECE, 15 bins): {100 * calibrated.error:.2f} points. On average, the model is "
+        f"{kind}confident by {100 * abs(below):.2f} points."
+    )
+    table = [["confidence (%)", "accuracy (%)", "images"]]
+    values = zip(calibrated.confidence, calibrated.accuracy, calibrated.count, strict=True)
+    table += [
+        [f"{100 * confidence:.1f}", f"{100 * accuracy:.1f}", f"{count:,}"] for confidence, accuracy, count in values
+    ]
+    caption = (
+        "Accuracy of images by the model's confidence in them, with 95 % intervals (Wilson). On the dotted line, "
+        "confidence is accuracy; below it, the model is overconfident. Bars: share of the images."
+    )
+    figure = draw_reliability(calibrated)
+    return RunSection(
+        "calibration", "Calibration", text, [DrawnFigure("reliability", "", caption, text, figure, table)]
+    )
+
+
+@styled()
+def draw_reliability(calibrated: Calibration) -> Figure:
+    """Draw the reliability diagram, above the share of the images in each bin."""
+    figure = Figure(figsize=(WIDTH, 4.4))
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+    confidence = 100 * calibrated.confidence
+    value, low, high = 100 * wilson(np.rint(calibrated.accuracy * calibrated.count), calibrated.count).T
+    axes.plot([0, 100], [0, 100], ":", color=QUIET, linewidth=1)
+    axes.errorbar(
+        confidence, value, [value - low, high - value], fmt="o-", color=COLOURS[0], markersize=4, linewidth=1.5
+    )
+    axes.set(ylabel="accuracy (%)", ylim=(-3, 103))
+    axes.grid()
+    below.bar(confidence, 100 * calibrated.count / calibrated.count.sum(), width=100 / 15 - 1, color=COLOURS[0])
+    below.set(xlabel="confidence (%)", ylabel="images (%)", xlim=(-1, 104))
+    below.yaxis.set_major_locator(MaxNLocator(3))
+    return figure
+
+
+def wrong_section(run: RunResult, predictions: Predictions, names: Sequence[str]) -> RunSection:
+    """The images with the largest loss, and the mistakes that the model is most confident of."""
+    wrong = np.flatnonzero(~predictions.correct)
+    if not len(wrong):
+        return RunSection("wrong", "Wrong images", "Every test image is classified correctly.")
+    worst = wrong[np.argsort(predictions.true_probability[wrong], kind="stable")][:SHOWN_WRONG]
+    confident = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:SHOWN_WRONG]
+    try:
+        pixels = test_images(run, [*worst.tolist(), *confident.tolist()])
+    except (VitrineError, OSError, ImportError) as error:
+        return RunSection("wrong", "Wrong images", f"The pixels are not available: {reason(error)}.")
+    kinds = {
+        "worst": ("Largest loss", "The true class got the lowest probability.", worst, pixels[: len(worst)]),
+        "confident": (
+            "Most confident",
+            "The wrong class got the highest probability.",
+            confident,
+            pixels[len(worst) :],
+        ),
+    }
+    figures = []
+    for key, (title, what, chosen, images) in kinds.items():
+        rows = [
+            [
+                str(index),
+                class_name(names, int(predictions.labels[index])),
+                class_name(names, int(predictions.predicted[index])),
+                f"{100 * predictions.confidence[index]:.1f}",
+                f"{100 * predictions.true_probability[index]:.1f}",
+            ]
+            for index in chosen.tolist()
+        ]
+        alt = (
+            f"{title}: " + "; ".join(f"{true} taken for {guess}, {share} %" for _, true, guess, share, _ in rows) + "."
+        )
+        caption = f"{what} Above each image its class, below what it was taken for and with which probability."
+        heads = ["test image", "class", "taken for", "probability (%)", "of the class (%)"]
+        figures.append(DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows), [heads, *rows]))
+    text = f"{plural(len(wrong), 'test image')} of {len(predictions.labels):,} are wrong."
+    return RunSection("wrong", "Wrong images", text, figures)
+
+
+@styled()
+def draw_images(images: np.ndarray, rows: Sequence[Sequence[str]]) -> Figure:
+    """Draw images (B, C, H, W) uint8 in rows of four, each with its class, and what it was taken for."""
+    lines = -(-len(images) // 4)
+    figure = Figure(figsize=(WIDTH, 1.45 * lines))
+    grid = figure.subplots(lines, 4, squeeze=False).ravel()
+    for axes in grid[len(images) :]:
+        axes.set_axis_off()
+    for axes, image, (_, true, guess, share, _) in zip(grid, images, rows, strict=False):
+        plots.show_image(axes, image)
+        axes.set_title(short(true, 12), fontsize=8, pad=2)
+        axes.set_xlabel(f"{short(guess, 9)}, {float(share):.0f} %", fontsize=8, labelpad=2)
+    return figure
+
+
+def _with_interval(values: np.ndarray) -> str:
+    """A share with its interval, in per cent: ``97.2 [91.3, 99.1]``."""
+    value, low, high = 100 * values
+    return "—" if np.isnan(value) else f"{value:.1f} [{low:.1f}, {high:.1f}]"

@@ -1,0 +1,354 @@
+"""The page of a run in a real browser, and what it says of models of every kind."""
+
+import json
+import re
+import shlex
+import shutil
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+import torch
+from helpers.levels import sampled
+from helpers.running import ROOT
+from PIL import Image
+
+from vitrine import load_run
+from vitrine.cli.report import main
+from vitrine.explain import explorer, observed
+from vitrine.explain.explorer import BUDGET, details
+from vitrine.explain.observed import observe
+from vitrine.explain.page import run_sections, write_run_page
+from vitrine.models import attended_patches
+
+SECTIONS = ["curves", "confusion", "classes", "calibration", "wrong", "patches", "filters", "positions"]
+SECTIONS += ["attention", "rollout", "distance", "likeness"]
+
+# Pairs of texts of a figure that overlap by more than a pixel either way, and texts outside the window.
+COLLISIONS = """() => {
+  const found = [];
+  for (const drawing of document.querySelectorAll("svg")) {
+    const texts = [...drawing.querySelectorAll("text")].filter((text) => text.textContent.trim());
+    const boxes = texts.map((text) => {
+      const { left, right, top, bottom } = text.getBoundingClientRect();
+      return { left, right, top, bottom, name: text.textContent, turned: /rotate\\(-?45/.test(text.outerHTML) };
+    });
+    for (const [index, one] of boxes.entries()) {
+      if (one.left < -0.5 || one.right > document.documentElement.clientWidth + 0.5) found.push(`${one.name} is cut`);
+      for (const other of boxes.slice(index + 1)) {
+        if (one.turned || other.turned) continue;
+        const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+        const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+        if (wide > 1 && high > 3) found.push(`${one.name} over ${other.name}`);
+      }
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fewer_images():
+    """Averages over eight images suffice here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(observed, "MOST_MEASURED", 8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def written(record):
+    return write_run_page(record.path).path
+
+
+@pytest.fixture(scope="module")
+def opened(written, browser):
+    """The page, opened once, with the errors and requests that it has made beside its own."""
+    page, troubles = browser.new_page(viewport={"width": 1280, "height": 900}), []
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith(("http", "ws")) else None)
+    page.goto(written.as_uri())
+    yield page
+    assert troubles == []
+    page.close()
+
+
+def test_the_page_has_every_section_and_is_small(opened, written):
+    links = opened.locator("nav a").evaluate_all("all => all.map(link => link.getAttribute('href').slice(1))")
+    assert links == SECTIONS
+    assert all(opened.locator(f"#{name}").count() == 1 for name in links)
+    assert written.stat().st_size < 1_500_000
+    assert "test accuracy" in opened.locator(".facts").inner_text()
+
+
+def test_every_figure_has_an_alternative_text_and_ids_are_unique(opened):
+    drawings = opened.locator(".drawn svg")
+    assert drawings.count() >= 14
+    assert all(
+        len(text) > 20 for text in drawings.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    )
+    ids = opened.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    assert len(ids) == len(set(ids))
+    broken = """() => [...document.querySelectorAll("use")].filter((use) =>
+        !document.getElementById((use.getAttribute("href") ?? use.getAttribute("xlink:href")).slice(1))).length"""
+    assert opened.evaluate(broken) == 0
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_lies_over_another_or_outside(opened, width, scheme):
+    opened.set_viewport_size({"width": width, "height": 900})
+    opened.emulate_media(color_scheme=scheme)
+    assert opened.evaluate(COLLISIONS) == []
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    ink = opened.locator("#curves svg text").first.evaluate("text => getComputedStyle(text).fill")
+    assert ink == {"light": "rgb(28, 33, 39)", "dark": "rgb(231, 234, 238)"}[scheme]
+    opened.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_the_maps_are_the_models_attention(opened, record):
+    """For the patch chosen by keyboard, in a block and for a head, the canvas is bright where the model attends."""
+    run = load_run(record.path)
+    opened.locator("#block").fill("1")
+    opened.locator("#picture").focus()
+    opened.keyboard.press("Escape")
+    opened.keyboard.press("ArrowRight")  # the middle
+    opened.keyboard.press("ArrowUp")
+    assert "the patch in row 2, column 3" in opened.locator("#seen").inner_text()
+    index = 1 * 4 + 2
+    pixels = opened.evaluate("""() => {
+      const canvas = document.createElement("canvas"), image = images[chosen].element;
+      canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
+      canvas.getContext("2d").drawImage(image, 0, 0);
+      return [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data];
+    }""")
+    image = torch.tensor(pixels, dtype=torch.uint8).view(8, 8, 4)[..., 0][None]
+    expected = run.model.attention_maps(run.transform.normalised(image)[None])[0, 0, :, 1 + index, 1:]
+    shown = opened.evaluate("headMaps().map(map => map.values)")
+    assert len(shown) == len(expected) + 1
+    assert np.array(shown[:-1]) == pytest.approx(expected.detach().numpy(), abs=0.008)
+    assert np.array(shown[-1]) == pytest.approx(expected.mean(dim=0).detach().numpy(), abs=0.008)
+    brightest = opened.locator("#heads canvas").first.get_attribute("aria-label")
+    most = int(expected[0].argmax())
+    assert f"most at row {most // 4 + 1}, column {most % 4 + 1}" in brightest
+
+
+def test_a_patch_is_chosen_by_a_click_and_everything_by_the_keyboard(opened):
+    box = opened.locator("#picture").bounding_box()
+    opened.locator("#picture").click(position={"x": box["width"] * 0.9, "y": box["height"] * 0.1})
+    assert "the patch in row 1, column 4" in opened.locator("#seen").inner_text()
+    assert opened.locator("#through canvas").count() == 2
+    opened.locator("#picture").press("Escape")
+    assert "What the class token attends to" in opened.locator("#seen").inner_text()
+    opened.locator("#explorer input[type=radio]").first.focus()
+    before = opened.locator("#seen").inner_text()
+    opened.keyboard.press("ArrowRight")
+    opened.keyboard.press("Tab")
+    assert opened.evaluate("document.activeElement.id") == "picture"
+    opened.keyboard.press("Tab")
+    opened.keyboard.press("ArrowLeft")
+    assert opened.locator("#block").get_attribute("aria-valuetext") == "block 1 of 2"
+    assert opened.locator("#seen").inner_text() != before
+
+
+def test_the_first_query_is_what_the_head_reads(write_run, tmp_path):
+    for pool in ("cls", "mean", "map"):
+        run = load_run(write_run(tmp_path, f"pool={pool}", "model.registers=2").path)
+        image = torch.randn(1, 8, 8)
+        found = observe(run.model, image)
+        assert found.rollout[0].view(4, 4) == pytest.approx(attended_patches(run.model, image[None])[0], abs=1e-6)
+        maps = run.model.attention_maps(image[None])[0]
+        expected = maps[:, :, 0, 3:] if pool == "cls" else maps[:, :, 2:, 2:].mean(dim=2)
+        assert found.attention[:, :, 0] == pytest.approx(expected.detach(), abs=1e-6)
+        assert (found.pool is None) == (pool != "map")
+
+
+KINDS = [
+    "position=rope_mixed pool=map",
+    "position=relative patch_embed=shifted model.registers=3",
+    "position=alibi2d patch_embed=conv_stem pool=cls",
+    "position=rope patch_embed=linear",
+    "position=none attention=local",
+    "position=conv model.patch_stride=1",
+    "position=sincos1d norm_placement=post",
+    "position=learned2d",
+]
+
+
+@pytest.mark.parametrize("kind", sampled(KINDS, every=len(KINDS)))
+@pytest.mark.whole
+def test_every_kind_of_model_has_a_page(write_run, tmp_path, kind):
+    parts = {part.key: part for part in run_sections(write_run(tmp_path, *kind.split()))}
+    assert list(parts) == SECTIONS
+    assert bool(parts["positions"].figures) == ("position=none" not in kind and "position=conv" not in kind)
+    assert bool(parts["filters"].figures) == ("conv_stem" not in kind)
+    assert parts["attention"].explorer is not None
+    assert all(part.figures or part.text for part in parts.values())
+
+
+@pytest.mark.parametrize(
+    ("depth", "heads", "patches", "detail", "images"),
+    [(6, 3, 16, "heads", 8), (12, 12, 64, "heads", 3), (12, 12, 196, "mean", 2), (12, 12, 1024, "image", 8)],
+)
+def test_large_models_have_less_detail(depth, heads, patches, detail, images):
+    assert details(depth, heads, patches) == (detail, images)
+
+
+@pytest.mark.whole
+def test_the_bytes_of_the_maps_stay_within_the_budget(write_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(explorer, "BUDGET", 4000)
+    record = write_run(tmp_path, "pool=cls")
+    (part,) = (part for part in run_sections(record) if part.explorer)
+    assert part.explorer["detail"] == "mean"
+    size = sum(
+        len(text)
+        for image in part.explorer["images"]
+        for name, text in image.items()
+        if name not in ("source", "caption")
+    )
+    assert size < 4000 * 4 / 3 + 100
+    assert BUDGET > 4000
+
+
+@pytest.mark.whole
+def test_a_hundred_classes_with_long_names_and_markup_stay_readable(write_run, tmp_path, browser):
+    evil = "</script><script>document.title='changed'</script><img src=x onerror=alert(1)> $x^{$ \x1b[31m 猫"
+    generator = np.random.default_rng(0)
+    names = [f"{index} {evil}" for index in range(100)]
+    labels = np.arange(2000) % 100
+    logits = generator.normal(size=(2000, 100)) + 3 * np.eye(100)[labels]
+    record = write_run(tmp_path, "model.num_classes=100", classes=names, logits=logits, labels=labels)
+    path = write_run_page(record.path).path
+    assert path.stat().st_size < 5_000_000
+    page, troubles = browser.new_page(viewport={"width": 400, "height": 900}), []
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.goto(path.as_uri())
+    assert page.title() == record.name
+    assert page.evaluate(COLLISIONS) == []
+    assert troubles == []
+    assert "other test images than the runs were tested on" in page.locator("#wrong").inner_text()
+    page.close()
+
+
+@pytest.mark.whole
+def test_figures_are_written_for_paper(record, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("vitrine.explain.page.learned_sections", lambda *given: [])
+    page = tmp_path / "page.html"
+    main([str(record.path), "--to", str(page), "--figures", "png,pdf,svg"])
+    printed = capsys.readouterr().out
+    files = sorted((tmp_path / "figures").iterdir())
+    names = {file.stem for file in files}
+    assert f"{len(files)} figures in {tmp_path / 'figures'}" in printed
+    assert len(files) == 3 * len(names)
+    assert names == {
+        "curve_loss",
+        "curve_acc",
+        "confusion",
+        "confusion_normalised",
+        "classes",
+        "reliability",
+        "wrong_worst",
+        "wrong_confident",
+    }
+    for name in names:
+        assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        drawn = ElementTree.parse(tmp_path / "figures" / f"{name}.svg")
+        assert drawn.getroot().tag.endswith("svg")
+        assert np.asarray(Image.open(tmp_path / "figures" / f"{name}.png").convert("RGB")).min() < 100
+    assert not (record.path / "figures").exists()
+
+
+def without(name):
+    def remove(record):
+        path = record.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return remove
+
+
+def moved_data(record):
+    config = record.path / "config.yaml"
+    config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
+
+
+def huge_outputs(record):
+    np.savez(record.path / "predictions.npz", logits=np.zeros((2, 300_000), np.float32), labels=np.array([0, 299_999]))
+    facts = json.loads((record.path / "run.json").read_text())
+    (record.path / "run.json").write_text(json.dumps(facts | {"classes": None}))
+
+
+def foreign_part(record):
+    config = record.path / "config.yaml"
+    config.write_text(re.sub(r"position: \w+", "position: evil.module.Part", config.read_text()))
+    checkpoint = torch.load(record.best, weights_only=True)
+    checkpoint["config"]["model"]["position"] = "evil.module.Part"
+    torch.save(checkpoint, record.best)
+
+
+MISSING = [
+    (without("checkpoints"), {"learned": "There is no model to show: .*best.ckpt"}),
+    (without("predictions.npz"), {"predictions": "The run is finished and has no predictions"}),
+    (without("metrics.csv"), {"curves": "No step has been logged yet"}),
+    (
+        moved_data,
+        {
+            "attention": "no images to look at: gone/MNIST.*is not there",
+            "wrong": "pixels are not available: gone/MNIST",
+        },
+    ),
+    (huge_outputs, {"confusion": "A matrix of 300,000 classes is too large"}),
+    (foreign_part, {"learned": "There is no model to show: .*evil"}),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), MISSING)
+@pytest.mark.whole
+def test_what_is_missing_or_foreign_is_said_in_its_place(record, tmp_path, monkeypatch, change, expected):
+    copy = type(record)(shutil.copytree(record.path, tmp_path / "copy"))
+    change(copy)
+    if not {"learned", "attention"} & set(expected):
+        monkeypatch.setattr("vitrine.explain.page.learned_sections", lambda *given: [])
+    parts = {part.key: part for part in run_sections(copy)}
+    for section, text in expected.items():
+        assert re.search(text, parts[section].text)
+        assert not parts[section].figures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["nowhere"], 1, "nowhere is not a folder"),
+        (["."], 1, r"\. holds several runs; .*compare.* \. --html report.html compares them"),
+        (["run", "--figures", "pdf,gif"], 2, "'gif' is not one of png, pdf, svg"),
+        (["run", "--to", "."], 1, "cannot write .: it is a folder"),
+        (["run", "--to", "gone/x.html"], 1, "cannot write gone/x.html: .*gone is not a folder"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(record, tmp_path, monkeypatch, capsys, arguments, code, expected):
+    shutil.copytree(record.path, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == code
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(expected, message)
+
+
+PAGE = (ROOT / "docs" / "run_page.md").read_text()
+COMMANDS = re.findall(r"^python (scripts/(?:report|summary)\.py .*?)(?:  +#.*)?$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.whole
+def test_the_commands_of_the_documentation_run(record, tmp_path, monkeypatch, capsys):
+    from importlib import import_module
+
+    shutil.copytree(record.path, tmp_path / "outputs" / "runs" / "RUN")
+    monkeypatch.chdir(tmp_path)
+    assert len(COMMANDS) == 5
+    for command in COMMANDS:
+        script, *arguments = shlex.split(command)
+        import_module(f"vitrine.cli.{script.removeprefix('scripts/').removesuffix('.py')}").main(arguments)
+    printed = capsys.readouterr().out
+    assert printed.count("written to ") == 3
+    assert printed.count("FLOPs per image") == 2

@@ -1,0 +1,50 @@
+"""Scores of classes are scikit-learn's, and their intervals cover as often as they promise."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import precision_recall_fscore_support
+
+from vitrine.explain.scores import class_scores, wilson
+
+
+def test_scores_are_those_of_scikit_learn():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 6, 200)
+    predicted = np.where(generator.random(200) < 0.7, labels, generator.integers(0, 6, 200))
+    found = class_scores(labels, predicted, 6)
+    precision, recall, f1, support = precision_recall_fscore_support(labels, predicted)
+    for values, expected in ((found.recall, recall), (found.precision, precision), (found.f1, f1)):
+        assert values[:, 0] == pytest.approx(expected)
+        assert (values[:, 1] <= values[:, 0]).all()
+        assert (values[:, 2] >= values[:, 0]).all()
+    assert found.support.tolist() == support.tolist()
+
+
+def test_wilsons_interval_is_the_published_one():
+    """Newcombe (1998), Statistics in Medicine 17, table I, method 3: 81 of 263 and 0 of 20."""
+    assert wilson(np.array([81, 0]), np.array([263, 20])) == pytest.approx(
+        np.array([[81 / 263, 0.2553, 0.3662], [0, 0, 0.1611]]), abs=5e-5
+    )
+
+
+def test_a_class_without_images_has_no_score():
+    found = class_scores(np.array([0, 0, 2]), np.array([0, 2, 2]), 4)
+    assert np.isnan(found.recall[[1, 3]]).all()
+    assert np.isnan(found.precision[[1, 3]]).all()
+    assert found.support.tolist() == [2, 0, 1, 0]
+
+
+def test_predictions_beyond_the_datas_classes_count_as_wrong():
+    found = class_scores(np.array([0, 1]), np.array([0, 77]), 2)
+    assert found.recall[:, 0].tolist() == [1, 0]
+
+
+def test_the_interval_of_f1_covers_its_value():
+    """Of 1,000 samples of 200 images, 95 % of the intervals hold the F1 of the population, within two points."""
+    generator = np.random.default_rng(1)
+    shares = np.array([0.32, 0.05, 0.08, 0.55])  # right, missed, taken for it, elsewhere
+    true_f1 = 2 * shares[0] / (2 * shares[0] + shares[1] + shares[2])
+    correct, missed, taken, _ = generator.multinomial(200, shares, size=1000).T
+    overlap = wilson(correct, correct + missed + taken)
+    low, high = (2 * overlap / (1 + overlap))[:, 1:].T
+    assert abs(((low <= true_f1) & (true_f1 <= high)).mean() - 0.95) < 0.02
