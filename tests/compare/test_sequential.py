@@ -29,6 +29,21 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_boundaries_spend_what_their_functions_say(name):
+    """The recursion of Armitage, McPherson and Rowe (1969) for sums of normal values, on nodes of Gauss-Legendre."""
+    spent, published = PUBLISHED[name]
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    step, density, sums, crossed = math.sqrt(TIMES[0]), np.ones(1), np.zeros(1), []
+    for time, bound in zip(TIMES, published, strict=True):
+        here = bound * math.sqrt(time) * nodes
+        density = stats.norm.pdf(here[:, None], sums, step) @ density  # of sums that have crossed no boundary before
+        density = density * bound * math.sqrt(time) * weights  # times the length of each piece
+        sums = here
+        crossed.append(1 - density.sum())
+    assert crossed == pytest.approx(spent, abs=1e-5)  # as far as four decimals of a boundary tell
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_boundaries_approach_the_published_normal_ones(name):
     spent, published = PUBLISHED[name]
     counts = 20 * np.arange(1, 6)

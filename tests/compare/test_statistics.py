@@ -5,9 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, special, stats
 
+from vitrine.compare.sequential_rule import image_variance
+from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import (
+    ALONE,
     SIGNIFICANCE_LEVEL,
     ConfidenceInterval,
     bootstrap_interval,
@@ -15,6 +18,7 @@ from vitrine.compare.statistics import (
     holm,
     largest_spread,
     mcnemar,
+    paired_interval,
     seeds_needed,
     smallest_difference,
 )
@@ -64,13 +68,14 @@ def test_students_sleep_as_two_groups_by_welch():
 
 
 def test_pairs_are_those_that_both_sides_have():
-    found = difference({0: 0.9, 1: 0.8, 2: 0.85}, {0: 0.7, 1: 0.5, 2: 0.65, 3: 0.1})
-    assert found.paired
-    assert found.counts == (3, 3)
-    assert found.mean == pytest.approx(np.mean([0.2, 0.3, 0.2]))
+    found = difference({0: 0.9, 1: 0.8, 2: 0.85}, {0: 0.7, 1: 0.5, 2: 0.65})
+    assert (found.paired, found.shared, found.counts) == (True, 3, (3, 3))
+    assert found.correlation == pytest.approx(np.corrcoef([0.9, 0.8, 0.85], [0.7, 0.5, 0.65])[0, 1])
+    more = difference({0: 0.9, 1: 0.8, 2: 0.85}, {0: 0.7, 1: 0.5, 2: 0.65, 3: 0.1})
+    assert (more.paired, more.shared, more.counts) == (False, 3, (3, 4))
+    assert more.mean == pytest.approx(0.85 - np.mean([0.7, 0.5, 0.65, 0.1])), "all runs count"
     partly = difference({0: 0.9, 1: 0.8, 2: 0.85}, {1: 0.5, 2: 0.65, 3: 0.1})
-    assert not partly.paired
-    assert partly.counts == (3, 3)
+    assert (partly.paired, partly.shared, partly.counts) == (False, 0, (3, 3)), "two pairs show no correlation"
 
 
 def test_effect_size_is_that_of_borensteins_example():
@@ -126,10 +131,11 @@ def test_seeds_for_a_difference_are_cohens():
 
 @pytest.mark.parametrize(("count", "paired"), [(34, True), (64, False), (3, True)])
 def test_the_smallest_difference_is_the_one_that_so_many_seeds_detect(count, paired):
-    found = smallest_difference(count, 2.0, paired=paired, comparisons=1)
+    found = smallest_difference(count, 2.0, paired=paired)
     assert seeds_needed(1.01 * found, 2.0, paired=paired) <= count
     assert seeds_needed(0.97 * found, 2.0, paired=paired) > count
-    assert smallest_difference(count, 2.0, paired=paired, comparisons=9) > found
+    assert smallest_difference(count, 2.0, paired=paired, family=Family(9)) > found
+    assert smallest_difference(count, 2.0, paired=paired, freedom=4 * count) < found, "a spread that is known better"
 
 
 def test_the_upper_bound_of_a_spread_is_exceeded_in_one_of_five_cases():
@@ -143,6 +149,56 @@ def test_the_bootstrap_interval_agrees_with_the_normal_interval():
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
     assert bootstrap_interval(np.zeros(10)) == (0, 0)
+
+
+def test_the_variance_over_seeds_and_images_is_that_of_a_pigeonhole_bootstrap():
+    """Owen (2007): both are resampled; what is left to seed and image together then counts three times, not once."""
+    rng, seeds, images = np.random.default_rng(6), 40, 300
+    easy = rng.normal(0.9, 0.15, images) + rng.normal(0, 0.15, (2, 1, images))
+    right = rng.random((2, seeds, images)) < np.clip(easy + rng.normal(0, 0.04, (1, seeds, 1)), 0, 1)
+    ours, theirs = (dict(enumerate(side.astype(float))) for side in right)
+    apart = right[0].astype(float) - right[1]
+    found = difference(dict(enumerate(right[0].mean(1))), dict(enumerate(right[1].mean(1))), ALONE, (ours, theirs))
+    rest = apart - apart.mean(0) - apart.mean(1, keepdims=True) + apart.mean()
+    of_both = rest.var() / (seeds * images)
+    draws = [rng.multinomial(count, np.full(count, 1 / count), 4000) / count for count in (seeds, images)]
+    pigeonhole = np.einsum("bs,si,bi->b", draws[0], apart, draws[1], optimize=True).var()
+    over_seeds = apart.mean(1).var(ddof=1) / seeds
+    variance = over_seeds + image_variance(*right.astype(float), paired=True)
+    assert variance > 1.5 * over_seeds
+    assert pigeonhole - 2 * of_both == pytest.approx(variance, rel=0.08)
+    freedom = (seeds - 1) * (variance / over_seeds) ** 2
+    assert found.high - found.mean == pytest.approx(stats.t.isf(0.025, freedom) * math.sqrt(variance))
+
+
+def test_tangos_interval_inverts_the_score_test_of_the_most_likely_proportions():
+    """The nuisance proportion is found numerically here, and by Tango's quadratic equation there."""
+    for only, other_only, images in ((12, 2, 50), (0, 0, 100), (3, 0, 30), (150, 86, 1600)):
+        low, high = paired_interval(only, other_only, images)
+        assert -1 <= low <= (only - other_only) / images <= high <= 1
+        for size in (low, high):
+
+            def unlikely(least, size=size, counts=(only, other_only, images)):
+                shares = np.array([least + size, least, 1 - 2 * least - size])
+                seen = np.array([counts[0], counts[1], counts[2] - counts[0] - counts[1]])
+                return -float(special.xlogy(seen, np.maximum(shares, 1e-300)).sum())
+
+            bounds = (max(0.0, -size), (1 - size) / 2)
+            found = optimize.minimize_scalar(unlikely, bounds=bounds, options={"xatol": 1e-12})
+            variance = images * (2 * found.x + size - size**2)
+            assert abs(only - other_only - images * size) / math.sqrt(variance) == pytest.approx(1.95996, rel=1e-3)
+
+
+def test_intervals_of_accuracies_stay_between_0_and_1():
+    values = [0.999, 0.998, 0.9905]
+    wide, kept = ConfidenceInterval.of(values), ConfidenceInterval.of(values, proportion=True)
+    assert wide.high > 1
+    assert 0.9 < kept.low < wide.mean < kept.high < 1
+    mean = wide.mean
+    logits = special.logit([kept.low, mean, kept.high])
+    assert np.diff(logits) == pytest.approx(wide.half_width / (mean * (1 - mean)))
+    inside = [0.91, 0.92, 0.9]
+    assert ConfidenceInterval.of(inside, proportion=True) == ConfidenceInterval.of(inside)
 
 
 # --- a thousand sweeps -------------------------------------------------------------------------------------------
@@ -176,7 +232,7 @@ def simulated(generator: np.random.Generator, means, seeds, shared: float = 0.0,
 
 def called_different(rows: list[dict[int, float]]) -> bool:
     """Whether any row differs significantly from the first."""
-    found = [difference(row, rows[0], len(rows) - 1) for row in rows[1:]]
+    found = [difference(row, rows[0], Family(len(rows) - 1)) for row in rows[1:]]
     return any(one.low > 0 or one.high < 0 for one in found)
 
 
@@ -237,7 +293,7 @@ def test_equal_models_differ_on_new_images_in_one_comparison_of_twenty():
         one, other = (dict(enumerate(side)) for side in generator.random((2, 5, 360)) < chance[:, None])
         sides = [{seed: float(right.mean()) for seed, right in side.items()} for side in (one, other)]
         for known in wrong:
-            found = difference(*sides, 1, (one, other) if known else None)
+            found = difference(*sides, ALONE, (one, other) if known else None)
             wrong[known] += found.p < SIGNIFICANCE_LEVEL
             assert (found.p < SIGNIFICANCE_LEVEL) == (found.low > 0 or found.high < 0)
     assert wrong[True] / sweeps <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)

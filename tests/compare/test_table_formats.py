@@ -20,7 +20,7 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
         "best",
         "worst",
         "difference (points)",
-        "p (Bonferroni)",
+        "p (corrected)",
         "g",
         "parameters",
         "FLOPs",

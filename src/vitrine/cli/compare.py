@@ -17,6 +17,7 @@ from rich.console import Console
 from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
 from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResults, load_results
+from vitrine.compare.looks import record_look
 from vitrine.compare.table_formats import latex, markdown, terminal
 from vitrine.errors import RunError
 from vitrine.text import print_table, printable
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_report(compared, options.html, options.paths)
             print(f"written to {options.html}", file=sys.stderr)
         _print(compared, options)
+        record_look(compared.table)
 
 
 def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:

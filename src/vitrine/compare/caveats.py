@@ -7,7 +7,7 @@ from typing import Any
 from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
-from vitrine.compare.table import Table, seed_of
+from vitrine.compare.table import ConfigurationRow, Table, seed_of
 from vitrine.config.schema import OWN_FILES
 from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
@@ -143,6 +143,36 @@ def _fold_caveat(table: Table) -> str:
     whole = sum(one.count for one in {(fold.split, fold.count): fold for fold in found}.values())
     lacking = [f"{row.label} ({row.seeds} of {whole})" for row in table.rows if row.seeds < whole]
     return text + (f"; not every fold ran: {listed(lacking, MAX_LISTED)}" if lacking else "")
+
+
+# Facts of a run that change its rounding, or more; the keys that set them, and their name in a sentence.
+NUMERICS = (
+    ("device", ("trainer.accelerator", "trainer.devices"), "device or number of threads"),
+    ("precision", ("trainer.precision",), "precision"),
+    ("compiled", ("trainer.compile",), "compilation"),
+)
+
+
+def unequal_pairs(table: Table, baseline: ConfigurationRow) -> list[str]:
+    """Return a sentence for each way in which runs with equal seeds were computed differently, if not on purpose."""
+    pairs = [
+        (run, baseline.runs[key])
+        for row in table.rows
+        if row is not baseline
+        for key, run in row.runs.items()
+        if key in baseline.runs
+    ]
+    sentences = []
+    for fact, keys, what in NUMERICS:
+        known = [(ours.facts.get(fact), theirs.facts.get(fact)) for ours, theirs in pairs]
+        differing = [(ours, theirs) for ours, theirs in known if ours and theirs and ours != theirs]
+        if differing and not set(keys) & {*table.columns, *table.confounded}:
+            values = listed(sorted({str(value) for pair in differing for value in pair}), MAX_LISTED)
+            sentences.append(
+                f"{len(differing)} of {plural(len(pairs), 'pair')} with equal seeds differ in {what} ({values}): part "
+                "of their difference may be due to that, and they share less than their seed"
+            )
+    return sentences
 
 
 def _unfinished(runs: Sequence[RunResult]) -> str:

@@ -7,10 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from vitrine.compare.caveats import caveats, unequal_images
+from vitrine.compare.caveats import caveats, unequal_images, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
+from vitrine.compare.looks import Growth
 from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.statistics import ConfidenceInterval
@@ -127,7 +128,7 @@ def compare(
     reference = table.row(baseline) if baseline else table.rows[0]
     comparable = predictions if _have_equal_labels(finished) else {}
     selected = baseline is not None and _is_selected(reference, table, chosen)
-    decision = SweepDecision.of(finished)
+    decision, growth = SweepDecision.of(finished), Growth.of(table)
     found = findings(
         table,
         chosen,
@@ -138,17 +139,20 @@ def compare(
         fixed_images=fixed_images,
         decision=decision,
         unfinished=unfinished,
+        growth=growth,
     )
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
     warnings = [unequal] if unequal else []
-    warnings += caveats(table, chosen, unfinished, results.damaged)
+    warnings += [*caveats(table, chosen, unfinished, results.damaged), *unequal_pairs(table, reference)]
     combinations = {other_values_of(key) for row in table.rows for key in row.runs}
     if by and any(len(row.runs) < len(combinations) * row.seeds for row in table.rows):
         warnings.append(
             f"not every combination ran with every {by} and seed: differences use only the runs that match on both "
             "sides, means use all runs"
         )
+    if growth is not None:
+        warnings.append(growth.caveat)
     if decision is not None and (by or chosen.name != decision.metric or reference is not table.rows[0]):
         warnings.append(
             f"seeds were added until {decision.metric} decided between configurations: intervals and p-values of other "
@@ -179,7 +183,9 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
     return RowSummary(
         row,
         values,
-        ConfidenceInterval.of(list(row.values_by_seed(metric.name).values()), row.overlap),
+        ConfidenceInterval.of(
+            list(row.values_by_seed(metric.name).values()), row.overlap, proportion=metric.is_accuracy
+        ),
         min(values) if metric.lower_is_better else max(values),
         max(values) if metric.lower_is_better else min(values),
         _largest(runs, "parameters"),

@@ -18,6 +18,11 @@ class FailureRate:
     total: int
 
     @property
+    def share(self) -> float:
+        """The share of runs that failed, in [0, 1]."""
+        return self.failed / self.total
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The exact 95 % interval of the rate (Clopper and Pearson, 1934), within [0, 1]."""
         found = stats.binomtest(self.failed, self.total).proportion_ci(0.95, "exact")

@@ -2,27 +2,25 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from vitrine.compare.best import best_sentences
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.failures import failure_rate
 from vitrine.compare.folds import overlap_of
+from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
 from vitrine.compare.load import RunResult
-from vitrine.compare.metric import MISSING, Metric
+from vitrine.compare.looks import Growth
+from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.sequential_rule import MIN_SEEDS
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
 from vitrine.compare.statistics import (
-    SIGNIFICANCE_LEVEL,
-    ConfidenceInterval,
+    ALONE,
     Difference,
-    bootstrap_interval,
     difference,
-    holm,
     largest_spread,
-    mcnemar,
     seeds_needed,
     smallest_difference,
 )
@@ -33,33 +31,14 @@ VERDICTS = ("better", "worse", "inconclusive")
 
 
 @dataclass(frozen=True)
-class ImageComparison:
-    """Models of two rows on the same test images.
-
-    Attributes:
-        images: number of test images.
-        only: per pair of models (those with equal seeds, or the only two), the number of images that only the row's
-            model classifies correctly, and only the baseline's.
-        p: p-value of McNemar's exact test per pair, corrected for the number of pairs in all comparisons (Holm).
-        low, high: 95 % bootstrap interval, over images, of the difference in accuracy.
-    """
-
-    images: int
-    only: list[tuple[int, int]]
-    p: list[float]
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class BaselineComparison:
     """A row against the baseline.
 
     Attributes:
         row: the row.
         difference: the row's mean minus the baseline's, over seeds.
-        p: p-value of the difference, times the number of comparisons (Bonferroni): below 5 % if and only if its
-            interval excludes zero.
+        p: p-value of the difference, corrected for all comparisons: below 5 % if and only if its interval excludes
+            zero.
         on_images: the comparison on the test images, if predictions are stored.
         verdict: ``better`` or ``worse`` if the interval of the difference excludes zero, with at least 3 seeds on
             either side; else ``inconclusive``.
@@ -100,6 +79,7 @@ def findings(
     fixed_images: bool = False,
     decision: SweepDecision | None = None,
     unfinished: Sequence[RunResult] = (),
+    growth: Growth | None = None,
 ) -> Findings:
     """Compare every other row with the baseline.
 
@@ -115,52 +95,74 @@ def findings(
         decision: what the sweep decided while it trained; its intervals and verdicts replace those of a fixed number of
             seeds.
         unfinished: runs that did not finish: a row that fails more often than the other is not called better.
+        growth: rows that got more seeds after a comparison: no interval of a fixed number of seeds holds for them.
     """
     others = [row for row in table.rows if row is not baseline]
     sides = [_comparable_runs(row, baseline) for row in others]
-    tests = max(1, sum(not math.isnan(_difference(pair, metric, {}).p) for pair in sides))
-    if all_pairs:
-        tests = math.comb(len(table.rows), 2)
     known = {} if fixed_images else predictions
-    differences = [_difference(pair, metric, known, tests) for pair in sides]
-    corrected = [min(1.0, tests * tested.p) if tested.p >= 0 else math.nan for tested in differences]
-    on_images = _compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
+    complete = all(row.runs.keys() == baseline.runs.keys() for row in table.rows)
+    pooled = PooledVariance.of([row.values_by_seed(metric.name) for row in table.rows]) if complete else None
+    tests = max(1, sum(not math.isnan(_difference(pair, metric, {}).p) for pair in sides))
+    family = _family(table, math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
+    differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
+    on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
     comparisons = []
-    for row, tested, p, images in zip(others, differences, corrected, on_images, strict=True):
+    for row, tested, images in zip(others, differences, on_images, strict=True):
+        p = tested.corrected
         verdict = "inconclusive"
         if (tested.low > 0 or tested.high < 0) and min(tested.counts) >= MIN_SEEDS:  # false for NaN
             verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
-        sentences = [_seed_sentence(row, baseline, tested, p, verdict, metric, tests, difference_of_interest)]
+        sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
+        if growth is not None and {row.label, baseline.label} & growth.rows and not math.isnan(tested.p):
+            tested, p = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan
+            verdict, sentences = "inconclusive", [_grown_sentence(row, baseline, tested, growth, metric)]
         if decision is not None and (decided := decision.about(row, baseline, metric.name)) is not None:
             tested, p = replace(tested, low=decided.low, high=decided.high, p=math.nan), math.nan
             verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
             sentences = [decided.sentence]
-        if survivors := _only_survivors(verdict, row, baseline, unfinished):
-            verdict, sentences = "inconclusive", [survivors]
+        else:
+            equal = _are_equal(tested, difference_of_interest)
+            verdict, sentences[0] = _with_failures(verdict, sentences[0], row, baseline, unfinished, equal=equal)
         if images is not None:
-            sentences.append(_image_sentence(row, baseline, images, metric))
+            sentences.append(image_sentence(row, baseline, images, metric))
         comparisons.append(BaselineComparison(row, tested, p, images, verdict, sentences))
     comparisons.sort(key=lambda comparison: _sort_key(comparison.difference.mean, metric))
-    return Findings(baseline, comparisons, [_best_sentence(table, metric), *_verdict_counts(comparisons, baseline)])
+
+    def against(row: ConfigurationRow, other: ConfigurationRow, family: Family) -> Difference:
+        return _difference(_comparable_runs(row, other), metric, known, family, pooled)
+
+    best = best_sentences(table, metric, pooled, against)
+    best = best if decision is None and growth is None else best[:1]  # the rest takes the number of seeds as given
+    return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)])
 
 
-def _only_survivors(
-    verdict: str, row: ConfigurationRow, baseline: ConfigurationRow, unfinished: Sequence[RunResult]
-) -> str:
-    """Why a verdict does not count, if the side that it favours failed more often; else empty."""
-    favoured, other = {"better": (row, baseline), "worse": (baseline, row)}.get(verdict, (row, row))
-    rate = failure_rate(favoured, unfinished)
-    if rate.failed <= failure_rate(other, unfinished).failed:
-        return ""
-    return f"{row.label} and {baseline.label}: no verdict, since means are over survivors; of {favoured.label}, {rate}"
+def _with_failures(
+    verdict: str,
+    sentence: str,
+    row: ConfigurationRow,
+    baseline: ConfigurationRow,
+    unfinished: Sequence[RunResult],
+    *,
+    equal: bool,
+) -> tuple[str, str]:
+    """Verdict and sentence with the failures of both sides: only runs that survived were averaged.
+
+    No verdict is in favour of a side that failed more often, and rows that failed differently often are not equal.
+    """
+    ours, theirs = failure_rate(row, unfinished), failure_rate(baseline, unfinished)
+    if not (ours.failed or theirs.failed):
+        return verdict, sentence
+    rates = " and ".join(f"of {side.label}, {rate}" for side, rate in ((row, ours), (baseline, theirs)) if rate.failed)
+    favoured = {"better": ours.share - theirs.share, "worse": theirs.share - ours.share}.get(verdict, 0.0)
+    if favoured > 0 or (equal and ours.share != theirs.share):
+        names = f"{row.label} and {baseline.label}"
+        return "inconclusive", f"{names}: no verdict, since means are over survivors; {rates}"
+    return verdict, f"{sentence}; {rates}"
 
 
 def _sort_key(mean: float, metric: Metric) -> float:
     """Best first, unknown last."""
     return math.inf if math.isnan(mean) else mean if metric.lower_is_better else -mean
-
-
-Side = Mapping[Hashable, RunResult]
 
 
 def _comparable_runs(row: ConfigurationRow, baseline: ConfigurationRow) -> tuple[Side, Side]:
@@ -182,8 +184,24 @@ def _comparable_runs(row: ConfigurationRow, baseline: ConfigurationRow) -> tuple
     return ours, theirs
 
 
+def _family(table: Table, comparisons: int, pooled: PooledVariance | None, *, all_pairs: bool) -> Family:
+    """The critical values for the differences of a table.
+
+    With the pooled variance of all rows, Dunnett's against the baseline and Tukey's for all pairs. With the own
+    variances of each pair, Games and Howell's for all pairs of rows that share no seed, else Bonferroni's.
+    """
+    seeds = [seed_of(key) for row in table.rows for key in row.runs]
+    if all_pairs and (pooled is not None or len(set(seeds)) == len(seeds)):
+        return Family(comparisons, "tukey", pooled=pooled is not None)
+    return Family(comparisons) if pooled is None else Family(comparisons, "dunnett", pooled=True)
+
+
 def _difference(
-    sides: tuple[Side, Side], metric: Metric, predictions: Mapping[str, Predictions], comparisons: int = 1
+    sides: tuple[Side, Side],
+    metric: Metric,
+    predictions: Mapping[str, Predictions],
+    family: Family = ALONE,
+    pooled: PooledVariance | None = None,
 ) -> Difference:
     values, others = (
         mean_by_seed({key: float(run.metrics[metric.name]) for key, run in side.items()}) for side in sides
@@ -191,58 +209,9 @@ def _difference(
     runs = [run for side in sides for run in side.values()]
     overlap = max(map(overlap_of, sides))
     if metric.name != "test/acc" or not all(run.name in predictions for run in runs):
-        return difference(values, others, comparisons, overlap=overlap)
+        return difference(values, others, family, None, pooled, overlap)
     ours, theirs = (mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in sides)
-    return difference(values, others, comparisons, (ours, theirs), overlap)
-
-
-def _compare_images(
-    pairs_of_sides: Sequence[tuple[tuple[Side, Side], Difference]],
-    metric: Metric,
-    predictions: Mapping[str, Predictions],
-) -> list[ImageComparison | None]:
-    """McNemar's test of each pair of models with equal seeds, and a bootstrap over images; ``None`` if not possible."""
-    tables: list[list[tuple[int, int, float]]] = []
-    intervals: list[tuple[float, float] | None] = []
-    for (ours, theirs), tested in pairs_of_sides:
-        runs = [*ours.values(), *theirs.values()]
-        if metric.name != "test/acc" or not (ours and theirs) or not all(run.name in predictions for run in runs):
-            tables.append([])
-            intervals.append(None)
-            continue
-        pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
-        if len(runs) == 2:
-            pairs = [(runs[0], runs[1])]
-        tables.append([mcnemar(predictions[run.name].correct, predictions[other.name].correct) for run, other in pairs])
-        sides = [
-            mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in (ours, theirs)
-        ]
-        seeds = sides[0].keys() & sides[1].keys() if tested.paired else sides[0].keys() | sides[1].keys()
-        means = [np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides]
-        intervals.append(bootstrap_interval(means[0] - means[1]))
-    corrected = iter(holm([p for table in tables for *_, p in table]))
-    comparisons: list[ImageComparison | None] = []
-    for table, interval in zip(tables, intervals, strict=True):
-        only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in table]
-        p = [next(corrected) for _ in table]
-        images = len(next(iter(predictions.values())).labels) if interval else 0
-        comparisons.append(ImageComparison(images, only, p, *interval) if interval else None)
-    return comparisons
-
-
-def _best_sentence(table: Table, metric: Metric) -> str:
-    means = [ConfidenceInterval.of(list(row.values_by_seed(metric.name).values()), row.overlap) for row in table.rows]
-    row, best = table.rows[0], means[0]
-    for other, mean in zip(table.rows, means, strict=True):
-        if metric.is_better(mean.mean, best.mean):
-            row, best = other, mean
-    interval = f" ± {metric.number(best.half_width)}" if best.count > 1 else ""
-    runs = plural(best.count, row.repetitions if row.is_main_effect or row.overlap else "run")
-    value = f"{metric.number(best.mean)}{interval}{metric.unit} over {runs}"
-    if len(table.rows) == 1:
-        return f"{metric.title} of {row.label}: {value}"
-    kind = "lowest" if metric.lower_is_better else "highest"
-    return f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"
+    return difference(values, others, family, (ours, theirs), pooled, overlap)
 
 
 def _verdict_counts(comparisons: Sequence[BaselineComparison], baseline: ConfigurationRow) -> list[str]:
@@ -259,16 +228,15 @@ def _seed_sentence(
     row: ConfigurationRow,
     baseline: ConfigurationRow,
     tested: Difference,
-    p: float,
     verdict: str,
     metric: Metric,
-    tests: int,
+    family: Family,
     difference_of_interest: float | None,
 ) -> str:
     seeds = _seeds(tested, row.repetitions)
     if verdict != "inconclusive":
         low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
-        kind = "95 % interval" if tests == 1 else "simultaneous 95 % interval"
+        kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
         interval = f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{_images(row, tested, metric)}"
         return f"{row.label} is {verdict} than {baseline.label} by {metric.magnitude(tested.mean)} ({interval})"
     names = f"{row.label} and {baseline.label}"
@@ -283,20 +251,21 @@ def _seed_sentence(
     text = f"{names}: no significant difference over {seeds}{_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
         text += (
-            f" after correction for {tests} comparisons (p = {format_p(tested.p)} uncorrected, {format_p(p)} corrected)"
+            f" after correction for {family.comparisons} comparisons (p = {format_p(tested.p)} uncorrected, "
+            f"{format_p(tested.corrected)} corrected)"
         )
     if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice
         return text
     size = difference_of_interest
     if size is None:
-        shown = smallest_difference(count, tested.sd, paired=tested.paired, comparisons=tests)
+        shown = smallest_difference(count, tested.sd, paired=tested.paired, family=family, freedom=tested.freedom)
         return f"{text}, which show differences of {_short_magnitude(shown, metric)} with 80 % power"
-    if -size <= tested.low and tested.high <= size:
+    if _are_equal(tested, size):
         interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += _images(row, tested, metric)
         return f"{names} are equal within {_short_magnitude(size, metric)} ({interval})"
-    spread = largest_spread(tested.sd, count - 1 if tested.paired else sum(tested.counts) - 2)
-    needed = seeds_needed(size, spread, paired=tested.paired, comparisons=tests)
+    spread = largest_spread(tested.sd, tested.freedom)
+    needed = seeds_needed(size, spread, paired=tested.paired, comparisons=family.comparisons)
     if needed is None:
         return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power takes more than 1,000 seeds"
     if needed > count:
@@ -304,27 +273,19 @@ def _seed_sentence(
     return text
 
 
-def _image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: ImageComparison, metric: Metric) -> str:
-    pairs = len(images.only)
-    where = f"on the same {plural(images.images, 'test image')}"
-    bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
-    interval = f"the difference is {bounds} over images alone (95 % bootstrap interval)"
-    if not pairs:
-        return f"{where}, {interval}"
-    if pairs == 1:
-        (ours, theirs), p = images.only[0], images.p[0]
-        differ = "the two models differ" if p < SIGNIFICANCE_LEVEL else "the two models do not differ significantly"
-        return (
-            f"{where}, {differ}: {ours} are correct only with {row.label}, {theirs} only with {baseline.label} "
-            f"(McNemar's exact test, p = {format_p(p)}); {interval}"
-        )
-    significant = [only for only, p in zip(images.only, images.p, strict=True) if p < SIGNIFICANCE_LEVEL]
-    wins = sum(ours > theirs for ours, theirs in significant)
-    favour = f", {wins} in favour of {row.label}" if significant else ""
+def _grown_sentence(
+    row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, growth: Growth, metric: Metric
+) -> str:
+    unit = " points" if metric.is_accuracy else metric.unit
     return (
-        f"{where}, McNemar's exact test finds a difference in {len(significant)} of {pairs} pairs of models with equal "
-        f"seeds{favour}; {interval}"
+        f"{row.label} and {baseline.label}: no verdict, since seeds were added after a comparison on {growth.day}; "
+        f"the difference is {metric.signed(tested.mean)}{unit} over {_seeds(tested, row.repetitions)}"
     )
+
+
+def _are_equal(tested: Difference, size: float | None) -> bool:
+    """Whether the interval of a difference lies within a size that matters (two one-sided tests; Schuirmann, 1987)."""
+    return size is not None and -size <= tested.low and tested.high <= size and min(tested.counts) >= MIN_SEEDS
 
 
 def _images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
@@ -337,18 +298,16 @@ def _images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
 
 
 def _seeds(tested: Difference, what: str) -> str:
+    """``5 seeds, r = 0.85``: r is the correlation over seeds that both sides have."""
     count, other = tested.counts
-    if tested.paired or count == other:
-        return f"{plural(count, what)}{'' if tested.paired else ' each, unpaired'}"
-    return f"{count} and {plural(other, what)}, unpaired"
+    correlation = "" if math.isnan(tested.correlation) else f", r = {tested.correlation:.2f}"
+    if tested.paired:
+        return f"{plural(count, what)}{correlation}"
+    counts = f"{plural(count, what)} each" if count == other else f"{count} and {plural(other, what)}"
+    return f"{counts}, {tested.shared} of them in common{correlation}" if tested.shared else f"{counts}, unpaired"
 
 
 def _short_magnitude(value: float, metric: Metric) -> str:
     """A difference to two significant digits, without trailing zeros: ``0.2 points``, ``1 point``."""
     number, _, unit = metric.magnitude(float(f"{value:.1e}")).partition(" ")
     return f"{float(number):g} {'point' if (float(number), unit) == (1, 'points') else unit}".strip()
-
-
-def format_p(p: float) -> str:
-    """Return a p-value as text: ``< 0.001``, ``0.034``, ``0.21``."""
-    return MISSING if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

@@ -71,6 +71,14 @@ class Metric:
         """Return the absolute value of a difference: ``0.42 points``."""
         return self.number(abs(value)) + (" points" if self.is_accuracy else self.unit)
 
+    def interval(self, mean: float, low: float, high: float) -> str:
+        """Return a mean and its interval without unit: ``98.46 ± 0.07``, or ``99.80 [98.91, 99.97]`` if asymmetric."""
+        if math.isnan(low):
+            return self.number(mean)
+        if math.isclose(high - mean, mean - low, rel_tol=1e-6, abs_tol=1e-12):
+            return f"{self.number(mean)} ± {self.number(high - mean)}"
+        return f"{self.number(mean)} [{self.number(low)}, {self.number(high)}]"
+
     def is_better(self, value: float, other: float) -> bool:
         """Whether ``value`` is better than ``other``."""
         return value < other if self.lower_is_better else value > other
@@ -97,3 +105,8 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
     if lacking := [run.name for run in runs if name not in run.metrics]:
         raise RunError(f"{len(lacking)} of {plural(len(runs), 'run')} have no {name}: {listed(lacking, 4)}")
     return Metric(name)
+
+
+def format_p(p: float) -> str:
+    """Return a p-value as text: ``< 0.001``, ``0.034``, ``0.21``."""
+    return MISSING if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"

@@ -68,29 +68,42 @@ def group_sequential_levels(alpha: float, min_seeds: int, max_seeds: int) -> np.
     pooled = 2 * special.stdtr(2 * counts - 2, -boundaries(counts, spent, pooled=True))
     single = 2 * special.stdtr(counts - 1, -boundaries(counts, spent))
     planned = np.minimum(pooled, single)
-    return np.array([_welch_level(float(level), int(n)) for level, n in zip(planned, counts, strict=True)])
+    return np.array([welch_level(float(level), (int(n), int(n))) for level, n in zip(planned, counts, strict=True)])
 
 
-def _welch_level(level: float, count: int) -> float:
-    """The nominal level at which Welch's test of ``count`` values each rejects with probability ``level`` at most.
+@lru_cache(maxsize=256)
+def welch_level(level: float, counts: tuple[int, int]) -> float:
+    """The nominal level at which Welch's test of two groups rejects with probability ``level`` at most.
 
-    Given the share b of the first group in the sum of both sums of squares, which has a beta distribution, Welch's
-    statistic is a t-statistic with 2 count - 2 degrees of freedom, divided by a function of b.
+    It is below ``level`` for small groups, whatever the ratio of their variances.
     """
-    freedom = count - 1
-    quantiles = (np.arange(400) + 0.5) / 400
-    share = special.betaincinv(freedom / 2, freedom / 2, quantiles)
-    first = np.linspace(0.5, 1, 26)[:, None]  # share of the first group in the variance of the difference
-    parts = first * share, (1 - first) * (1 - share)
-    total = parts[0] + parts[1]
-    welch = freedom * total**2 / (parts[0] ** 2 + parts[1] ** 2)
 
     def excess(log_level: float) -> float:
-        critical = -special.stdtrit(welch, math.exp(log_level) / 2) * np.sqrt(2 * total)
-        return float(np.log(np.max(2 * special.stdtr(2 * freedom, -critical).mean(1))) - math.log(level))
+        return math.log(welch_size(math.exp(log_level), counts) / level)
 
     start = math.log(level)
     return level if excess(start) <= 0 else math.exp(brentq(excess, start - 4, start, xtol=1e-4))
+
+
+@lru_cache(maxsize=1024)
+def welch_size(level: float, counts: tuple[int, int]) -> float:
+    """The largest probability, over all ratios of variances, that Welch's test at a nominal ``level`` rejects.
+
+    Given the share b of the first group in the sum of both sums of squares, which has a beta distribution, Welch's
+    statistic is a t-statistic with as many degrees of freedom as both groups have, divided by a function of b.
+
+    Args:
+        level: two-sided.
+        counts: numbers of values.
+    """
+    freedom = [count - 1 for count in counts]
+    share = special.betaincinv(freedom[0] / 2, freedom[1] / 2, (np.arange(400) + 0.5) / 400)
+    first = np.linspace(0, 1, 51)[:, None]  # share of the first group in the variance of the difference
+    parts = first * share / freedom[0], (1 - first) * (1 - share) / freedom[1]
+    total = parts[0] + parts[1]
+    welch = total**2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
+    critical = -special.stdtrit(welch, level / 2) * np.sqrt(sum(freedom) * total)
+    return float(np.max(2 * special.stdtr(sum(freedom), -critical).mean(1)))
 
 
 @lru_cache(maxsize=64)

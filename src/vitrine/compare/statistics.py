@@ -6,12 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 from scipy.optimize import brentq
 
-from vitrine.compare.sequential_rule import image_variance
+from vitrine.compare.sequential_rule import MIN_SEEDS, image_variance
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
 
-SIGNIFICANCE_LEVEL = 0.05
+ALONE = Family()
 POWER = 0.8  # of the planned number of seeds (Cohen, 1988)
 MAX_SEEDS = 1000
 
@@ -22,22 +23,34 @@ class ConfidenceInterval:
 
     Attributes:
         mean: the mean of the values.
-        half_width: half the width of the interval; NaN for a single value.
+        half_width: half the width of the interval, if it is symmetric; NaN for a single value.
         count: the number of values.
+        low, high: its bounds; NaN for a single value.
     """
 
     mean: float
     half_width: float
     count: int
+    low: float
+    high: float
 
     @classmethod
-    def of(cls, values: Sequence[float], overlap: float = 0.0) -> "ConfidenceInterval":
-        """Return the mean of ``values``, at least one, with its interval; ``overlap`` is that of :func:`difference`."""
-        if len(values) == 1:
-            return cls(float(values[0]), float("nan"), 1)
-        wider = math.sqrt(1 + len(values) * overlap)
-        half_width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values) * wider
-        return cls(float(np.mean(values)), float(half_width), len(values))
+    def of(cls, values: Sequence[float], overlap: float = 0.0, *, proportion: bool = False) -> "ConfidenceInterval":
+        """Return the mean of ``values``, at least one, with its interval; ``overlap`` is that of :func:`difference`.
+
+        That of a ``proportion`` stays within [0, 1]: where it would not, it is computed on the scale of logits (delta
+        method), and is not symmetric.
+        """
+        mean, count = float(np.mean(values)), len(values)
+        if count == 1:
+            return cls(mean, math.nan, 1, math.nan, math.nan)
+        wider = math.sqrt(1 + count * overlap)
+        half_width = float(stats.t.ppf(0.975, count - 1) * stats.sem(values)) * wider
+        low, high = mean - half_width, mean + half_width
+        if proportion and 0 < mean < 1 and not 0 <= low <= high <= 1:
+            logit, on_logits = special.logit(mean), half_width / (mean * (1 - mean))
+            low, high = (float(special.expit(logit + side * on_logits)) for side in (-1, 1))
+        return cls(mean, half_width, count, low, high)
 
     def __str__(self) -> str:
         return f"{self.mean:.4f} ± {self.half_width:.4f}" if self.count > 1 else f"{self.mean:.4f}"
@@ -52,10 +65,14 @@ class Difference:
         low, high: its 95 % confidence interval, simultaneous with those of the other comparisons; NaN with too few
             values, or values without variance.
         p: two-sided p-value of no difference; NaN without an interval, but 1 if all values are equal.
-        paired: whether the test is a paired t-test; otherwise Welch's t-test.
-        counts: number of values on each side; if paired, the number of pairs, twice.
+        paired: whether both sides have the same seeds, and pairs are compared.
+        counts: number of values on each side.
         sd: standard deviation behind the test: of the paired differences, or pooled over both groups.
         effect_size: Hedges' g: the difference in pooled standard deviations, corrected for small samples.
+        correlation: of both sides over the seeds that they share; NaN for fewer than three.
+        shared: number of seeds that were taken as pairs.
+        corrected: ``p`` for all comparisons together: below 5 % if and only if the interval excludes zero.
+        freedom: degrees of freedom of ``sd``.
         new_images: interval and p-value are about other test images of the same kind, too; otherwise about these.
     """
 
@@ -67,6 +84,10 @@ class Difference:
     counts: tuple[int, int]
     sd: float
     effect_size: float
+    correlation: float = math.nan
+    shared: int = 0
+    corrected: float = math.nan
+    freedom: float = math.nan
     new_images: bool = False
 
 
@@ -76,57 +97,90 @@ Correct = tuple[Mapping[Hashable, np.ndarray], Mapping[Hashable, np.ndarray]]
 def difference(
     values: Mapping[Hashable, float],
     others: Mapping[Hashable, float],
-    comparisons: int = 1,
+    family: Family = ALONE,
     correct: Correct | None = None,
+    pooled: PooledVariance | None = None,
     overlap: float = 0.0,
 ) -> Difference:
     """Test ``values`` minus ``others``, both by seed.
 
-    The test is paired if the seeds of one side, at least two, are among those of the other side. With Bonferroni's
-    level, all ``comparisons`` intervals hold together with 95 %, whatever their variances and correlations.
+    Seeds decide the test, whatever the values: equal seeds on both sides, at least two, are a paired t-test; at least
+    three in common are partly paired; else it is Welch's test of two groups. All runs are used.
 
     Args:
         values: by seed.
         others: by seed.
-        comparisons: number of intervals that hold together.
+        family: the differences whose intervals hold together with this one's.
         correct: which of N test images each seed of both sides classified correctly, (N,) each. Seeds and images then
             both count as samples: the variance is the sum of their parts, with Satterthwaite's degrees of freedom
             (Clark, 1973; Miller, arXiv:2411.00640).
+        pooled: the variance of all rows, if they have equal seeds; by default, the two sides have their own.
         overlap: validation images per training image, where values are of folds that share training images: it is added
             to 1 / n in the variance of a mean of n values (Nadeau and Bengio, 2003, section 3).
     """
     shared = [key for key in values if key in others]
-    paired = len(shared) >= 2 and len(shared) == min(len(values), len(others))
-    keys, other_keys = (shared, shared) if paired else (list(values), list(others))
+    paired = len(shared) >= 2 and len(shared) == max(len(values), len(others))
+    both = 0 if len(shared) < MIN_SEEDS and not paired else len(shared)  # with fewer, their correlation is unknown
+    rest = [[key for key in side if key not in shared[:both]] for side in (values, others)]
+    keys, other_keys = shared[:both] + rest[0], shared[:both] + rest[1]
     x = np.array([values[key] for key in keys])
     y = np.array([others[key] for key in other_keys])
     counts, nan = (len(x), len(y)), math.nan
     mean = float(x.mean() - y.mean()) if min(counts) else nan
     if min(counts) < 2:
         return Difference(mean, nan, nan, nan, paired, counts, nan, nan)
+    effect_size, correlation = _hedges_g(x, y), _correlation(x[:both], y[:both])
     sd = float(np.std(x - y, ddof=1)) if paired else _pooled_sd(x, y)
-    effect_size = _hedges_g(x, y)
     if sd <= 1e-12 * max(1.0, float(np.abs(x).max())):  # possible, since accuracies are whole numbers of images
         p = 1.0 if abs(mean) < 1e-12 else nan  # without variance, a difference cannot be tested
-        return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size)
-    result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=False)
-    level = SIGNIFICANCE_LEVEL / comparisons
-    if correct is None and not overlap:
-        interval = result.confidence_interval(1 - level)
-        low, high = float(interval.low), float(interval.high)
-        return Difference(mean, low, high, float(result.pvalue), paired, counts, sd, effect_size)
-    samples = [x - y] if paired else [x, y]
-    over_seeds = sum(float(np.var(sample, ddof=1)) * (1 / len(sample) + overlap) for sample in samples)
-    variance = over_seeds
+        return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size, correlation, both, corrected=p)
+    spread_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
+    if pooled is not None:
+        sd, spread_freedom = math.sqrt(2 * pooled.variance), float(pooled.freedom)
+    if paired:
+        variance, freedom = sd**2 * (1 / len(x) + overlap), spread_freedom
+    else:
+        variance, freedom = _partly_paired(x, y, both, overlap)
     if correct is not None:
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
+        over_seeds = variance
         variance += image_variance(ours, theirs, paired=paired)
-    freedom = float(result.df) * (variance / over_seeds) ** 2
-    half_width = float(stats.t.isf(level / 2, freedom)) * math.sqrt(variance)
-    p = 2 * float(stats.t.sf(abs(mean) / math.sqrt(variance), freedom))
-    new_images = correct is not None
-    return Difference(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, new_images)
+        freedom *= (variance / over_seeds) ** 2
+    error = math.sqrt(variance)
+    groups = None if paired else counts
+    half_width = family.critical_t(freedom, groups) * error
+    p, corrected = (some.p(mean / error, freedom, groups) for some in (ALONE, family))
+    return Difference(
+        *(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, correlation),
+        shared=both,
+        corrected=corrected,
+        freedom=spread_freedom,
+        new_images=correct is not None,
+    )
+
+
+def _partly_paired(x: np.ndarray, y: np.ndarray, both: int, overlap: float) -> tuple[float, float]:
+    """Variance of a difference of means and its degrees of freedom, if the first ``both`` values are pairs.
+
+    Welch's test without pairs, and close to the paired test if all values are (Derrick, Toher and White, 2017).
+    """
+    counts = (len(x), len(y))
+    parts = [float(np.var(side, ddof=1)) * (1 / len(side) + overlap) for side in (x, y)]
+    welch = sum(parts) ** 2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    if not both:
+        return sum(parts), welch
+    correlation = max(0.0, _correlation(x[:both], y[:both]))  # a seed has no opposite effects
+    variance = sum(parts) - 2 * correlation * math.sqrt(parts[0] * parts[1] / (counts[0] * counts[1])) * both
+    alone = sum(counts) - 2 * both
+    return variance, both - 1 + (welch - both + 1) / sum(counts) * alone
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Of pairs; NaN for fewer than three, and for values that do not vary."""
+    if len(x) < MIN_SEEDS or not (np.ptp(x) > 0 and np.ptp(y) > 0):
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])
 
 
 def _pooled_sd(x: np.ndarray, y: np.ndarray) -> float:
@@ -187,16 +241,26 @@ def seeds_needed(size: float, sd: float, *, paired: bool, comparisons: int = 1) 
     return found if found <= MAX_SEEDS else None
 
 
-def smallest_difference(count: int, sd: float, *, paired: bool, comparisons: int = 1) -> float:
+def smallest_difference(
+    count: int, sd: float, *, paired: bool, family: Family = ALONE, freedom: float | None = None
+) -> float:
     """Return the true difference that ``count`` seeds, at least 3, detect with a power of 80 %.
 
     It follows from the spread and the number of seeds alone, and not from the observed difference, whose power says
-    nothing that its p-value does not (Hoenig and Heisey, 2001). Other arguments are those of :func:`seeds_needed`.
+    nothing that its p-value does not (Hoenig and Heisey, 2001).
+
+    Args:
+        count: seeds of each side.
+        sd: standard deviation of the paired differences, or pooled over both groups.
+        paired: whether the test is paired.
+        family: the differences whose intervals hold together.
+        freedom: degrees of freedom of ``sd``; by default, those of two sides alone.
     """
-    freedom, scale = (count - 1, math.sqrt(count)) if paired else (2 * count - 2, math.sqrt(count / 2))
+    scale = math.sqrt(count if paired else count / 2)
+    freedom = freedom or (count - 1 if paired else 2 * count - 2)
     # Power as a mean over the variance's quantiles: the noncentral t-distribution is not computable for large effects.
     spreads = np.sqrt(stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom)
-    bounds = stats.t.isf(SIGNIFICANCE_LEVEL / comparisons / 2, freedom) * spreads
+    bounds = family.critical_t(freedom) * spreads
 
     def missing(shift: float) -> float:
         return float(np.mean(stats.norm.cdf(shift - bounds) + stats.norm.cdf(-shift - bounds))) - POWER
@@ -204,7 +268,7 @@ def smallest_difference(count: int, sd: float, *, paired: bool, comparisons: int
     return sd * float(brentq(missing, 0.0, bounds[-1] + 10.0)) / scale
 
 
-def largest_spread(sd: float, freedom: int) -> float:
+def largest_spread(sd: float, freedom: float) -> float:
     """Return the upper 80 % bound of a standard deviation, to plan with (Browne, 1995)."""
     return sd * math.sqrt(freedom / stats.chi2.ppf(1 - POWER, freedom))
 
@@ -225,6 +289,35 @@ def mcnemar(correct: np.ndarray, other_correct: np.ndarray) -> tuple[int, int, f
     both, neither = int((correct & other_correct).sum()), int((~correct & ~other_correct).sum())
     p = test([[both, only], [other_only, neither]], exact=True).pvalue
     return only, other_only, min(1.0, float(p))
+
+
+def paired_interval(only: int, other_only: int, images: int) -> tuple[float, float]:
+    """Return the 95 % interval of the difference in accuracy of two models on the same images (Tango, 1998).
+
+    A score interval: it stays within [-1, 1], and has a width where both models agree on every image.
+
+    Args:
+        only: number of images that only the first model classifies correctly.
+        other_only: number that only the other model does.
+        images: number of all images.
+    """
+    estimate, bound = (only - other_only) / images, float(stats.norm.isf(SIGNIFICANCE_LEVEL / 2))
+
+    def score(size: float) -> float:
+        """Standardised difference from ``size``, with the most likely variance that has this difference."""
+        b = (2 * images - only + other_only) * size - only - other_only
+        c = -other_only * size * (1 - size)
+        least = (math.sqrt(b * b - 8 * images * c) - b) / (4 * images)
+        variance = images * (2 * least + size * (1 - size))
+        gap = images * (estimate - size)
+        return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap) if gap else 0.0
+
+    def reached(target: float, end: float) -> float:
+        if abs(estimate - end) < 1e-12:
+            return end
+        return float(brentq(lambda size: min(max(score(size), -1e6), 1e6) - target, end, estimate))
+
+    return reached(bound, -1.0), reached(-bound, 1.0)
 
 
 def bootstrap_interval(per_image: np.ndarray) -> tuple[float, float]:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from vitrine.compare.comparison import Comparison, RowSummary
 from vitrine.compare.costs import COSTS, Cost
-from vitrine.compare.findings import BaselineComparison, format_p
-from vitrine.compare.metric import MISSING
+from vitrine.compare.findings import BaselineComparison
+from vitrine.compare.metric import MISSING, format_p
 from vitrine.text import one_line, short_number
 
 LATEX = {
@@ -48,7 +48,7 @@ def headings(compared: Comparison) -> list[Heading]:
     columns = [one_line(name) for name in compared.table.columns] or ["configuration"]
     titles = ["n", f"{metric.title}{unit}", "best", "worst"]
     if compared.findings.comparisons:
-        titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (Bonferroni)", "g"]
+        titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (corrected)", "g"]
     titles += [cost.heading for cost in _costs(compared)]
     if compared.target is not None:
         titles.append(f"s to {100 * compared.target:g} %")
@@ -59,7 +59,7 @@ def cells(compared: Comparison, summary: RowSummary) -> list[str]:
     """Return a row's cells, one per heading."""
     metric, mean = compared.metric, summary.interval
     values = [one_line(summary.row.values[name]) for name in compared.table.columns] or [summary.row.label]
-    values += [str(mean.count), _with_interval(metric.number(mean.mean), metric.number(mean.half_width))]
+    values += [str(mean.count), metric.interval(mean.mean, mean.low, mean.high)]
     values += [metric.number(summary.best), metric.number(summary.worst)]
     if compared.findings.comparisons:
         by_row = {id(tested.row): tested for tested in compared.findings.comparisons}
@@ -114,10 +114,6 @@ def _difference_cells(compared: Comparison, tested: BaselineComparison | None) -
     effect_size = f"{difference.effect_size:.1f}" if abs(difference.effect_size) < 100 else MISSING
     signed = metric.signed(difference.mean) + ("" if math.isnan(difference.low) else interval)
     return [signed, format_p(tested.p), effect_size]
-
-
-def _with_interval(mean: str, half_width: str) -> str:
-    return mean if half_width == MISSING else f"{mean} ± {half_width}"
 
 
 def _time_to_target(summary: RowSummary) -> str:

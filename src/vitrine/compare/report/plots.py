@@ -38,7 +38,6 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
     labels = [styles.label(summary.row) for summary in drawn]
     for summary, label in zip(drawn, labels, strict=True):
         colour, symbol, key = styles.style(summary.row)
-        half_width = summary.interval.half_width * metric.factor
         traces.append(
             {
                 "type": "scatter",
@@ -56,7 +55,7 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
                 "mode": "markers",
                 "x": [metric.factor * summary.interval.mean],
                 "y": [label],
-                "error_x": {"type": "data", "array": [_finite(half_width)], "color": colour, "width": 5},
+                "error_x": {**error_bars([summary], metric), "color": colour, "width": 5},
                 "marker": {"color": colour, "size": 11, "symbol": symbol},
                 "hovertemplate": f"{label}: %{{x:.4~f}}{metric.unit}<extra>mean</extra>",
                 "meta": {"row": key},
@@ -157,7 +156,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
         ]
         for index, (summary, cost) in enumerate(points):
             colour, symbol, key = styles.style(summary.row)
-            half_width, label = summary.interval.half_width * metric.factor, styles.label(summary.row)
+            label = styles.label(summary.row)
             traces.append(
                 {
                     "type": "scatter",
@@ -167,7 +166,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
                     "text": [label],
                     "textposition": "top left" if cost == highest else "top right",
                     "cliponaxis": False,
-                    "error_y": {"type": "data", "array": [_finite(half_width)], "color": colour},
+                    "error_y": {**error_bars([summary], metric), "color": colour},
                     "marker": {"color": colour, "size": 11, "symbol": symbol},
                     "hovertemplate": f"{label}: %{{y:.4~f}}{metric.unit}, %{{x:.4s}}<extra></extra>",
                     "meta": {"row": key},
@@ -200,13 +199,12 @@ def main_effects(compared: Comparison) -> list[Plot]:
         low, high = ordered[0], ordered[-1]
         size = metric.magnitude(high[1].interval.mean - low[1].interval.mean)
         names = shorten([name for name, _ in levels])
-        half_widths = [_finite(metric.factor * summary.interval.half_width) for _, summary in levels]
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if all(map(is_number, names)) else "markers",
             "x": list(map(escape, names)),
             "y": [metric.factor * summary.interval.mean for _, summary in levels],
-            "error_y": {"type": "data", "array": half_widths},
+            "error_y": error_bars([summary for _, summary in levels], metric),
             "line": {"color": COLOURS[0], "width": 1.5, "dash": "dot"},
             "marker": {"color": COLOURS[0], "size": 10},
             "hovertemplate": f"%{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
@@ -283,6 +281,14 @@ def _score(summary: RowSummary, metric: Metric) -> float:
 
 def _extreme(metric: Metric) -> str:
     return "lowest" if metric.lower_is_better else "highest"
+
+
+def error_bars(summaries: Sequence[RowSummary], metric: Metric) -> dict[str, Any]:
+    """Return the intervals of means as plotly's error bars, which reach upwards and downwards from the mean."""
+    means = [summary.interval for summary in summaries]
+    above = [_finite(metric.factor * (interval.high - interval.mean)) for interval in means]
+    below = [_finite(metric.factor * (interval.mean - interval.low)) for interval in means]
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
 
 
 def _finite(value: float) -> float | None:

@@ -81,8 +81,7 @@ def shorten(names: Sequence[str], length: int = 28) -> list[str]:
 
 def format_interval(interval: ConfidenceInterval, metric: Metric) -> str:
     """Return a mean with its interval and unit: ``98.46 ± 0.07 %``."""
-    half_width = "" if np.isnan(interval.half_width) else f" ± {metric.number(interval.half_width)}"
-    return f"{metric.number(interval.mean)}{half_width}{metric.unit}"
+    return f"{metric.interval(interval.mean, interval.low, interval.high)}{metric.unit}"
 
 
 def five_digits(values: np.ndarray) -> list[float]:

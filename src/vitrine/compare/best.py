@@ -1,0 +1,84 @@
+"""The best row of a table: which rows it may be, and how good it is without what it owes to having been chosen."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from scipy import stats
+
+from vitrine.compare.metric import Metric
+from vitrine.compare.selection import corrected_for_selection, fresh_seeds_command
+from vitrine.compare.sequential_rule import MIN_SEEDS
+from vitrine.compare.simultaneous import Family, PooledVariance
+from vitrine.compare.statistics import ConfidenceInterval, Difference
+from vitrine.compare.table import ConfigurationRow, Table
+from vitrine.text import listed, plural
+
+SEVERAL = 3  # rows from which a mean is the best of many
+LISTED = 4
+
+
+def best_sentences(
+    table: Table, metric: Metric, pooled: PooledVariance | None, difference: Callable[..., Difference]
+) -> list[str]:
+    """Return sentences about the best mean, and, of three or more rows, about what its selection means.
+
+    Args:
+        table: the rows.
+        metric: what they are compared by.
+        pooled: the variance of all rows, if they share one.
+        difference: of two rows, ``difference(row, other, family)``.
+    """
+    values = [list(row.values_by_seed(metric.name).values()) for row in table.rows]
+    rows = list(zip(table.rows, values, strict=True))
+    means = [ConfidenceInterval.of(some, row.overlap, proportion=metric.is_accuracy) for row, some in rows]
+    first = min if metric.lower_is_better else max
+    best = first(range(len(means)), key=lambda index: means[index].mean)
+    row, mean = table.rows[best], means[best]
+    runs = plural(mean.count, row.repetitions if row.is_main_effect or row.overlap else "run")
+    value = f"{metric.interval(mean.mean, mean.low, mean.high)}{metric.unit} over {runs}"
+    if len(table.rows) == 1:
+        return [f"{metric.title} of {row.label}: {value}"]
+    kind = "lowest" if metric.lower_is_better else "highest"
+    sentences = [f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"]
+    if len(table.rows) < SEVERAL or min(mean.count for mean in means) < 2:
+        return sentences
+    errors = [float(stats.sem(some)) * math.sqrt(1 + len(some) * row.overlap) for row, some in rows]
+    corrected = corrected_for_selection([mean.mean for mean in means], errors, best)
+    sentences[0] += f"; {metric.value(corrected)} without what the best of {len(means)} owes to chance on average"
+    if min(mean.count for mean in means) >= MIN_SEEDS:
+        sentences.append(_candidates(table, row, metric, pooled, difference))
+    return [*sentences, *_on_fresh_seeds(row)]
+
+
+def _candidates(
+    table: Table,
+    best: ConfigurationRow,
+    metric: Metric,
+    pooled: PooledVariance | None,
+    difference: Callable[..., Difference],
+) -> str:
+    """Which rows may be the best: those that are not worse than the best mean (Hsu, 1984)."""
+    method = "bonferroni" if pooled is None else "dunnett"
+    family = Family(len(table.rows) - 1, method, one_sided=True, pooled=pooled is not None)
+    left = [best]
+    for row in table.rows:
+        if row is not best:
+            found = difference(best, row, family)
+            found = replace(found, low=-found.high, high=-found.low) if metric.lower_is_better else found
+            left += [] if found.low > 0 else [row]  # NaN leaves a row in
+    if len(left) == 1:
+        return f"with 95 %, {best.label} is the best of all {len(table.rows)}"
+    if len(left) == len(table.rows):
+        return f"with 95 %, any of the {len(left)} may be the best"
+    labels = listed([row.label for row in left], LISTED)
+    return f"with 95 %, the best of all {len(table.rows)} is among {len(left)} of them: {labels}"
+
+
+def _on_fresh_seeds(row: ConfigurationRow) -> list[str]:
+    """The command that measures a row on seeds it was not chosen by, if its configuration is on disk."""
+    run = next(iter(row.runs.values()))
+    seeds = [run.seed for run in row.runs.values()]
+    if row.is_main_effect or row.overlap or run.folder is None or not all(isinstance(seed, int) for seed in seeds):
+        return []
+    return [f"to measure {row.label} on fresh seeds: {fresh_seeds_command(str(run.folder), seeds)}"]

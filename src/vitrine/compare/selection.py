@@ -1,0 +1,70 @@
+"""What is known of the best of several configurations: which ones it may be, and how good it is beyond its luck."""
+
+import shlex
+from collections.abc import Sequence
+from statistics import fmean, variance
+
+from vitrine.runs.provenance import program
+
+
+def corrected_for_selection(means: Sequence[float], errors: Sequence[float], chosen: int) -> float:
+    """Return the mean of a configuration that was chosen for it, without what it owes to chance on average.
+
+    Means scatter more than the configurations differ, and the best one is likely to be a lucky one. Each is shrunk
+    towards the mean of all by the share of chance in their scatter (empirical Bayes; Efron and Morris, 1973), which
+    is free of selection bias if configurations and errors are normally distributed (Efron, 2011).
+
+    Args:
+        means: (K,) of at least two configurations, in any unit.
+        errors: (K,) standard errors of these means.
+        chosen: index of the one that was chosen.
+    """
+    scatter, chance, count = variance(means), fmean(error**2 for error in errors), len(means)
+    rank = max(count - 3, 1)  # so that the share is estimated without bias from four configurations on
+    share = min(1.0, chance * rank / (count - 1) / scatter) if scatter > 0 else 1.0
+    return means[chosen] - share * (means[chosen] - fmean(means))
+
+
+def corrected_over_seeds(groups: Sequence[Sequence[float]], chosen: int) -> float | None:
+    """Return :func:`corrected_for_selection` of a configuration's mean; ``None`` if chance can't be estimated.
+
+    Args:
+        groups: values of each of K configurations, one per seed; all configurations are taken to vary alike.
+        chosen: index of the one that was chosen.
+    """
+    freedom = sum(len(values) - 1 for values in groups)
+    if len(groups) < 3 or freedom < 2:
+        return None
+    within = _squares_within(groups) / freedom
+    means = [fmean(values) for values in groups]
+    return corrected_for_selection(means, [(within / len(values)) ** 0.5 for values in groups], chosen)
+
+
+def corrected_single_run(groups: Sequence[Sequence[float]], chosen: float) -> float | None:
+    """Return :func:`corrected_for_selection` of a run that was chosen among all; ``None`` if chance can't be estimated.
+
+    Args:
+        groups: values of the runs of each configuration, over seeds.
+        chosen: one of these values.
+    """
+    freedom = sum(len(values) - 1 for values in groups)
+    every = [value for values in groups for value in values]
+    if len(every) < 3 or freedom < 2:
+        return None
+    error = (_squares_within(groups) / freedom) ** 0.5
+    return corrected_for_selection(every, [error] * len(every), every.index(chosen))
+
+
+def fresh_seeds(seeds: Sequence[int]) -> str:
+    """Return the override for as many other seeds as ``seeds``, at least three."""
+    first = max(seeds, default=-1) + 1
+    return f"seed={','.join(str(first + number) for number in range(max(3, len(seeds))))}"
+
+
+def fresh_seeds_command(run: str, seeds: Sequence[int]) -> str:
+    """Return the command that trains a run's configuration on other seeds than ``seeds``."""
+    return f"{program('train')} -m {shlex.quote(f'like={run}')} {fresh_seeds(seeds)}"
+
+
+def _squares_within(groups: Sequence[Sequence[float]]) -> float:
+    return sum((value - fmean(values)) ** 2 for values in groups for value in values)

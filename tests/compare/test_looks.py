@@ -1,0 +1,83 @@
+"""Looks at a sweep: what is noted, and what a comparison says once seeds were added after one."""
+
+import json
+
+import pytest
+
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import load_results
+from vitrine.compare.looks import read_looks, record_look
+from vitrine.errors import RunError
+
+
+def compared(folder):
+    return compare(load_results([folder]))
+
+
+def plan(folder):
+    """Write sweep.json as a grid does: with all trials that were asked for."""
+    trials = [{"folder": path.parent.name, "varies": {}} for path in sorted(folder.glob("*/run.json"))]
+    (folder / "sweep.json").write_text(json.dumps({"trials": trials}))
+
+
+@pytest.fixture
+def looked_at(sweep):
+    plan(sweep)
+    record_look(compared(sweep).table)
+    return sweep
+
+
+def add_seed(write_run, folder, seed=3, **accs):
+    for scheme, acc in accs.items():
+        write_run(folder, f"position={scheme}", seed=seed, acc=acc, sweep="position=learned,rope,none seed=0,1,2,3")
+
+
+def test_a_look_is_noted_once(looked_at):
+    (look,) = read_looks(looked_at)
+    assert len(look["trials"]) == 9
+    again = compared(looked_at)
+    record_look(again.table)
+    assert len(read_looks(looked_at)) == 1
+    assert not any("got more seeds" in text for text in again.caveats)
+    assert {tested.row.label: tested.verdict for tested in again.findings.comparisons}["rope"] == "better"
+
+
+def test_rows_with_seeds_from_after_a_look_get_no_verdict(looked_at, write_run):
+    add_seed(write_run, looked_at, rope=0.96, learned=0.91)
+    found = compared(looked_at)
+    day = read_looks(looked_at)[0]["at"][:10]
+    (caveat,) = [text for text in found.caveats if "got more seeds" in text]
+    assert caveat.startswith(f"2 rows got more seeds after a comparison on {day}: p-values and intervals of a fixed ")
+    (rope,) = [tested for tested in found.findings.comparisons if tested.row.label == "rope"]
+    assert rope.verdict == "inconclusive"
+    assert rope.sentences[0].startswith(
+        f"rope and learned: no verdict, since seeds were added after a comparison on {day}; the difference is +5.05 "
+    )
+    assert rope.difference.low != rope.difference.low
+    assert len(found.findings.sentences) == 1
+    (looked_at / "looks.json").unlink()
+    assert not any("got more seeds" in text for text in compared(looked_at).caveats)
+
+
+def test_seeds_that_were_asked_for_before_the_look_are_none_that_were_added(sweep, write_run):
+    for seed in (3, 4):
+        add_seed(write_run, sweep, seed, learned=0.91, rope=0.96, none=0.91)
+    plan(sweep)
+    later = [path.parent for path in sweep.glob("*-s4*/run.json")]
+    assert len(later) == 3
+    for path in later:
+        path.rename(sweep.parent / path.name)
+    record_look(compared(sweep).table)
+    for path in later:
+        (sweep.parent / path.name).rename(path)
+    assert not any("got more seeds" in text for text in compared(sweep).caveats)
+
+
+def test_a_sweep_that_decides_needs_no_notes_and_a_damaged_file_is_reported(looked_at):
+    (looked_at / "looks.json").write_text('{"looks": [{"at": "soon", "trials": []}]}')
+    with pytest.raises(RunError, match=r"looks.json: .*; delete it to forget earlier comparisons"):
+        compared(looked_at)
+    (looked_at / "looks.json").unlink()
+    (looked_at / "sweep.json").write_text('{"trials": [], "decision": null}')
+    record_look(compared(looked_at).table)
+    assert not (looked_at / "looks.json").exists()

@@ -1,0 +1,53 @@
+"""The value of a selected configuration beyond its luck, in simulated sweeps and worked examples."""
+
+import numpy as np
+import pytest
+
+from vitrine.compare.selection import (
+    corrected_for_selection,
+    corrected_over_seeds,
+    corrected_single_run,
+    fresh_seeds,
+    fresh_seeds_command,
+)
+
+
+@pytest.mark.parametrize("rows", [4, 10])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
+def test_the_corrected_mean_of_the_best_is_nearly_unbiased(rows, spread):
+    rng = np.random.default_rng(0)
+    truth = spread * rng.normal(size=(2000, rows))
+    means = truth + rng.normal(size=truth.shape)
+    best = means.argmax(1)
+    each = range(len(means))
+    corrected = [corrected_for_selection(list(means[sweep]), [1.0] * rows, int(best[sweep])) for sweep in each]
+    naive_bias = (means.max(1) - truth[each, best]).mean()
+    bias = (np.array(corrected) - truth[each, best]).mean()
+    assert naive_bias > 0.2
+    assert abs(bias) < 0.3 * naive_bias
+
+
+def test_without_chance_nothing_is_taken_away_and_with_nothing_else_all():
+    assert corrected_for_selection([1.0, 2.0, 4.0], [0.0] * 3, 2) == 4.0
+    assert corrected_for_selection([1.0, 2.0, 3.0], [9.0] * 3, 2) == 2.0
+    assert corrected_for_selection([1.0, 1.0, 1.0], [0.1] * 3, 0) == 1.0
+
+
+def test_chance_is_estimated_from_seeds():
+    groups = [[0.90, 0.92], [0.95, 0.97], [0.91, 0.93], [0.90, 0.91]]
+    error = ((3 * 0.0002 + 0.00005) / 4 / 2) ** 0.5
+    means = [np.mean(values) for values in groups]
+    assert corrected_over_seeds(groups, 1) == pytest.approx(corrected_for_selection(means, [error] * 4, 1))
+    assert corrected_over_seeds([[0.9], [0.91], [0.92]], 2) is None
+    assert corrected_over_seeds(groups[:2], 1) is None
+    every = [value for values in groups for value in values]
+    single = corrected_for_selection(every, [error * 2**0.5] * 8, every.index(0.97))
+    assert corrected_single_run(groups, 0.97) == pytest.approx(single)
+    assert corrected_single_run([[0.9, 0.91]], 0.91) is None
+
+
+def test_fresh_seeds_are_as_many_others_at_least_three():
+    assert fresh_seeds([0]) == "seed=1,2,3"
+    assert fresh_seeds([0, 5, 2, 3]) == "seed=6,7,8,9"
+    assert fresh_seeds([]) == "seed=0,1,2"
+    assert fresh_seeds_command("outputs/a b", [1]).endswith(" -m 'like=outputs/a b' seed=2,3,4")
