@@ -40,7 +40,12 @@ def test_a_finished_sweep_is_not_trained_again(old, capsys):
     before = trained(old)
     assert rerun(*SWEEP) == 0
     assert trained(old) == before
-    assert "4 trials, 4 already finished" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "4 trials, 4 already finished" in shown
+    measure = shown.partition("its val/acc, the best of 2, is too good by chance; on fresh seeds:\n")[2].splitlines()[0]
+    assert " -m " in measure
+    assert measure.endswith(" seed=2,3,4")
+    assert measure.count("seed=") == 1
 
 
 def test_a_finished_search_is_not_trained_again(old):

@@ -25,7 +25,7 @@ from vitrine.files import replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
-from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
+from vitrine.runs.registry import RunEntry, RunList, best_runs, find_runs, remove_runs
 from vitrine.text import (
     as_override,
     clock,
@@ -135,6 +135,27 @@ def show_best(options: argparse.Namespace) -> None:
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     print(printable(f"selected by {found.column(options.by)} among {finished}"))
+    print_selection(found, run, found.column(options.by))
+
+
+def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
+    """Print what the best run is worth beyond having been selected, and the command that measures it."""
+    from vitrine.compare.selection import corrected_single_run, fresh_seeds_command
+    from vitrine.compare.table import distinguishes
+
+    configurations: dict[str, list[RunEntry]] = {}
+    for run in found.entries:
+        if math.isfinite(run.metrics.get(metric, math.nan)):
+            data = str(run.config.get("data.name", ""))
+            key = {name: value for name, value in run.config.items() if distinguishes(name, data)}
+            configurations.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
+    if sum(map(len, configurations.values())) < 2:
+        return
+    groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations.values()]
+    corrected = corrected_single_run(groups, float(best.metrics[metric]))
+    part = "is too good by chance" if corrected is None else f"owes part to chance; without it, {corrected:.4f}"
+    seeds = [int(run.config.get("seed", 0)) for runs in configurations.values() if best in runs for run in runs]
+    print(f"its {metric} {part}; on fresh seeds:\n  {printable(fresh_seeds_command(str(best.path), seeds))}")
 
 
 def export(options: argparse.Namespace) -> None:

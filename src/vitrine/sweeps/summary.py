@@ -18,6 +18,7 @@ from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
 from vitrine.sweeps.progress import COLOURS, format_value, trial_table, varying_cells
+from vitrine.sweeps.selected import print_selected, print_selection
 from vitrine.sweeps.sweep import (
     METRIC,
     BestConfiguration,
@@ -142,6 +143,7 @@ def print_trials(sweep: SweepSummary) -> None:
     if best := sweep.best:
         command = printable(best.command(sweep.common))
         print(f"\nbest on validation: {_describe_best(best, [sweep.metric])}\n  {command}")
+        print_selection(best, sweep.common, sweep.varies, sweep.results, sweep.metric)
     if sweep.time_left is not None:
         print(f"time left: {sweep.time_left}")
     _warn(mixed_versions(by_configuration(sweep.varies, sweep.results).values()))
@@ -158,6 +160,7 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     print_table(table)
     if best := sweep.best(results):
         print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.common)}")
+        print_selection(best, sweep.common, [trial.varies for trial in sweep.trials], results, METRIC)
     print_location(sweep)
     _warn(mixed_versions(by_configuration([trial.varies for trial in sweep.trials], results).values()))
     print_failures(sweep, results)
@@ -281,6 +284,11 @@ def print_search(search: "Search") -> int:
         print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
     for configuration in best:
         print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
+    if len(metrics) == 1 and best:
+        finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
+        groups = [[result.metrics[metrics[0]] for result in results] for results in finished]
+        seeds = [search.command.seed + number for number in range(search.settings.repeats)]
+        print_selected(best[0], search.overrides, groups, 0, seeds, metrics[0])
     print_location(search.sweep)
     _warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
     return _print_search_failures(search, ranked)

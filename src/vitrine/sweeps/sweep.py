@@ -25,6 +25,7 @@ from typing import Any
 from filelock import FileLock
 
 from vitrine.command.compose import Point
+from vitrine.compare.selection import fresh_seeds
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
 from vitrine.errors import RunError, first_line
 from vitrine.files import remove_leftovers, write_text
@@ -167,12 +168,19 @@ class BestConfiguration:
 
     def command(self, common: Sequence[str]) -> str:
         """The command that trains it again, where ``common`` are the sweep's fixed overrides."""
+        return f"{provenance.program('train')} {shlex.join(self._overrides(common))}"
+
+    def on_fresh_seeds(self, common: Sequence[str], seeds: Sequence[int]) -> str:
+        """The command that trains it on as many other seeds as ``seeds``, at least three."""
+        kept = [override for override in self._overrides(common) if not override.startswith("seed=")]
+        return f"{provenance.program('train')} -m {shlex.join([*kept, fresh_seeds(seeds)])}"
+
+    def _overrides(self, common: Sequence[str]) -> list[str]:
         left_out = ["hydra", "launcher.", "sweep", "rerun"]
         if not any(text.partition("=")[0] == "data.fold" for text in [*common, *self.varies]):
             left_out.append("data.folds=")  # its folds were averaged over
         kept = [override for override in common if not override.startswith(tuple(left_out))]
-        varying = [f"{key}={value}" for key, value in self.varies.items()]
-        return f"{provenance.program('train')} {shlex.join([*map(_without_quotes, kept), *varying])}"
+        return [*map(_without_quotes, kept), *(f"{key}={value}" for key, value in self.varies.items())]
 
 
 def best_configuration(
