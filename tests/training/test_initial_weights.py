@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from helpers.levels import quick
 from helpers.running import SMALL
 from lightning.pytorch.callbacks import Callback
 from torch import nn
@@ -42,7 +43,8 @@ def differing(ours, theirs):
     ],
     ids=lambda changes: "-".join(changes),
 )
-@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("init", quick(INITS, ["xavier"]))
+@pytest.mark.whole
 def test_parts_that_two_models_share_start_equal(init, changes):
     found = differing(state(init=init), state(init=init, **changes))
     assert {name for name in found if not name.endswith("mlp.fc2.bias")} == set()  # PyTorch scales it by the width
