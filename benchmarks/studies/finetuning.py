@@ -18,6 +18,7 @@ from typing import Any
 
 from seeds import NEUTRAL_IN_SWEEPS, ROOT, SEEDS, STUDIES, device_name, markdown_table, split_arguments, write_between
 
+from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.data.image_folder import cifar10_folder
 from vitrine.runs import RunRecord
@@ -165,7 +166,7 @@ def table(results: Mapping[str, Any]) -> list[str]:
     key, reference = "test/balanced_acc", methods["from scratch"]["test/balanced_acc"]
     for name, values in methods.items():
         if name != "from scratch":
-            tested = difference(dict(enumerate(values[key])), dict(enumerate(reference)), len(methods) - 1)
+            tested = difference(dict(enumerate(values[key])), dict(enumerate(reference)), Family(len(methods) - 1))
             interval = f"{100 * tested.low:+.1f} to {100 * tested.high:+.1f}"
             lines.append(
                 f"- {name}: {100 * tested.mean:+.1f} points of balanced accuracy from training from scratch "

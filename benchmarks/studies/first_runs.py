@@ -16,6 +16,7 @@ from seeds import (
     ROOT,
     SEEDS,
     STUDIES,
+    commits_of,
     cost_table,
     finished_runs,
     run_command,
@@ -81,7 +82,7 @@ def write_table(results: Mapping[str, Any]) -> None:
         f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
         f"torch {first['torch']}. Times are those of whole commands, of which importing libraries takes about 8 s.",
         f"Commands that train nothing: {times}. Measured by",
-        "`python benchmarks/studies/first_runs.py`.",
+        f"`python benchmarks/studies/first_runs.py` at {commits_of(results['runs'].values())}.",
     ]
     write_between(ROOT / "README.md", "first_runs", lines)
 

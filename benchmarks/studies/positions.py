@@ -10,13 +10,14 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from seeds import NEUTRAL_IN_SWEEPS, ROOT, STUDIES, device_name, split_arguments, with_remaining_time
 
 from vitrine.compare.comparison import compare
-from vitrine.compare.load import load_results
+from vitrine.compare.load import RunResult, RunResults, load_results
 from vitrine.compare.table_formats import markdown
 
 OUT = ROOT / "outputs" / "positions"
@@ -35,9 +36,8 @@ the model small (`vit_nano`, 0.2 million parameters, patches of 4 pixels), to fi
 contributes early in training, not after hundreds of epochs. Nothing was selected on these test accuracies.
 
 Differences are relative to learned positions (`position=learned`), the usual choice in ViTs. They are paired by seed,
-with simultaneous 95 % intervals (Student's t, Bonferroni); see [comparing.md](comparing.md). For the cost of each
-scheme, timed step by step, see [variants.md](variants.md). `python benchmarks/studies/positions.py` runs the
-sweeps and writes this page.
+with 95 % intervals; see [comparing.md](comparing.md). For the cost of each scheme, timed step by step, see
+[variants.md](variants.md). `python benchmarks/studies/positions.py` runs the sweeps and writes this page.
 """
 
 
@@ -74,21 +74,54 @@ def command(name: str) -> list[str]:
 
 
 def collect(name: str, folder: Path) -> dict[str, Any]:
-    """Table and findings of the finished sweep of a data set."""
+    """The values of every run of the finished sweep of a data set."""
     results = load_results([folder])
-    compared = compare(results, metric="test/acc", baseline="learned")
-    findings = compared.findings
     return {
         "command": " ".join(command(name)),
         "on": device_name(results.runs[0].facts),
-        "table": without_speed(markdown(compared).splitlines()),
-        "said": [*findings.sentences, *(comparison.sentences[0] for comparison in findings.comparisons)],
+        "runs": [run_values(run) for run in results.runs if run.status == "finished"],
     }
 
 
-def without_speed(table: list[str]) -> list[str]:
-    """The table without its last column, images/s: runs were trained side by side, which distorts speed."""
-    return [line.rpartition(" | ")[0] + " |" for line in table] if table[0].endswith(" images/s |") else table
+def run_values(run: RunResult) -> dict[str, Any]:
+    """What a run came to, and how it was computed."""
+    facts = run.facts
+    return {
+        "position": run.config["model.position"],
+        "seed": run.seed,
+        "commit": (facts.get("code") or {}).get("commit"),
+        "precision": facts.get("precision"),
+        "device": facts.get("device"),
+        "compiled": facts.get("compiled"),
+        "images": facts.get("images"),
+        "parameters": facts.get("parameters"),
+        "flops_per_image": facts.get("flops_per_image"),
+        "test/acc": run.metrics["test/acc"],
+    }
+
+
+def table_and_findings(name: str, result: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Table and findings of a data set: from the values of its runs, or as they were stored before there were any."""
+    if "runs" not in result:
+        return result["table"], result["said"]
+    runs = [
+        RunResult(
+            name=f"{values['position']}-{values['seed']}",
+            status="finished",
+            config={"model.position": values["position"], "seed": values["seed"], "data.name": name},
+            overrides={"position": values["position"], "seed": str(values["seed"])},
+            facts={**values, "code": {"commit": values["commit"]}},
+            metrics={"test/acc": values["test/acc"]},
+            history=[],
+        )
+        for values in result["runs"]
+    ]
+    compared = compare(RunResults(runs, []), metric="test/acc", baseline="learned")
+    sentences = [comparison.sentences[0] for comparison in compared.findings.comparisons]
+    marks = [
+        caveat for caveat in compared.caveats if "versions of the code" in caveat or "equal seeds differ" in caveat
+    ]
+    return markdown(compared).splitlines(), [*compared.findings.sentences, *sentences, *marks]
 
 
 def page(results: dict[str, dict[str, Any]]) -> str:
@@ -100,9 +133,20 @@ def page(results: dict[str, dict[str, Any]]) -> str:
             parts.append(f"Not yet measured: `python train.py {' '.join(command(name))}`.\n")
             continue
         result = results[name]
-        parts.append(f"`python train.py {result['command']}`, on {result['on']}.\n\n")
-        parts.append("\n".join([*result["table"], "", *(f"- {finding}" for finding in result["said"])]) + "\n")
+        table, said = table_and_findings(name, result)
+        parts.append(f"`python train.py {result['command']}`, on {result['on']}.{since(result)}\n\n")
+        parts.append("\n".join([*table, "", *(f"- {finding}" for finding in said)]) + "\n")
     return "".join(parts)
+
+
+def since(result: Mapping[str, Any]) -> str:
+    """What has changed since results were measured of which only the table was kept."""
+    if "runs" in result:
+        return ""
+    return (
+        f" Measured at commit {result['commit']}: p-values are after Holm's correction and intervals hold one by one, "
+        "for these images; initial weights were not yet drawn by parameter name."
+    )
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ def collect(folder: Path) -> dict[str, Any]:
         choice = ",".join(part for part in record.facts["varies"].split(",") if part != f"seed={seed}")
         result = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
         rows.setdefault(choice, {})[seed] = result
-    return {"on": device_name(first), "commit": first["code"].get("commit"), "rows": rows}
+    shared = {"precision": first.get("precision"), "device": first.get("device")}
+    return {"on": device_name(first), "commit": first["code"].get("commit"), **shared, "rows": rows}
 
 
 def page(results: Mapping[str, Any]) -> str:

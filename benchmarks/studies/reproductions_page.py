@@ -14,6 +14,7 @@ from seeds import ROOT, STUDIES, markdown_table, write_between
 from tutorials import Tutorial
 
 from vitrine import load_run
+from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.text import plural
 
@@ -98,6 +99,7 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
             "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
             "machine": f"{machine['processor']}, {machine['cores']} cores, torch {first['versions']['torch']}",
             "device": first["device"],
+            "precision": first["precision"],
             "commit": commits.pop(),
         }
     return results
@@ -229,7 +231,7 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
 def effect(result: Mapping[str, Any], results: Results, comparisons: int) -> str:
     """Difference of a variant from the faithful runs, with its simultaneous interval."""
     values, others = (dict(zip(one["seeds"], one["test/acc"], strict=True)) for one in (result, results["faithful"]))
-    found = difference(values, others, comparisons)
+    found = difference(values, others, Family(comparisons))
     interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""
     return f"{found.mean:+.4f}{interval}"
 

@@ -13,6 +13,7 @@ from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.durations import duration_seconds
 from vitrine.errors import OutOfTime
 from vitrine.runs import RunRecord
+from vitrine.text import listed
 
 sys.path.append(str(Path(__file__).parents[1]))  # commands.py and pages.py serve the timings as well
 
@@ -25,6 +26,7 @@ __all__ = [
     "ROOT",
     "SEEDS",
     "STUDIES",
+    "commits_of",
     "cost_table",
     "device_name",
     "finished_runs",
@@ -135,14 +137,15 @@ def summarize(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     accuracy = ConfidenceInterval.of([run["test/acc"] for run in runs])
     return {
         "command": f"python train.py {command}",
+        "seeds": list(SEEDS[: len(runs)]),
         "test/acc": [run["test/acc"] for run in runs],
+        "commits": [run["code"].get("commit") for run in runs],
         "mean": accuracy.mean,
         "half_interval": accuracy.half_width,
         "seconds": [round(run["seconds"], 1) for run in runs],
         "memory": max(run["memory"] for run in runs),
         "precision": runs[0]["precision"],
         "device": runs[0]["device"],
-        "commit": runs[0]["code"].get("commit"),
         "machine": f"{runs[0]['machine']['processor']}, {runs[0]['machine']['cores']} cores",
         "torch": runs[0]["versions"]["torch"],
     }
@@ -167,6 +170,12 @@ def format_result(summary: Mapping[str, Any]) -> tuple[str, str]:
     """Test accuracy with its interval, and the range of times, of a summary."""
     seconds = f"{min(summary['seconds']):.0f} to {max(summary['seconds']):.0f} s"
     return f"{summary['mean']:.4f} ± {summary['half_interval']:.4f}", seconds
+
+
+def commits_of(summaries: Iterable[Mapping[str, Any]]) -> str:
+    """At which commits results were measured: ``commit 1f2e3d4``, ``commits 1f2e3d4 and 5a6b7c8``."""
+    commits = sorted({commit[:7] for summary in summaries for commit in summary["commits"] if commit})
+    return f"commit{'s' if len(commits) > 1 else ''} {listed(commits)}"
 
 
 def cost_table(summaries: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -19,6 +19,7 @@ from seeds import (
     ROOT,
     SEEDS,
     STUDIES,
+    commits_of,
     cost_table,
     finished_runs,
     format_result,
@@ -155,6 +156,7 @@ def table_row(recipe: str, result: Mapping[str, Any] | None, columns: int) -> st
     start_ups = [sum(sessions) for sessions in result["start_up"]]
     cells += [format_seconds(values) for values in (result["seconds"], start_ups, result["compiling"])]
     where = f"{result['device']}, {result['precision']}, torch {result['torch']}"
+    where += f", {commits_of([result])}"
     where = f"{result['machine']}, {where}" if result["device"].startswith("CPU") else where
     cells += [f"{format_result(result)[0]} ({len(curves)} seeds)", where]
     return f"| {' | '.join(cells)} |"

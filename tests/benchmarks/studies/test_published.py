@@ -1,0 +1,79 @@
+"""Published tables of accuracy follow from committed values of single runs: written again, no page changes."""
+
+import json
+
+import pytest
+from helpers.running import ROOT
+
+STUDIES = ROOT / "benchmarks" / "studies"
+DOCS = ROOT / "docs"
+
+
+def known(name):
+    return json.loads((STUDIES / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["positions", "recipes", "defaults", "time_to_accuracy"])
+def test_a_page_is_what_its_study_writes_from_the_values_of_runs(study, name):
+    assert study(name).page(known(name)) == (DOCS / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["first_runs", "time_to_accuracy"])
+def test_readmes_tables_are_what_their_studies_write(study, name, tmp_path, monkeypatch):
+    copy = tmp_path / "README.md"
+    copy.write_text((ROOT / "README.md").read_text())
+    script = study(name)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    if name == "first_runs":
+        script.write_table(known(name))
+    else:
+        script.write_between(copy, name, script.readme_table(known(name)))
+    assert copy.read_text() == (ROOT / "README.md").read_text()
+
+
+def test_the_page_of_reproductions_is_written_from_its_record(study, tmp_path, monkeypatch):
+    page = study("reproductions_page")
+    monkeypatch.setattr(page, "DOCS", tmp_path)
+    monkeypatch.setattr(page, "FIGURES", tmp_path / "images" / "reproductions")
+    monkeypatch.setattr(page, "JSON", tmp_path / "reproductions.json")
+    page.JSON.write_text((STUDIES / "reproductions.json").read_text())
+    (tmp_path / "reproductions.md").write_text((DOCS / "reproductions.md").read_text())
+    monkeypatch.setattr(page, "write_head", lambda *arguments: None)
+    page.write_page(study("tutorials").TUTORIALS, tmp_path / "no runs")
+    assert (tmp_path / "reproductions.md").read_text() == (DOCS / "reproductions.md").read_text()
+
+
+def test_every_published_mean_has_its_runs():
+    """A seed and a value for each run, and how it was computed, or the commit of tables whose runs were not kept."""
+    measured = [*known("first_runs")["runs"].values(), *known("time_to_accuracy").values()]
+    measured += [variant for tutorial in known("reproductions").values() for variant in tutorial.values()]
+    for result in measured:
+        assert len(result["seeds"]) == len(result["test/acc"]) == len(set(result["seeds"]))
+        assert result["device"]
+        assert result.get("commit") or result["commits"][0]
+    for question in known("recipes").values():
+        assert question["commit"]
+        assert all(run["val/acc"] > 0 for seeds in question["rows"].values() for run in seeds.values())
+    for result in [*known("positions").values(), known("defaults")]:
+        assert result.get("commit") or all(
+            {"seed", "commit", "precision", "device"} <= set(run) for run in result["runs"]
+        )
+
+
+def test_positions_are_compared_from_the_values_of_their_runs(study):
+    """Made of two schemes, as a page is written once the sweep has run again."""
+    runs = [
+        {"position": position, "seed": seed, "commit": commit, "precision": "32-true", "device": "CPU, 1 thread"}
+        | {"compiled": "nothing", "images": {"test": 10_000}, "parameters": 200_000, "flops_per_image": 21_000_000}
+        | {"test/acc": acc + 0.001 * (seed % 2)}
+        for position, acc, commit in (("learned", 0.95, "a" * 40), ("rope", 0.97, "b" * 40))
+        for seed in range(3)
+    ]
+    runs[3]["test/acc"] += 0.001
+    positions = study("positions")
+    table, said = positions.table_and_findings("mnist", {"runs": runs})
+    assert table[0].startswith("| position | n | test accuracy (%) ")
+    assert said[1].startswith("rope is better than learned by 2.03 points (95 % interval ")
+    assert "on these 10,000 images" in said[1]
+    assert said[-1] == "runs used different versions of the code: aaaaaaa (3 runs) and bbbbbbb (3 runs)"
+    assert positions.since({"runs": runs}) == ""
