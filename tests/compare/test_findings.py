@@ -236,7 +236,7 @@ def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_
     )
     sentence = sentences_of(tmp_path)["rope"][0]
     assert sentence.startswith(
-        f"rope and learned: no significant difference over 4 seeds{THESE} after correction for 4 comparisons"
+        f"rope and learned: no significant difference over 4 seeds, r = 0.74{THESE} after correction for 4 comparisons"
     )
     rope = next(tested for tested in compared(tmp_path).findings.comparisons if tested.row.label == "rope")
     assert rope.difference.p < 0.05 < rope.p
@@ -297,7 +297,7 @@ def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
     (tested,) = compared(tmp_path).findings.comparisons
     assert tested.difference.counts == (2, 4)
     assert tested.difference.mean == pytest.approx(0.8 - (3 * 0.8 + 0.1) / 4)
-    assert tested.on_images.low < tested.difference.mean < tested.on_images.high < 0
+    assert 0 < tested.on_images.low < tested.difference.mean < tested.on_images.high
 
 
 def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_run):
