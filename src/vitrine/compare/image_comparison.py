@@ -61,8 +61,8 @@ def compare_images(
         seeds = sides[0].keys() & sides[1].keys() if tested.paired else sides[0].keys() | sides[1].keys()
         means = [np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides]
         if len(runs) == 2:
-            ((only, other_only, _),) = tables[-1]
-            intervals.append((*paired_interval(only, other_only, len(means[0])), False))
+            ((ours_only, theirs_only, _),) = tables[-1]
+            intervals.append((*paired_interval(ours_only, theirs_only, len(means[0])), False))
         else:
             intervals.append((*bootstrap_interval(means[0] - means[1]), True))
     corrected = iter(holm([p for table in tables for *_, p in table]))
