@@ -3,6 +3,9 @@
 import re
 import shlex
 import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 
 import pytest
@@ -157,15 +160,34 @@ def test_the_site_has_every_page_and_no_broken_link(site):
     assert "Returns" in (site / "reference" / "python.html").read_text()
 
 
+@pytest.fixture
+def served(site):
+    """The address of the site, served as ``zensical serve`` does."""
+    handler = partial(QuietHandler, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Logs no requests."""
+
+    def log_message(self, *_):
+        """Log nothing."""
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_of_the_site_fit_their_window(site, browser, width, scheme):
+def test_pages_of_the_site_fit_their_window_and_load_nothing_from_elsewhere(served, browser, width, scheme):
     tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    failed = []
-    tab.on("requestfailed", lambda request: failed.append(request.url))
+    asked, failed = [], []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
     for page in ("index", "first_steps", "commands", "reference/keys", "reference/python", "speed", "sweeps"):
-        tab.goto(f"file://{site}/{page}.html")
+        tab.goto(f"{served}/{page}.html")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
     tab.close()
+    assert {url for url in asked if not url.startswith((served, "data:", "blob:"))} == set()
     assert not failed
