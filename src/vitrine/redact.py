@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,21 @@ def redact(text: str) -> str:
     return _redact(text, _environment_secrets())
 
 
-def secret_keys(values: Mapping[str, Any]) -> list[str]:
-    """Return the dotted keys of a nested mapping whose values contain a secret."""
+def secret_keys(values: Any) -> list[str]:
+    """Return the dotted keys of a nested mapping, or of dataclasses, whose values contain a secret."""
     known = _environment_secrets()
 
     def search(value: Any, key: str) -> Iterator[str]:
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield from search(inner, f"{key}.{name}" if key else name)
-        else:
-            items = value if isinstance(value, list) else [value]
-            if any(isinstance(item, str) and _redact(item, known) != item for item in items):
+        if isinstance(value, str):
+            if _redact(value, known) != value:
                 yield key
+        elif isinstance(value, list):
+            if any(isinstance(item, str) and _redact(item, known) != item for item in value):
+                yield key
+        elif isinstance(value, Mapping) or is_dataclass(value):
+            for name, inner in (value if isinstance(value, Mapping) else vars(value)).items():
+                if inner is not None:
+                    yield from search(inner, f"{key}.{name}" if key else name)
 
     return list(search(values, ""))
 

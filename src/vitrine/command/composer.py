@@ -1,9 +1,10 @@
 """Composition of one configuration from overrides, and the checks that need more than the overrides themselves."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.inherit import inherited_base
 from vitrine.command.overrides import quote
+from vitrine.command.plain_values import is_among, later_keys, referred, values_of, with_values
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, primary_config, sources
 from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, names_part, untrusted
 from vitrine.config import TrainConfig
 from vitrine.config.fields import faults
-from vitrine.config.keys import kind, optional_section, owner
+from vitrine.config.keys import kind, optional_section
 from vitrine.config.model import missing_weights
 from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
 from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
-from vitrine.config.sweep import TrainCommand, facts_of, unmeasured
+from vitrine.config.sweep import TrainCommand, unmeasured
 from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.own_files import NEEDED_ROOT, count_classes
 from vitrine.errors import ConfigError, DataError, Fault, RunError
@@ -59,9 +61,9 @@ class Composer:
         self._bases: dict[tuple[str, ...], DictConfig] = {}
         self._records: dict[str, RunRecord] = {}
         self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
-        self._referred: dict[int, set[str]] = {}  # by the identity of a base
-        self._plain: dict[str, tuple[str, Any] | None] = {}
-        self._checked: dict[tuple[str, ...], Any] = {}  # by the overrides but for independent values
+        self._plain: dict[str, dict[str, Any] | None] = {}  # values of keys that each override sets
+        self._independent: dict[tuple[str, ...], frozenset[str]] = {}  # which are, by the rest
+        self._siblings: dict[tuple[str, ...], Any] = {}  # by the overrides without independent values
         self._count = cache(count_classes)  # once for all trials of a multirun
         self._check_writable = cache(lambda folder: check_writable(Path(folder)))
 
@@ -77,10 +79,10 @@ class Composer:
         choices = tuple(override.input_line or "" for override, chooses_file in parsed if chooses_file)
         values = [override for override, chooses_file in parsed if not chooses_file]
         try:
-            config, found = self._with_values(self._base(choices), values)
+            config, found = self._with_overrides(self._base(choices), values)
             if self.command == "train" and (origin := self._origin(config)) is not None:
                 parts = tuple(filter(names_part, overrides))
-                config, found = self._with_values(self._inherited_base(origin, choices, parts), values)
+                config, found = self._with_overrides(self._inherited_base(origin, choices, parts), values)
             _keep_typed_permissions(config, [override for override, _ in parsed])
             if self.command == "train":
                 _check_trust(config, overrides)
@@ -93,97 +95,107 @@ class Composer:
     def checked(self, overrides: Sequence[str]) -> Any:
         """Return the checked configuration as the command's dataclass, or a ConfigError with all of its faults.
 
-        Of configurations that differ only in values from which no other value is computed, such as seeds or learning
-        rates, one is composed. The others are copies of it with their values set, and checked as it is.
+        Of configurations that differ only in values from which no other value is computed, one is composed. The others
+        are copies of it with their values set, and checked as it is.
         """
-        own = self._independent_values(overrides)
-        shared = (*sorted(own), *(override for override in overrides if override.partition("=")[0] not in own))
-        if (sibling := self._checked.get(shared)) is None:
-            config = self._check(overrides)
-            if own and not isinstance(config, ConfigError):
-                self._checked[shared] = config
-            return config
-        config = sibling
-        for key, value in own.items():
-            config = _with_value(config, key, value)
-        found = train_faults(config)
+        is_first = not self._bases  # and may be the only one
+        values, shared = ({}, ()) if is_first else self._split(overrides)
+        found: list[Fault] = []
+        if (sibling := self._siblings.get(shared)) is not None:
+            config = with_values(sibling, values)
+        else:
+            config, found = self._converted(overrides)
+            if values and config is not None and not found:
+                self._siblings[shared] = config
+        try:
+            found = [*found, *([] if config is None else self._limits_of(config))]
+        except ConfigError as error:
+            found = error.faults
         return ConfigError(found) if found else config
 
     def section(self, override: str) -> str:
         """Return the section that ``override`` sets a value in and that can be off; "" if there is none."""
         return optional_section(self.schema, override.partition("=")[0])
 
-    def _independent_values(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """Return the keys that ``overrides`` set to a number, string or boolean and that nothing is computed from."""
-        if self.command != "train":
-            return {}
-        try:
-            parsed = [self._parse(override) for override in for_hydra(overrides)]
-            base = self._base(tuple(override.input_line or "" for override, chooses_file in parsed if chooses_file))
-        except (HydraException, OmegaConfBaseException):
-            return {}  # reported by composed
-        given = [override.partition("=")[0] for override in overrides]
-        if {"like", "resume"} & set(given) or base.like is not None or base.resume is not None:
-            return {}
-        referred = self._references(base) | {
-            name for override, _ in parsed for name in _references(str(override.value()))
-        }
-        plain = [self._plain_value(override) for override in overrides]
-        return {
-            key: value
-            for key, value in filter(None, plain)
-            if given.count(key) == 1 and not referred & set(key.split("."))
-        }
+    def _split(self, overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Split ``overrides`` into values that are independent of all others, and what is left of them without these.
 
-    def _references(self, base: DictConfig) -> set[str]:
-        """Return the last names of the keys that other values of ``base`` are computed from."""
-        if id(base) not in self._referred:
-            lines = OmegaConf.to_yaml(base).splitlines()
-            self._referred[id(base)] = {name for line in lines for name in _references(line)}
-        return self._referred[id(base)]
+        What is left names the keys of the values, so that it is the same for configurations that differ in the values.
+        """
+        plain = {text: values for text in overrides if (values := self._plain_values(text))}
+        without = {text: f"{text.partition('=')[0]} sets {','.join(values)}" for text, values in plain.items()}
+        shape = tuple(without.get(text, text) for text in overrides)
+        if shape not in self._independent:
+            self._independent[shape] = frozenset(without[text] for text in self._are_independent(overrides) & {*plain})
+        independent = self._independent[shape]
+        own = [values for text, values in plain.items() if without[text] in independent]
+        shared = (label if label in independent else text for text, label in zip(overrides, shape, strict=True))
+        return {key: value for values in own for key, value in values.items()}, tuple(shared)
 
-    def _plain_value(self, text: str) -> tuple[str, Any] | None:
-        """Return key and value of an override that only sets a number, string or boolean; else ``None``."""
+    def _plain_values(self, text: str) -> dict[str, Any] | None:
+        """Return the values that an override sets, if it does nothing else."""
         if text not in self._plain:
-            override, chooses_file = self._parse(text)
-            key, value = override.key_or_group, override.value()
-            section, leaf = owner(self.schema, key)
             self._plain[text] = None
-            is_special = chooses_file or names_part(key) or self.section(key) or facts_of(key).path
-            is_special = is_special or "${" in str(value)
-            if section is not None and isinstance(value, (bool, int, float, str)) and not is_special:
-                node = OmegaConf.structured(section)
-                node[leaf] = value  # converts it to the key's type
-                self._plain[text] = key, node[leaf]
+            if self.command == "train" and list(for_hydra([text])) == [text]:
+                with suppress(HydraException):  # reported by composed
+                    override, chooses_file = self._parse(text)
+                    self._plain[text] = values_of(override, chooses_file=chooses_file, loader=self.loader)
         return self._plain[text]
 
-    def _check(self, overrides: Sequence[str]) -> Any:
+    def _are_independent(self, overrides: Sequence[str]) -> frozenset[str]:
+        """Return those of ``overrides`` that only set values from which nothing is computed and that nothing replaces.
+
+        They are the same whatever their values are.
+        """
+        try:
+            parsed = [self._parse(text) for text in for_hydra(overrides)]
+            choices = [override for override, chooses_file in parsed if chooses_file]
+            typed = Counter(override.key_or_group for override, chooses_file in parsed if not chooses_file)
+            lines = tuple(override.input_line or "" for override in choices)
+            base = self._base(lines)
+            if {"like", "resume"} & set(typed) or base.like is not None or base.resume is not None:
+                return frozenset()
+            used = referred(base, [override.value() for override, _ in parsed])
+            groups = {text.partition("=")[0] for text in overrides if self._plain_values(text)} - set(typed)
+            later = later_keys(primary_config(self.command), lines, groups, self.loader) if groups else {}
+        except (HydraException, OmegaConfBaseException):
+            return frozenset()  # reported by composed
+        found = []
+        for text in overrides:
+            name, keys = text.partition("=")[0], self._plain_values(text) or {}
+            replaced = {*(typed - Counter([name])), *later.get(name, ())}
+            if (name in typed or name in later) and not any(is_among(key, used | replaced) for key in keys):
+                found.append(text)
+        return frozenset(found)
+
+    def _converted(self, overrides: Sequence[str]) -> tuple[Any, list[Fault]]:
+        """Return the configuration as the command's dataclass, its limits not checked, or ``None``, and the faults."""
         try:
             composed, found = self.composed(overrides)
             if missing := [key for key in NEEDED if OmegaConf.is_missing(composed, key)]:
                 start = program(self.command)
-                raise ConfigError([Fault(key, "", NEEDED[key].format(start)) for key in missing])
+                return None, [Fault(key, "", NEEDED[key].format(start)) for key in missing]
             if self.command == "train" and composed.resume is None:
                 found += self._surroundings_faults(composed)
                 if is_dotted(composed.model.name):
                     found += keys_of_vits(composed.model.name, overrides)
-            config = OmegaConf.to_object(composed)
+            return OmegaConf.to_object(composed), found
         except ConfigError as error:
-            return error
+            return None, error.faults
         except (HydraException, OmegaConfBaseException) as error:
-            return ConfigError([composition_fault(error)])
+            return None, [composition_fault(error)]
+
+    def _limits_of(self, config: Any) -> list[Fault]:
+        """Return the faults of a whole configuration."""
         if isinstance(config, TrainCommand):
-            found += [*train_faults(config), *unmeasured(config)]
+            found = [*train_faults(config), *unmeasured(config)]
             if config.resume is not None:
                 recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=ANY)
                 found += resume_faults(recorded, config.run)
-        else:
-            found += faults(config)
-        if isinstance(config, PredictConfig):
-            found += predict_faults(config)
-        return ConfigError(found) if found else config
+            return found
+        return [*faults(config), *(predict_faults(config) if isinstance(config, PredictConfig) else ())]
 
-    def _with_values(self, base: DictConfig, values: Sequence[Override]) -> tuple[DictConfig, list[Fault]]:
+    def _with_overrides(self, base: DictConfig, values: Sequence[Override]) -> tuple[DictConfig, list[Fault]]:
         """Set values in a copy of ``base``; those inside sections that are off are returned as faults."""
         config, found = deepcopy(base), []
         sections = [self.section(override.input_line or "") for override in values]
@@ -312,18 +324,6 @@ def _check_trust(composed: DictConfig, overrides: Sequence[str]) -> None:
         source = origins[0] if origins else str(sources().folder)
         key, name = next(iter(refused.items()))
         raise ConfigError([Fault(key, name, f"{source} {refusal(refused)}")])
-
-
-def _references(text: str) -> Iterator[str]:
-    """Yield the last name of each key in the interpolations of a line, and what else stands there."""
-    for dotted in re.findall(r"[\w.]+", text.partition("${")[2]):
-        yield dotted.rpartition(".")[2]
-
-
-def _with_value(config: Any, key: str, value: Any) -> Any:
-    """Return a copy of a configuration with another value; sections without the key are shared."""
-    name, _, rest = key.partition(".")
-    return replace(config, **{name: _with_value(getattr(config, name), rest, value) if rest else value})
 
 
 def composition_fault(error: Exception) -> Fault:

@@ -18,7 +18,7 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.hydra_settings import hydra_faults
@@ -178,11 +178,26 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
     for value in _values(override):
         if isinstance(value, str) and "${" in value:
             continue
-        node = OmegaConf.structured(section)
         try:
-            node[leaf] = value
+            converted(section, leaf, value)
         except OmegaConfBaseException:
             yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
+
+
+def converted(section: type, leaf: str, value: Any) -> Any:
+    """Return the value of a field of ``section`` as a configuration has it: converted to the field's type.
+
+    Raises:
+        OmegaConfBaseException: it cannot be.
+    """
+    node = _node(section)
+    node[leaf] = value
+    return None if OmegaConf.is_missing(node, leaf) else node[leaf]
+
+
+@cache
+def _node(section: type) -> DictConfig:
+    return OmegaConf.structured(section)
 
 
 def _values(override: Override) -> Iterator[Any]:

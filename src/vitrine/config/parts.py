@@ -18,7 +18,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from vitrine.config.source_code import (
     code_hash,
@@ -98,13 +98,24 @@ def parts_of(config: Any, prefix: str = "") -> Iterator[Part]:
 
 def _choices(config: Any, prefix: str) -> Iterator[tuple[str, Any, str, Mapping[str, Any], Interface]]:
     """Yield each key that can name parts, its value, the key and the value of their options, and their interface."""
-    for entry in fields(config):
-        key, value = f"{prefix}{entry.name}", getattr(config, entry.name)
-        if is_dataclass(value):
-            yield from _choices(value, f"{key}.")
-        elif (interface := entry.metadata.get("part")) is not None:
-            options = options_field(entry.name)
-            yield key, value, f"{prefix}{options}", getattr(config, options), interface
+    for name, interface in _fields_of_parts(type(config)):  # type: ignore[arg-type]
+        value = getattr(config, name)
+        if interface is not None:
+            options = options_field(name)
+            yield f"{prefix}{name}", value, f"{prefix}{options}", getattr(config, options), interface
+        elif value is not None:
+            yield from _choices(value, f"{prefix}{name}.")
+
+
+@cache
+def _fields_of_parts(section: type) -> tuple[tuple[str, Interface | None], ...]:
+    """Return the fields of a section that can name parts, with their interface, and those that are sections."""
+    found = []
+    for entry in fields(section):
+        interface = entry.metadata.get("part")
+        if interface is not None or any(map(is_dataclass, (entry.type, *get_args(entry.type)))):
+            found.append((entry.name, interface))
+    return tuple(found)
 
 
 class PartError(VitrineError):

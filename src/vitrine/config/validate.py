@@ -1,7 +1,7 @@
 """Checks of a whole configuration: each value's limits, and values of several keys that exclude each other."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,8 +25,9 @@ WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 def train_faults(config: TrainConfig) -> list[Fault]:
     """Return all faults in ``config`` that can be found without its data and, unless a user's part needs it, torch."""
     found = vit_faults(config.model, "model.")
-    found += [fault for fault in (*faults(config), *part_faults(config)) if not fault.key.startswith("model.")]
-    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(asdict(config))]
+    others = replace(config, model=None)  # type: ignore[arg-type]
+    found += [*faults(others), *part_faults(others)]
+    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(config)]
     broken = {fault.key for fault in found}
     for uses, check in _CHECKS:
         if not broken & set(uses):  # a value outside its limits is reported once
