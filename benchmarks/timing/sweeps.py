@@ -20,6 +20,12 @@ from typing import Any
 
 from measure import ROOT, TIMING, write_between
 
+from vitrine.command.compose import points
+from vitrine.config.serialize import to_plain
+from vitrine.runs import RunRecord
+from vitrine.sweeps.fingerprint import record_facts
+from vitrine.sweeps.sweep import Sweep
+
 OUT = ROOT / "outputs" / "sweeps_benchmark"
 JSON = TIMING / "sweeps.json"
 PAGE = ROOT / "docs" / "sweeps.md"
@@ -55,11 +61,27 @@ def check() -> dict[str, object]:
 
 
 def rerun() -> dict[str, object]:
-    """Rerun a sweep of 100 finished trials."""
-    overrides = [*TINY, "trainer.max_epochs=1", "debug.limit_batches=1", "position=learned,none", "seed=range(50)"]
-    train("-m", *overrides, *TWO_WORKERS, folder=OUT / "hundred")
-    seconds = min(train("-m", *overrides, folder=OUT / "hundred") for _ in range(3))
-    return {"what": "rerunning a finished sweep of 100 trials", "value": seconds, "unit": "s"}
+    """Rerun a sweep of 1,000 finished trials: one that was trained, and copies of its results."""
+    folder = OUT / "thousand"
+    shutil.rmtree(folder, ignore_errors=True)
+    overrides = [*TINY, "trainer.max_epochs=1", "debug.limit_batches=1"]
+    grid = ["position=learned,none", "seed=range(500)"]
+    train("-m", *overrides, "position=learned,none", "seed=0,1", folder=folder)
+    finish_all([*overrides, *grid, f"paths.output_dir={folder}"])
+    seconds = min(train("-m", *overrides, *grid, folder=folder) for _ in range(3))
+    return {"what": "rerunning a finished sweep of 1,000 trials", "value": seconds, "unit": "s"}
+
+
+def finish_all(overrides: list[str]) -> None:
+    """Give each trial of a grid the results of the first one, which has been trained."""
+    sweep = Sweep.plan(points("train", overrides, multirun=True))
+    first = RunRecord.open(sweep.trials[0].folder)
+    for trial in sweep.trials[1:]:
+        trial.folder.mkdir(exist_ok=True)
+        record = RunRecord(trial.folder)
+        record.update(**first.facts | record_facts(trial.config))
+        record.write_config(to_plain(trial.config))
+        record.write_metrics(first.metrics)
 
 
 def overhead() -> dict[str, object]:

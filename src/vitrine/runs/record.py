@@ -149,8 +149,14 @@ class RunRecord:
     @property
     def metrics(self) -> dict[str, float]:
         """Final metrics; empty for a run that is not finished."""
-        if self.facts.get("status") != "finished":
-            return {}
+        return self.final_metrics() if self.facts.get("status") == "finished" else {}
+
+    def final_metrics(self) -> dict[str, float]:
+        """Return the content of metrics.json, which a finished run has.
+
+        Raises:
+            RunError: it cannot be read, or an entry is not a number.
+        """
         metrics = self._json("metrics.json")
         if problem := misshapen(metrics, {ANY: NUMBER}):
             raise RunError(f"{self.path / 'metrics.json'}: {problem}")

@@ -56,8 +56,10 @@ def run(points: Sequence[Point], launcher: str) -> int:
 
 def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     sweep = Sweep.plan(points)
-    forget_outdated(sweep.trials)
     results = sweep.results()
+    diverged = [trial for trial, result in zip(sweep.trials, results, strict=True) if result.status == "diverged"]
+    if forget_outdated(diverged):
+        results = sweep.results()
     left = [trial for trial, result in zip(sweep.trials, results, strict=True) if result.status not in DONE]
     configs = [trial.config for trial in left]
     name = launcher if left else "basic"

@@ -99,7 +99,7 @@ def read_result(folder: Path) -> TrialResult:
     try:
         known = record.facts
         status = status_of(known, folder)
-        metrics = record.metrics if status == "finished" else {}
+        metrics = record.final_metrics() if status == "finished" else {}
     except RunError as error:
         return TrialResult("damaged", error=str(error))
     seconds = metrics.get("train_seconds", 0.0)
