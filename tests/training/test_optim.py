@@ -147,10 +147,15 @@ def test_optimizers_of_other_libraries_take_their_steps(name, make):
 MUON = ["optimizer=muon", "optimizer.lr=0.02", "optimizer.adamw_lr=0.01", "optimizer.weight_decay=0.1"]
 
 
+def pytorchs_muon(matrices: list[torch.nn.Parameter]) -> torch.optim.Muon:
+    settings = {"lr": 0.02, "momentum": 0.95, "weight_decay": 0.1}
+    return torch.optim.Muon(matrices, **settings, adjust_lr_fn="match_rms_adamw")
+
+
 def with_gradients(model: VisionTransformer, step: int) -> None:
     generator = torch.Generator().manual_seed(step)
     for one in model.parameters():
-        one.grad = torch.randn(one.shape, generator=generator)
+        one.grad = torch.randn(one.shape, generator=generator).to(one.dtype)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +163,12 @@ def with_gradients(model: VisionTransformer, step: int) -> None:
     [[], ["pool=cls", "position=relative", "attention=local"], ["optimizer.decay_all=true"]],
     ids=["plain", "tables", "decay-all"],
 )
-def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(overrides):
+def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(overrides, monkeypatch):
+    """In float64, where only the order of sums differs; PyTorch rounds to bfloat16 whatever the weights are."""
+    monkeypatch.setattr(torch, "bfloat16", torch.float64)
     config = composed(*SMALL, *MUON, *overrides)
     torch.manual_seed(0)
-    model, twin = VisionTransformer(config.model), VisionTransformer(config.model)
+    model, twin = VisionTransformer(config.model).double(), VisionTransformer(config.model).double()
     twin.load_state_dict(model.state_dict())
     matrices = {f"blocks.0.{name}.weight" for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
     decaying = {"patch_embed.proj.weight", "head.weight"}
@@ -169,9 +176,7 @@ def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(
     if "optimizer.decay_all=true" in overrides:
         decaying = set(named) - matrices
     references = [
-        torch.optim.Muon(
-            [named[name] for name in matrices], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-        ),
+        pytorchs_muon([named[name] for name in matrices]),
         torch.optim.AdamW([named[name] for name in decaying], lr=0.01, weight_decay=0.1),
     ]
     if others := set(named) - matrices - decaying:
@@ -185,7 +190,7 @@ def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(
         for reference in references:
             reference.step()
     assert not any(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
-    torch.testing.assert_close(dict(model.named_parameters()), named)
+    torch.testing.assert_close(dict(model.named_parameters()), named, rtol=1e-9, atol=1e-12)
 
 
 def test_muon_moves_a_matrix_as_far_as_adamw_in_every_direction():
@@ -197,7 +202,8 @@ def test_muon_moves_a_matrix_as_far_as_adamw_in_every_direction():
     with_gradients(model, 0)
     optimizer.step()
     update = model.blocks[0].mlp.fc1.weight.detach() - before
-    assert update.square().mean().sqrt().item() == pytest.approx(0.2 * 0.02, rel=0.15)
+    # Five iterations leave singular values between 0.7 and 1.2, here 0.84 in the mean square.
+    assert update.square().mean().sqrt().item() == pytest.approx(0.2 * 0.02, rel=0.2)
     strengths = torch.linalg.svdvals(update)
     assert strengths.max() < 2 * strengths.min(), "a gradient's own are further apart"
 

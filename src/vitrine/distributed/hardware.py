@@ -198,10 +198,10 @@ def _gpu_kind() -> str:
 def _bf16_is_faster(accelerator: str, width: int) -> bool:
     if accelerator == "cuda":
         return torch.cuda.get_device_capability()[0] >= 8
-    return accelerator == "cpu" and width >= LEAST_WIDTH_FOR_CPU_BF16 and _cpu_supports_bf16()
+    return accelerator == "cpu" and width >= LEAST_WIDTH_FOR_CPU_BF16 and cpu_supports_bf16()
 
 
-def _cpu_supports_bf16() -> bool:
+def cpu_supports_bf16() -> bool:
     """Whether the processor has instructions for matrix products in bfloat16."""
     try:
         text = Path("/proc/cpuinfo").read_text()

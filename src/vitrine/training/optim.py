@@ -13,6 +13,7 @@ from vitrine.config.parts import Part, PartError, build, part_at
 from vitrine.config.schema import OptimizerConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.finetune import groups_by_layer
+from vitrine.training.muon import Muon
 
 Groups = list[dict[str, Any]]
 
@@ -122,7 +123,7 @@ def not_matrices(model: nn.Module) -> set[str]:
 
 
 class MuonAndAdamW(Optimizer):
-    """PyTorch's Muon for the matrices inside the blocks and its AdamW for all other parameters, as one optimiser.
+    """Muon for the matrices inside the blocks and PyTorch's AdamW for all other parameters, as one optimiser.
 
     Lightning counts the steps of every optimiser it has. Muon and AdamW share this optimiser's groups and state, so
     that schedules and checkpoints see a single optimiser. The first groups are Muon's.
@@ -140,7 +141,7 @@ class MuonAndAdamW(Optimizer):
             return name.startswith("blocks.") and parameter.ndim == 2 and name not in spared
 
         matrices = parameter_groups(model, config, finetune, is_muons)
-        self.muon = torch.optim.Muon(
+        self.muon = Muon(
             [group for group in matrices if group["params"]],
             lr=config.lr,
             momentum=config.momentum,
