@@ -31,7 +31,6 @@ from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import class_weights
-from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover
@@ -160,7 +159,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, hardware, facts, data.sizes, data.placement.line, changes)
-    throughput = Throughput(flops_per_pass(config, flops), PeakFlops.of(hardware))
+    throughput = Throughput(flops_per_pass(config, flops), partial(PeakFlops.of, hardware))
     progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
     reset_peak_memory(hardware)
     trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)
@@ -215,6 +214,8 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
 
 def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, float], dict[str, Path]]:
     """Test the best checkpoint on rank 0, and draw the run; return test metrics and plots by name."""
+    from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves  # imports matplotlib
+
     config, record, classes = run.config, run.record, data.dataset.classes
     metrics: dict[str, float] = {}
     plots = {"curves": draw_curves(record)}

@@ -4,6 +4,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -188,12 +189,13 @@ class Throughput(Callback):
 
     Args:
         flops_per_image: FLOPs of a pass, a third of those of training (:func:`flops_per_pass`).
-        peak: of the hardware.
+        measure_peak: returns the peak of the hardware. Called after the first epoch's steps, not before them: nobody
+            waits for it there.
     """
 
-    def __init__(self, flops_per_image: float, peak: PeakFlops) -> None:
+    def __init__(self, flops_per_image: float, measure_peak: Callable[[], PeakFlops]) -> None:
         self.flops_per_image = flops_per_image
-        self.peak = peak
+        self.peak = cache(measure_peak)
         self.steps: list[np.ndarray] = []
         self.waits: list[np.ndarray] = []
         self.images = 0
@@ -205,7 +207,7 @@ class Throughput(Callback):
         if not self.steps:
             return {}
         steps, waits = np.concatenate(self.steps), np.concatenate(self.waits)
-        return asdict(StepStatistics.of(steps, waits, self.images, self.flops_per_image, self.peak))
+        return asdict(StepStatistics.of(steps, waits, self.images, self.flops_per_image, self.peak()))
 
     def start_clock(self, device: torch.device) -> None:
         """Start timing: from now on, time counts as waiting for a batch.
@@ -237,7 +239,7 @@ class Throughput(Callback):
         self.images = module.images_per_step
         self.steps.append(waits + work)
         self.waits.append(waits)
-        epoch = StepStatistics.of(self.steps[-1], waits, self.images, self.flops_per_image, self.peak)
+        epoch = StepStatistics.of(self.steps[-1], waits, self.images, self.flops_per_image, self.peak())
         names = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")
         module.log_now({name: value for name in names if (value := getattr(epoch, name)) is not None})
 

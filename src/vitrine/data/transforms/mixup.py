@@ -4,7 +4,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from vitrine.data.epoch_plan import to_device_of
@@ -78,5 +77,7 @@ class MixUpCutMix:
 
 def beta_quantile(draws: Tensor, alpha: float) -> Tensor:
     """Map uniform draws (B,) in [0, 1) to Beta(alpha, alpha), (B,) float32."""
+    from scipy.special import betaincinv  # a tenth of a second, which trainings without mixing do not spend
+
     values = draws.double().numpy()
     return torch.from_numpy(cast(np.ndarray, betaincinv(alpha, alpha, values))).float()
