@@ -6,6 +6,7 @@ curl localhost:8000/predict -H "Content-Type: application/json" -d "{\"picture\"
 
 import base64
 import io
+import signal
 import sys
 
 import litserve
@@ -18,13 +19,9 @@ from vitrine.errors import DataError
 class Classifier(litserve.LitAPI):
     """One request at a time, so that a broken picture fails alone."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-
     def setup(self, device: str) -> None:
         """Load the run in the server's worker."""
-        self.run = load_run(self.folder)
+        self.run = load_run(sys.argv[1])
 
     def predict(self, request: dict[str, str]) -> dict[str, str | float]:
         """Classify the picture of a request, ``{"picture": BASE64}``."""
@@ -36,5 +33,6 @@ class Classifier(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Classifier(sys.argv[1]), accelerator="cpu", max_payload_size=20_000_000)
+    server = litserve.LitServer(Classifier(), accelerator="cpu", max_payload_size=20_000_000)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # LitServe stops its workers at Ctrl-C alone
     server.run(port=int(sys.argv[2]), host="127.0.0.1", generate_client_file=False)

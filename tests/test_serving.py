@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from helpers.pictures import write_test_images
-from helpers.running import ROOT
+from helpers.running import ROOT, descendants, wait_until_gone
 from PIL import Image
 
 from vitrine import load_run
@@ -66,8 +66,10 @@ def serve(tmp_path):
 
     yield start
     for process in processes:
+        workers = descendants(process.pid)
         process.terminate()
         process.wait(timeout=60)
+        wait_until_gone(workers)
 
 
 def ask(address: str, body: bytes) -> tuple[int, dict[str, object]]:

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -60,6 +62,20 @@ def own_file_systems():
     """Whether this user may mount a file system that only his own processes see."""
     mounting = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     return shutil.which("unshare") is not None and subprocess.run(mounting, capture_output=True).returncode == 0
+
+
+def descendants(pid: int | str) -> list[str]:
+    """Return the ids of every process that a process has started, and of those that they have."""
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    return [*children, *(other for child in children for other in descendants(child))]
+
+
+def wait_until_gone(processes: Sequence[str], seconds: float = 60) -> None:
+    """Fail if one of these processes still exists after so long."""
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid in processes if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def only_run(folder: Path) -> Path:

@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from helpers.levels import slow
-from helpers.running import ROOT, SMALL, only_run, write_image_folder
+from helpers.running import ROOT, SMALL, descendants, only_run, wait_until_gone, write_image_folder
 
 from vitrine import compose, fit
 from vitrine.data import memory
@@ -119,7 +118,7 @@ def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, devic
     deadline = time.monotonic() + 300
     while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    descendants = _descendants(running.pid)
+    started = descendants(running.pid)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all of them
     _, err = running.communicate(timeout=300)
     assert running.returncode == 130, err
@@ -127,13 +126,4 @@ def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, devic
     assert stopping.startswith("vitrine: stopping after this "), err
     assert interrupted.startswith("vitrine: interrupted; resume with"), err
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"
-    deadline = time.monotonic() + 60
-    while left := [pid for pid in descendants if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
-
-
-def _descendants(pid):
-    """Every process started by another, and by those."""
-    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
-    return [*children, *(other for child in children for other in _descendants(child))]
+    wait_until_gone(started)
