@@ -223,7 +223,7 @@ def test_help_shows_commands_groups_and_keys(vitrine):
     for shown in (
         "python train.py model=vit_tiny",
         "position: alibi2d, conv, learned, learned2d, none, relative, rope, rope_mixed, sincos1d, sincos2d",
-        "patch: 2, 4, 7, 8, 14, 16",
+        "patch: 1, 2, 4, 7, 8, 14, 16",
         "mnist/best, mnist/fast, mnist/quick",
         "weight_decay: 0.05",
         f"hydra/launcher: basic, {', '.join(sorted(path.stem for path in (ROOT / 'conf/hydra/launcher').iterdir()))}",

@@ -95,7 +95,9 @@ def test_an_unknown_key_comes_with_the_most_similar_one(fault, typed, near):
 
 
 def test_an_unknown_key_of_a_section_comes_with_the_keys_of_that_section(fault):
-    assert fault("loss.smoothing=1").problem == "there is no such key; loss has label_smoothing, name, options"
+    assert fault("loss.smoothing=1").problem == (
+        "there is no such key; loss has label_smoothing, class_weights, name, class_weights_beta, gamma, ..."
+    )
     assert fault("callbacks.ema.rate=1").problem == "there is no such key; callbacks.ema has decay"
 
 
@@ -167,7 +169,7 @@ def test_a_plugin_of_hydra_comes_with_what_vitrine_has_in_its_place(fault, typed
             Fault(
                 "patch",
                 "5",
-                "the choices are 2, 4, 7, 8, 14, 16; the key model.patch_size takes other numbers",
+                "the choices are 1, 2, 4, 7, 8, 14, 16; the key model.patch_size takes other numbers",
                 "model.patch_size=5",
             ),
         ),

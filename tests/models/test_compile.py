@@ -11,6 +11,7 @@ BUNDLES = {
     "mean": {"pool": "mean", "patch_embed": "linear", "norm": "rmsnorm", "norm_placement": "post", "mlp": "relu"},
     "map": {"pool": "map", "patch_embed": "conv_stem", "norm_placement": "sandwich", "mlp": "swiglu", "registers": 2},
     "narrow": {"patch_embed": "shifted", "mlp": "gelu_tanh", "qkv_bias": False, "qk_norm": True, "layer_scale": 0.1},
+    "batch norm": {"norm": "batchnorm", "residual": False, "drop_path": 0.0},
     "overlapping": {"patch_stride": 2, "attention_kernel": "explicit", "class_token": False, "pool": "mean"},
     "bare": {"out_projection": False, "final_norm": False, "embed_norm": True, "attention_kernel": "sdpa"},
 }

@@ -202,7 +202,7 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["position=learned,rope", "sweep.sampler=tpe", "sweep.n_trials=3"], "a search, sweep.sampler, chooses them"),
         (["position=learned,rope", "sweep.max_seeds=4", "sweep.min_seeds=5"], "is below sweep.min_seeds=5"),
         (["position=learned,rope", "sweep.min_seeds=2"], "sweep.min_seeds=2"),
-        (["position=learned,rope", "sweep.metric=acc"], "is not one of val/acc, test/acc"),
+        (["position=learned,rope", "sweep.metric=acc"], "is not one of val/acc, val/loss, "),
         (["position=rope"], "needs at least two configurations"),
     ],
 )

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vitrine.config.metrics import lower_is_better
 from vitrine.errors import RunError
 from vitrine.runs.index import STORED, index_runs
 from vitrine.runs.lock import RunLocked
@@ -160,6 +159,8 @@ def best_runs(runs: RunList, metric: str, count: int = 1) -> list[RunEntry]:
     if not finite:
         diverged = any(value is not None for value in values.values())
         raise RunError(f"{metric} is not finite in any finished run" if diverged else f"no finished run has {metric}")
+    from vitrine.config.metrics import lower_is_better  # imports OmegaConf, which a list of runs does not need
+
     sign = 1 if lower_is_better(metric) else -1
     return sorted(finite, key=lambda run: sign * run.metrics[metric])[:count]
 

@@ -48,6 +48,7 @@ def test_a_row_shows_how_many_seeds_reached_a_threshold(benchmark):
         "device": "GPU",
         "precision": "bf16-mixed",
         "torch": "2",
+        "commits": ["0123456789abcdef", None],
     }
     cells = benchmark.table_row("cifar10/cpu", result, 11).strip("| ").split(" | ")
     assert cells[1:4] == ["11.0 ± 12.7 s", "20.0 s (1 of 2)", "not reached"]
@@ -56,7 +57,7 @@ def test_a_row_shows_how_many_seeds_reached_a_threshold(benchmark):
         "8.0 ± 12.7 s",
         "0.0 ± 0.0 s",
         "0.9000 ± 0.0100 (2 seeds)",
-        "GPU, bf16-mixed, torch 2",
+        "GPU, bf16-mixed, torch 2, commit 0123456",
     ]
 
 

@@ -271,7 +271,7 @@ def picture(mode: str, size: tuple[int, int], kind: str = "PNG", **options) -> b
 
 
 def turned() -> Image.Exif:
-    """What a camera notes that was held upright; training does not turn such images."""
+    """What a camera notes that was held upright; training turns such images."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     return exif

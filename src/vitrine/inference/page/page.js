@@ -310,19 +310,6 @@ function pixelsOf(image, width, height) {
   return { pixels: context.getImageData(0, 0, width, height).data, width, height };
 }
 
-/** Stretches of a file's bytes without the EXIF segments of a JPEG, by which a browser would turn it; training does not. */
-function withoutExif(bytes) {
-  if (bytes[0] !== 0xff || bytes[1] !== 0xd8) return [bytes];
-  const kept = [bytes.subarray(0, 2)];
-  let place = 2;
-  while (bytes[place] === 0xff && bytes[place + 1] !== 0xda) { // 0xda: the image itself begins
-    const end = place + 2 + 256 * bytes[place + 2] + bytes[place + 3];
-    if (bytes[place + 1] !== 0xe1) kept.push(bytes.subarray(place, end));
-    place = end;
-  }
-  return [...kept, bytes.subarray(place)];
-}
-
 async function openFile(file) {
   const image = new Image();
   image.src = URL.createObjectURL(file);
@@ -333,8 +320,8 @@ async function openFile(file) {
       const size = `${width.toLocaleString("en")} × ${height.toLocaleString("en")}`;
       return report(`${file.name} has ${size} pixels; the page takes up to ${MOST_PIXELS / 1e6} million. Make it smaller first.`);
     }
-    const content = new Blob(withoutExif(new Uint8Array(await file.arrayBuffer())), { type: file.type });
-    const bitmap = await createImageBitmap(content, { colorSpaceConversion: "none" }); // fails if a part is missing
+    const upright = { colorSpaceConversion: "none", imageOrientation: "from-image" };
+    const bitmap = await createImageBitmap(file, upright); // fails if a part is missing
     chosen(null);
     askAbout({ picture: pixelsOf(bitmap, bitmap.width, bitmap.height) });
     bitmap.close();
