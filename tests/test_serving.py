@@ -72,13 +72,18 @@ def serve(tmp_path):
         wait_until_gone(workers)
 
 
-def ask(address: str, body: bytes) -> tuple[int, dict[str, object]]:
+def ask(address: str, body: bytes) -> tuple[int | None, dict[str, object]]:
+    """The status of an answer and its content; ``None`` if the server closed the connection before it was all sent."""
     request = Request(address, body, {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
         return error.code, {}
+    except URLError as error:
+        if isinstance(error.reason, (BrokenPipeError, ConnectionResetError)):
+            return None, {}
+        raise
 
 
 def as_json(content: bytes) -> bytes:
@@ -94,7 +99,7 @@ def test_litserve_serves_a_run(serve, picture, huge):
     assert answer["probability"] == pytest.approx(expected.probability, abs=1e-6)
     for bad in (as_json(b"no picture"), as_json(b""), as_json(huge), b"{}", b'{"picture": 3}', b"[]"):
         assert ask(address, bad)[0] == 400
-    assert ask(address, as_json(bytes(20_000_000)))[0] == 413
+    assert ask(address, as_json(bytes(20_000_000)))[0] in (413, None)
     assert ask(address, as_json(picture.read_bytes())) == (200, answer), "it still answers"
 
 

@@ -47,8 +47,14 @@ def test_ctrl_c_after_it_ends_the_process_at_once_and_a_second_hangup_does_not()
     assert (done.returncode, done.stdout) == (130, "stopped by 1\nstill here\n")
 
 
-def test_inside_an_import_it_ends_the_process_in_one_line(tmp_path):
-    (tmp_path / "slow.py").write_text("import os; os.kill(os.getpid(), 15)")
+def test_inside_an_import_it_waits_for_the_import(tmp_path):
+    (tmp_path / "quick.py").write_text("import os, time; os.kill(os.getpid(), 15); time.sleep(0.2); print('imported')")
+    done = run("import quick", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "imported\nstopped by 15\n", "")
+
+
+def test_inside_a_long_import_it_ends_the_process_in_one_line(tmp_path):
+    (tmp_path / "slow.py").write_text("import os, time; os.kill(os.getpid(), 15); time.sleep(60)")
     done = run("import slow", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "vitrine: interrupted\n")
 

@@ -9,11 +9,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+IMPORT_SECONDS = 0.05  # between two looks at whether an import has ended
+LONGEST_IMPORT = 1.0
 CLEAN_UP_SECONDS = 1.5  # for exit handlers and threads, which may wait for a compiler or a connection
 
 
@@ -21,19 +24,27 @@ CLEAN_UP_SECONDS = 1.5  # for exit handlers and threads, which may wait for a co
 def interrupting() -> Iterator[list[int]]:
     """Let the first stop signal raise KeyboardInterrupt in the main thread; Ctrl-C after it ends the process at once.
 
-    Inside an import the first one ends the process, too. A program started by ``nohup`` or in the background ignores
-    some of them, and continues to.
+    Inside an import the first one waits for its end, for ``LONGEST_IMPORT`` seconds; then it ends the process, too: the
+    libraries that take longer are imported before there is anything to leave in order. A program started by ``nohup``
+    or in the background ignores some of them, and continues to.
 
     Yields:
         The signals received so far.
     """
     received: list[int] = []
+    postponed: list[float] = []  # when the first one came inside an import
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        if not postponed:
+            received.append(number)
         if importing(frame):
-            os.write(2, b"vitrine: interrupted\n")
-            end_process(128 + signal.SIGINT)
+            postponed.append(time.monotonic())
+            if postponed[-1] - postponed[0] > LONGEST_IMPORT:
+                os.write(2, b"vitrine: interrupted\n")
+                end_process(128 + signal.SIGINT)
+            send_again(number)
+            return
+        postponed.clear()
         if len(received) == 1:
             raise KeyboardInterrupt
         if number == signal.SIGINT:  # a closing terminal sends SIGHUP twice
@@ -82,6 +93,13 @@ def importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def send_again(number: int) -> None:
+    """Send a signal to the main thread once more in ``IMPORT_SECONDS``."""
+    timer = threading.Timer(IMPORT_SECONDS, signal.pthread_kill, [threading.main_thread().ident, number])
+    timer.daemon = True
+    timer.start()
 
 
 def exit_soon(code: int) -> None:

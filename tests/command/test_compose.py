@@ -60,6 +60,8 @@ def test_every_option_of_every_group_composes(compose, pictures, own_files, grou
         overrides += [f"data.root={own_files[option]}"]
     if group == "experiment" and "vit_base" in option:
         overrides += [f"data.root={pictures}"]
+    if group == "finetune" and option != "full":
+        overrides += ["model.pretrained=vit_tiny_patch16_224"]
     wants_gpu = (group, option) in {("accelerator", "gpu"), ("accelerator", "multi_gpu")}
     wants_gpu = wants_gpu or "override /accelerator: gpu" in (CONF / group / f"{option}.yaml").read_text()
     if wants_gpu and not gpus():

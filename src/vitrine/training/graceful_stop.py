@@ -1,6 +1,5 @@
 """Stop training on a signal or a time limit after a whole step, with a checkpoint, so that it can be resumed."""
 
-import _thread
 import os
 import signal
 import threading
@@ -13,11 +12,9 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from vitrine.errors import Interrupted, OutOfTime
-from vitrine.signals import STOP_SIGNALS, importing
+from vitrine.signals import STOP_SIGNALS, importing, send_again
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.lit_module import Classifier
-
-IMPORT_SECONDS = 0.1  # between two looks at whether an import has ended
 
 
 class TimeLimit:
@@ -157,7 +154,7 @@ class GracefulStop(Callback):
         if not self._doing or (again and number == signal.SIGINT):
             if not importing(frame):
                 raise KeyboardInterrupt  # which, unlike Interrupted, no library takes for a failure of its own
-            threading.Timer(IMPORT_SECONDS, _thread.interrupt_main, [number]).start()  # this again
+            send_again(number)
         elif not again and self._reports:
             line = f"vitrine: stopping after this {self._doing}, with a checkpoint; Ctrl-C stops at once\n"
             erase = "\r\x1b[2K" if os.isatty(2) else ""  # the progress bar, which is then drawn below
