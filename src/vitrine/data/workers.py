@@ -24,9 +24,11 @@ class Worker(StartProcess):
     """
 
     def start(self) -> None:
-        """Start the process, which inherits that the signals are blocked."""
+        """Start the process, which inherits that the signals are blocked; what would terminate it kills it."""
         with stop_signals_blocked():
             super().start()
+        popen = self._popen  # type: ignore[attr-defined]
+        popen.terminate = popen.kill  # PyTorch's, and Python's at exit, which waits for its end
 
 
 class WorkerContext(StartContext):
