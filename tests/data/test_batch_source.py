@@ -215,7 +215,7 @@ def test_stop_signals_never_reach_workers(both, capfd):
         first = next(batches)
     sent.clear()
     for worker in multiprocessing.active_children():
-        worker.terminate()
+        os.kill(worker.pid, signal.SIGTERM)
     assert_same(training(read), [first, *batches])
     assert capfd.readouterr().err == ""
 
