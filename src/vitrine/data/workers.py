@@ -1,6 +1,9 @@
 """The worker processes of DataLoaders, which decode images a few batches ahead of the model."""
 
+import atexit
+import multiprocessing.util  # its exit handler ends the workers that are left, after the one below
 import os
+import signal
 import sys
 from typing import Any
 
@@ -15,6 +18,9 @@ if sys.platform == "linux":
 else:
     from multiprocessing.context import SpawnContext as StartContext
     from multiprocessing.context import SpawnProcess as StartProcess
+
+if hasattr(signal, "SIGCHLD"):  # PyTorch's handler would report the workers that are ended at exit as failures
+    atexit.register(signal.signal, signal.SIGCHLD, signal.SIG_DFL)
 
 
 class Worker(StartProcess):

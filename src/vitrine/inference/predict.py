@@ -1,7 +1,7 @@
 """``predict.py``: classify pictures, batch by batch, into a file or a table."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
 
@@ -92,13 +92,14 @@ def _classify(
         workers if len(first) == FEW else 0,
         pin=kind == "cuda",
     )
-    for batch, (images, errors) in batches:
-        rows = ensemble.rows(batch, images, errors)
-        if images_of is not None and images:
-            images_of.write([row.path for row in rows if not row.error], images[0])
-        if journal is not None:
-            journal.append(rows)
-        report.add(rows)
+    with closing(batches):  # which ends the workers, also after an error
+        for batch, (images, errors) in batches:
+            rows = ensemble.rows(batch, images, errors)
+            if images_of is not None and images:
+                images_of.write([row.path for row in rows if not row.error], images[0])
+            if journal is not None:
+                journal.append(rows)
+            report.add(rows)
 
 
 def _check(options: PredictConfig, pictures: Pictures, classes: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Pictures in batches, decoded by worker processes a few batches ahead of the model."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -50,7 +50,7 @@ class Reader(Dataset[Batch]):
 
 def read(
     listed: Iterable[Listed], preparations: Iterable[Preparation], batch_size: int, workers: int, *, pin: bool
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Yield what :meth:`Reader.__getitem__` returns for each batch, in order.
 
     Args:
