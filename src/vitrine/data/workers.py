@@ -1,10 +1,9 @@
 """The worker processes of DataLoaders, which decode images a few batches ahead of the model."""
 
-import atexit
-import multiprocessing.util  # its exit handler ends the workers that are left, after the one below
 import os
 import signal
 import sys
+from multiprocessing.util import Finalize
 from typing import Any
 
 from vitrine.errors import DataError, first_line
@@ -19,8 +18,9 @@ else:
     from multiprocessing.context import SpawnContext as StartContext
     from multiprocessing.context import SpawnProcess as StartProcess
 
-if hasattr(signal, "SIGCHLD"):  # PyTorch's handler would report the workers that are ended at exit as failures
-    atexit.register(signal.signal, signal.SIGCHLD, signal.SIG_DFL)
+# At exit, Python ends the workers that are left after the finalizers; PyTorch's handler would report them as failures.
+if hasattr(signal, "SIGCHLD"):
+    Finalize(None, signal.signal, [signal.SIGCHLD, signal.SIG_DFL], exitpriority=0)
 
 
 class Worker(StartProcess):
