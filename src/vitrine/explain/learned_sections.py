@@ -74,7 +74,7 @@ def learned_sections(
     return [
         *found,
         attention_section(model.config, shown),
-        rollout_section(shown),
+        rollout_section(model.config, shown),
         distance_section(model.config, shown.measured),
         likeness_section(shown),
     ]
@@ -227,11 +227,11 @@ def attention_section(config: ViTConfig, shown: Shown) -> RunSection:
     return RunSection("attention", "Attention", text, [DrawnFigure("attention", "", caption, alt, figure)], explorer)
 
 
-def rollout_section(shown: Shown) -> RunSection:
+def rollout_section(config: ViTConfig, shown: Shown) -> RunSection:
     """Images with their rollout."""
     chosen = evenly(len(shown.observed), IN_ROLLOUT)
-    rows, columns = _grid(shown.observed[0])
-    values = np.stack([shown.observed[index].rollout[0].numpy().reshape(rows, columns) for index in chosen])
+    grid = (config.grid, config.grid)
+    values = np.stack([shown.observed[index].rollout[0].numpy().reshape(grid) for index in chosen])
     truth, guesses = ([names[index] for index in chosen] for names in (shown.truth, shown.guesses))
     figure = plots.attention(shown.pixels[chosen], values, truth, guesses)
     caption = (
@@ -240,7 +240,8 @@ def rollout_section(shown: Shown) -> RunSection:
     )
     described = "; ".join(_caption(true, guess) for true, guess in zip(truth, guesses, strict=True))
     alt = f"{caption} {described}."
-    text = "Attention of all blocks, followed back to the patches; the residual path counts as much as attention."
+    text = "Attention of all blocks, followed back to the patches"
+    text += "; the residual path counts as much as attention." if config.residual else "."
     return RunSection("rollout", "Rollout", text, [DrawnFigure("rollout", "", caption, alt, figure)])
 
 
@@ -283,11 +284,6 @@ def likeness_section(shown: Shown) -> RunSection:
     within = DrawnFigure("patch_similarity", "Within an image", caption, alt, figure)
     text = "Where the patches of an image become alike, the model no longer tells them apart."
     return RunSection("likeness", "Similarity of patches", text, [by_depth, within])
-
-
-def _grid(observed: Observed) -> tuple[int, int]:
-    side = round(observed.rollout.shape[1] ** 0.5)
-    return side, side
 
 
 def _caption(true: str, guess: str) -> str:

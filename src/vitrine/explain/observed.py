@@ -59,7 +59,7 @@ def observe(model: VisionTransformer, image: Tensor) -> Observed:
     prefix, depth = config.prefix, config.depth
     stored = model.intermediates(image[None])
     weights = torch.stack([stored[f"blocks.{index}.attn.weights"][0] for index in range(depth)])
-    rolled = rollout(weights[None])[0]
+    rolled = rollout(weights[None], residual=config.residual)[0]
     pool = stored["pool.weights"][0, :, 0] if "pool.weights" in stored else None
     if config.pool == "cls":
         first, rolled_first = weights[:, :, :1], rolled[:1]
