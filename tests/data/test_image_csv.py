@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitrine.data.image_csv import ImageCsv
+from vitrine.data.image_csv import read_csv
 from vitrine.errors import DataError
 
 ROWS = """\
@@ -29,23 +29,23 @@ def table(tmp_path):
 
 
 def test_rows_are_read_in_order_with_paths_from_the_files_folder(table, tmp_path):
-    found = ImageCsv.read(table())
+    found = read_csv(table())
     assert found.classes == ["cat", "dog"]
     assert found.splits == {
         "train": [(tmp_path / "im/a.png", 0), (tmp_path / "im/b.png", 1)],
         "test": [(tmp_path / "im/c.png", 1)],
     }
-    assert ImageCsv.read(str(table(encoding="utf-8-sig"))) == found, "as Excel writes it"
+    assert read_csv(str(table(encoding="utf-8-sig"))) == found, "as Excel writes it"
 
 
 def test_without_a_column_split_all_images_are_for_training(table, tmp_path):
     rows = [",".join(line.split(",")[:2]) for line in ROWS.splitlines()]
-    found = ImageCsv.read(table("\n".join([*rows[:3], f"{tmp_path}/im/c.png,dog"])))
+    found = read_csv(table("\n".join([*rows[:3], f"{tmp_path}/im/c.png,dog"])))
     assert {split: len(images) for split, images in found.splits.items()} == {"train": 3}
 
 
 def test_labels_that_are_numbers_are_sorted_as_numbers(table):
-    assert ImageCsv.read(table("path,label\nim/a.png,10\nim/b.png,9\n")).classes == ["9", "10"]
+    assert read_csv(table("path,label\nim/a.png,10\nim/b.png,9\n")).classes == ["9", "10"]
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(table):
 )
 def test_a_mistake_is_one_line(table, change, problem):
     with pytest.raises(DataError, match=problem.replace("?", r"\?")) as error:
-        ImageCsv.read(table(ROWS.replace(*change)))
+        read_csv(table(ROWS.replace(*change)))
     assert "\n" not in str(error.value)
 
 
 def test_a_missing_csv_file_is_named_with_the_nearest(table, tmp_path):
     table()
     with pytest.raises(DataError, match=r"pet\.csv is not a CSV file; did you mean .*/pets\.csv\?"):
-        ImageCsv.read(tmp_path / "pet.csv")
+        read_csv(tmp_path / "pet.csv")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vitrine.data.image_folder import ImageFolder
+from vitrine.data.image_folder import scan_folder
 from vitrine.errors import DataError
 
 
@@ -28,13 +28,13 @@ def tree(tmp_path):
 
 def refusal(root):
     with pytest.raises(DataError) as error:
-        ImageFolder.scan(root)
+        scan_folder(root)
     return str(error.value)
 
 
 def test_images_are_listed_with_the_index_of_their_class(tree):
     root = tree("train/rose/b.png", "train/rose/a.jpg", "train/aster/deep/er/c.PNG", "test/rose/d.webp")
-    folder = ImageFolder.scan(root)
+    folder = scan_folder(root)
     train, test = root / "train", root / "test"
     assert folder.root == root
     assert folder.classes == ["aster", "rose"]
@@ -42,21 +42,21 @@ def test_images_are_listed_with_the_index_of_their_class(tree):
         "train": [(train / "aster/deep/er/c.PNG", 0), (train / "rose/a.jpg", 1), (train / "rose/b.png", 1)],
         "test": [(test / "rose/d.webp", 1)],
     }
-    assert ImageFolder.scan(str(root)) == folder
+    assert scan_folder(str(root)) == folder
 
 
 def test_other_and_hidden_files_are_ignored(tree):
     root = tree(
         "train/rose/a.png", "train/aster/b.png", "train/rose/notes.txt", "train/rose/._a.png", "train/.git/c.png"
     )
-    folder = ImageFolder.scan(root)
+    folder = scan_folder(root)
     assert folder.classes == ["aster", "rose"]
     assert [path.name for path, _ in folder.splits["train"]] == ["b.png", "a.png"]
 
 
 def test_validation_and_test_may_lack_a_class(tree):
     root = tree("train/aster/a.png", "train/rose/a.png", "val/rose/b.png", "test/aster/c.png")
-    splits = ImageFolder.scan(root).splits
+    splits = scan_folder(root).splits
     assert [label for _, label in splits["val"]] == [1]
     assert [label for _, label in splits["test"]] == [0]
 
@@ -113,7 +113,7 @@ def test_a_split_without_images_is_named_with_the_accepted_suffixes(tree, split)
 def test_cifar10_in_class_folders_is_listed_completely(shared_data):
     if not (shared_data / "cifar10").is_dir():
         pytest.skip("there is no copy of CIFAR-10 in ../shared/data")
-    folder = ImageFolder.scan(shared_data / "cifar10")
+    folder = scan_folder(shared_data / "cifar10")
     assert folder.classes == ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     for split, each in (("train", 5000), ("test", 1000)):
         labels = [label for _, label in folder.splits[split]]

@@ -8,9 +8,9 @@ import torch
 from vitrine.config.schema import DataConfig
 from vitrine.data.decode import MODES, Decoder, ImageFile, ImageFiles
 from vitrine.data.hub_dataset import HubDataset
-from vitrine.data.image_csv import ImageCsv
+from vitrine.data.image_csv import read_csv
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.image_folder import ImageFolder
+from vitrine.data.image_folder import scan_folder
 from vitrine.data.leakage import repeated
 from vitrine.errors import DataError
 from vitrine.text import listed, plural, printable, report
@@ -21,13 +21,13 @@ MAX_LISTED = 2
 
 def imagefolder(config: DataConfig) -> ImageDataset:
     """Image files in class folders, ``ROOT/{train,val,test}/<class>/``."""
-    folder = ImageFolder.scan(config.root)
+    folder = scan_folder(config.root)
     return _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
 
 
 def csv(config: DataConfig) -> ImageDataset:
     """Image files that a CSV file lists; warns of files with equal bytes in several splits."""
-    table = ImageCsv.read(config.root)
+    table = read_csv(config.root)
     paths = {split: [path for path, _ in found] for split, found in table.splits.items()}
     if pairs := repeated(paths):
         shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")

@@ -12,9 +12,9 @@ Relative paths start at the folder of the CSV file. Without the column ``split``
 import csv
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, listed, nearest, plural
 
@@ -23,46 +23,30 @@ SPLITS = ("train", "val", "test")
 MAX_LISTED = 3
 
 
-@dataclass(frozen=True)
-class ImageCsv:
-    """Classes and image files of a CSV file.
+def read_csv(root: str | Path) -> LabelledFiles:
+    """Read the CSV file ``root``.
 
-    Attributes:
-        root: path of the CSV file.
-        classes: the labels of ``train``; sorted, as numbers if all of them are. Labels index this list.
-        splits: (path, label) of each image in the order of the rows, for ``train`` and, where rows name these,
-            ``val`` and ``test``.
+    Raises:
+        DataError: it is no CSV file with these columns; a row lacks a value or names an unknown split; fewer than
+            two classes have training images, or another split has a class that ``train`` lacks; images are
+            missing; or an image is listed twice, which between two splits would be leakage.
     """
-
-    root: Path
-    classes: list[str]
-    splits: dict[str, list[tuple[Path, int]]]
-
-    @classmethod
-    def read(cls, root: str | Path) -> "ImageCsv":
-        """Read the CSV file ``root``.
-
-        Raises:
-            DataError: it is no CSV file with these columns; a row lacks a value or names an unknown split; fewer than
-                two classes have training images, or another split has a class that ``train`` lacks; images are
-                missing; or an image is listed twice, which between two splits would be leakage.
-        """
-        root = Path(root)
-        if not root.is_file():
-            raise DataError(f"{root} is not a CSV file{_hint(root)}")
-        found: dict[str, list[tuple[Path, str]]] = {}
-        rows: dict[str, tuple[str, int]] = {}  # split and line of each path
-        for line, path, label, split in _rows(root):
-            location = os.path.normpath(root.parent / path)
-            if location in rows:
-                raise DataError(_listed_twice(root, path, rows[location], (split, line)))
-            rows[location] = split, line
-            found.setdefault(split, []).append((Path(location), label))
-        classes = _classes(root, found)
-        _check_files(root, rows)
-        index = {name: label for label, name in enumerate(classes)}
-        splits = {split: [(path, index[label]) for path, label in found[split]] for split in SPLITS if split in found}
-        return cls(root, classes, splits)
+    root = Path(root)
+    if not root.is_file():
+        raise DataError(f"{root} is not a CSV file{_hint(root)}")
+    found: dict[str, list[tuple[Path, str]]] = {}
+    rows: dict[str, tuple[str, int]] = {}  # split and line of each path
+    for line, path, label, split in _rows(root):
+        location = os.path.normpath(root.parent / path)
+        if location in rows:
+            raise DataError(_listed_twice(root, path, rows[location], (split, line)))
+        rows[location] = split, line
+        found.setdefault(split, []).append((Path(location), label))
+    classes = _classes(root, found)
+    _check_files(root, rows)
+    index = {name: label for label, name in enumerate(classes)}
+    splits = {split: [(path, index[label]) for path, label in found[split]] for split in SPLITS if split in found}
+    return LabelledFiles(root, classes, splits)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, str, str, str]]:

@@ -1,60 +1,45 @@
 """Scan of an image folder, ``ROOT/{train,val,test}/<class>/*``. Reads file names only; imports no torch."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError
 from vitrine.text import did_you_mean, nearest
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-@dataclass(frozen=True)
-class ImageFolder:
-    """Classes and image files of a folder.
+def scan_folder(root: str | Path) -> LabelledFiles:
+    """List the images under ``root``.
 
-    Attributes:
-        root: path of the folder.
-        classes: names of the class folders under ``train``, sorted; labels index this list.
-        splits: (path, label) of each image, for ``train`` and, where these folders exist, ``val`` and ``test``.
+    Raises:
+        DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
+            image, or ``val`` or ``test`` has no image or a class that ``train`` lacks.
     """
-
-    root: Path
-    classes: list[str]
-    splits: dict[str, list[tuple[Path, int]]]
-
-    @classmethod
-    def scan(cls, root: str | Path) -> "ImageFolder":
-        """List the images under ``root``.
-
-        Raises:
-            DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
-                image, or ``val`` or ``test`` has no image or a class that ``train`` lacks.
-        """
-        root = Path(root)
-        if not root.is_dir():
-            raise DataError(f"{root} is not a folder{_hint(root)}")
-        if not (root / "train").is_dir():
-            raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
-        classes = _class_names(root / "train")
-        if len(classes) < 2:
-            found = f"only {classes[0]}" if classes else "none"
-            raise DataError(f"{root}/train needs a folder for each of at least two classes; found {found}")
-        splits = {}
-        for split in ("train", "val", "test"):
-            if not (root / split).is_dir():
-                continue
-            if unknown := sorted(set(_class_names(root / split)) - set(classes)):
-                hint = did_you_mean(nearest(unknown[0], classes))
-                raise DataError(f"{root}/{split} has classes that train lacks: {', '.join(unknown)}{hint}")
-            images = [(path, label) for label, name in enumerate(classes) for path in _images(root / split / name)]
-            if not images:
-                raise DataError(f"{root}/{split} has no images ({', '.join(sorted(SUFFIXES))})")
-            splits[split] = images
-        labels = {label for _, label in splits["train"]}
-        if empty := [name for label, name in enumerate(classes) if label not in labels]:
-            raise DataError(f"{root}/train has no images of {', '.join(empty)}")
-        return cls(root, classes, splits)
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder{_hint(root)}")
+    if not (root / "train").is_dir():
+        raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
+    classes = _class_names(root / "train")
+    if len(classes) < 2:
+        found = f"only {classes[0]}" if classes else "none"
+        raise DataError(f"{root}/train needs a folder for each of at least two classes; found {found}")
+    splits = {}
+    for split in ("train", "val", "test"):
+        if not (root / split).is_dir():
+            continue
+        if unknown := sorted(set(_class_names(root / split)) - set(classes)):
+            hint = did_you_mean(nearest(unknown[0], classes))
+            raise DataError(f"{root}/{split} has classes that train lacks: {', '.join(unknown)}{hint}")
+        images = [(path, label) for label, name in enumerate(classes) for path in _images(root / split / name)]
+        if not images:
+            raise DataError(f"{root}/{split} has no images ({', '.join(sorted(SUFFIXES))})")
+        splits[split] = images
+    labels = {label for _, label in splits["train"]}
+    if empty := [name for label, name in enumerate(classes) if label not in labels]:
+        raise DataError(f"{root}/train has no images of {', '.join(empty)}")
+    return LabelledFiles(root, classes, splits)
 
 
 def cifar10_folder(root: str | Path) -> Path | None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from vitrine.data.hub_dataset import HubDataset
-from vitrine.data.image_csv import ImageCsv
-from vitrine.data.image_folder import ImageFolder
+from vitrine.data.image_csv import read_csv
+from vitrine.data.image_folder import scan_folder
 
 
 class HasClasses(Protocol):
@@ -24,8 +24,8 @@ NEEDED_ROOT = {
     "huggingface": "the folder that save_to_disk of Hugging Face datasets has written",
 }
 SCANS: dict[str, Callable[[str | Path], HasClasses]] = {
-    "imagefolder": ImageFolder.scan,
-    "csv": ImageCsv.read,
+    "imagefolder": scan_folder,
+    "csv": read_csv,
     "huggingface": HubDataset.scan,
 }
 
