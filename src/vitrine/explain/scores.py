@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrine.training.metrics import wilson_interval
+
 
 @dataclass(frozen=True)
 class ClassScores:
@@ -37,10 +39,9 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, classes: int) -> Cla
 
 def wilson(correct: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Return shares with Wilson's 95 % interval, (..., 3): value, lower and upper end; NaN where ``total`` is 0."""
-    from statsmodels.stats.proportion import proportion_confint
-
-    correct, total = np.asarray(correct), np.asarray(total)
-    known = np.maximum(total, 1)
-    share, (low, high) = correct / known, proportion_confint(correct, known, method="wilson")
-    found = np.stack([share, np.minimum(low, share), np.maximum(high, share)], axis=-1)  # rounding, at 0 and 1
-    return np.where(total[..., None] > 0, found, np.nan)
+    pairs = np.stack(np.broadcast_arrays(correct, total), axis=-1).astype(int)
+    found = [
+        (right / count, *wilson_interval(right, count)) if count else (np.nan,) * 3
+        for right, count in pairs.reshape(-1, 2).tolist()
+    ]
+    return np.array(found).reshape(*pairs.shape[:-1], 3)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from vitrine.inference.export.source import ExportSource
 from vitrine.runs import RunRecord
 from vitrine.text import listed
+from vitrine.training.metrics import wilson_interval
 
 # The data sets' names in the hub.
 HUB_NAMES = {
@@ -86,8 +86,7 @@ class TestAccuracy:
             return None
         with np.load(path) as stored:
             right = stored["logits"].argmax(axis=1) == stored["labels"]
-        interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
-        return cls(float(right.mean()), interval.low, interval.high, len(right))
+        return cls(float(right.mean()), *wilson_interval(int(right.sum()), len(right)), len(right))
 
 
 def model_card(source: ExportSource) -> str:
