@@ -50,6 +50,7 @@ class SweepSummary:
         common: overrides that all trials share.
         varies: varying overrides of each trial that was ever asked for.
         results: result of each trial.
+        folders: folder of each trial.
         metric: selects the best configuration.
         time_left: time for the rest, with as many trials at a time as now; ``None`` if unknown.
         problem: why the sweep cannot be read; then all else is empty.
@@ -60,6 +61,7 @@ class SweepSummary:
     common: list[str]
     varies: list[dict[str, str]]
     results: list[TrialResult]
+    folders: list[Path]
     metric: str = METRIC
     time_left: timedelta | None = None
     problem: str = ""
@@ -75,11 +77,11 @@ class SweepSummary:
             if (metric := known["metric"]) not in (allowed := OBJECTIVES | DECISION_METRICS):
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(allowed)}")
         except KeyError as error:
-            return cls(folder, [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
+            return cls(folder, [], [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
         except (RunError, TypeError) as error:
-            return cls(folder, [], [], [], [], problem=str(error))
+            return cls(folder, [], [], [], [], [], problem=str(error))
         results = [read_result(path) for path in folders]
-        return cls(folder, keys, common, varies, results, metric, _time_left(folders, results))
+        return cls(folder, keys, common, varies, results, folders, metric, _time_left(folders, results))
 
     @property
     def counts(self) -> Counter[str]:

@@ -15,7 +15,6 @@ from vitrine.runs import RunRecord
 from vitrine.runs.live import Progress, read_progress
 from vitrine.sweeps.progress import COLOURS, format_value, progress_cells, trial_table, varying_cells
 from vitrine.sweeps.summary import SweepSummary, find_sweeps
-from vitrine.sweeps.sweep import read_sweep
 from vitrine.sweeps.trial import ENDED, TrialResult
 from vitrine.text import one_line, plural, print_table, printable
 
@@ -84,15 +83,15 @@ def _run_view(folder: Path) -> tuple[list[Table | Text | ProgressBar], bool]:
 def _sweep_view(sweep: SweepSummary, rows: int | None) -> tuple[list[Table | Text | ProgressBar], bool]:
     if sweep.problem:
         raise RunError(sweep.problem)
-    folders = [sweep.folder / trial["folder"] for trial in read_sweep(sweep.folder)["trials"]]
-    order = sorted(range(len(folders)), key=lambda number: (sweep.results[number].status == "running", number))
+    total = len(sweep.results)
+    order = sorted(range(total), key=lambda number: (sweep.results[number].status == "running", number))
     begun = [number for number in order if sweep.results[number].status != "new"]
     table = _table(sweep.keys, sweep.metric)
     for number in begun[-rows:] if rows else begun:
         result = sweep.results[number]
-        progress = read_progress(folders[number], sweep.metric)
+        progress = read_progress(sweep.folders[number], sweep.metric)
         table.add_row(*varying_cells(sweep.keys, sweep.varies[number]), *_cells(result, progress, sweep.metric))
-    total, done = len(folders), sum(sweep.counts[status] for status in ENDED)
+    done = sum(sweep.counts[status] for status in ENDED)
     line = [f"{done} of {plural(total, 'trial')}"]
     line += [f"{count} {status}" for status, count in sorted(sweep.counts.items()) if status in ("failed", "diverged")]
     if best := sweep.best:
