@@ -140,7 +140,7 @@ def show_best(options: argparse.Namespace) -> None:
 
 def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
     """Print what the best run is worth beyond having been selected, and the command that measures it."""
-    from vitrine.compare.selection import corrected_single_run, fresh_seeds_command
+    from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
     from vitrine.compare.table import distinguishes
 
     configurations: dict[str, list[RunEntry]] = {}
@@ -153,7 +153,7 @@ def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
         return
     groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations.values()]
     corrected = corrected_single_run(groups, float(best.metrics[metric]))
-    part = "is too good by chance" if corrected is None else f"owes part to chance; without it, {corrected:.4f}"
+    part = luck_of("" if corrected is None else f"{corrected:.4f}")
     seeds = [int(run.config.get("seed", 0)) for runs in configurations.values() if best in runs for run in runs]
     print(f"its {metric} {part}; on fresh seeds:\n  {printable(fresh_seeds_command(str(best.path), seeds))}")
 

@@ -109,10 +109,12 @@ def _sweep(runs: Sequence[RunResult]) -> tuple[Path, list[str]] | None:
         return None
     try:
         known = read_json(parent / "sweep.json")
-        asked = [] if "decision" in known else [str(trial["folder"]) for trial in known["trials"]]
+        if "decision" in known:
+            return None
+        asked = [str(trial["folder"]) for trial in known["trials"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if "decision" in known else (parent, sorted({*asked, *map(_name, runs)}))
+    return parent, sorted({*asked, *map(_name, runs)})
 
 
 def _name(run: RunResult) -> str:

@@ -1,4 +1,4 @@
-"""What is known of the best of several configurations: which ones it may be, and how good it is beyond its luck."""
+"""How good a configuration is that was chosen for its result, without its luck, and the command that measures it."""
 
 import shlex
 from collections.abc import Sequence
@@ -54,6 +54,11 @@ def corrected_single_run(groups: Sequence[Sequence[float]], chosen: float) -> fl
         return None
     error = (_squares_within(groups) / freedom) ** 0.5
     return corrected_for_selection(every, [error] * len(every), every.index(chosen))
+
+
+def luck_of(corrected: str) -> str:
+    """Return what the best of several owes to being chosen, from its corrected value (empty: unknown)."""
+    return f"owes part to chance; without it, {corrected}" if corrected else "is too good by chance"
 
 
 def fresh_seeds(seeds: Sequence[int]) -> str:

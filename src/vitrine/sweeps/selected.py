@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from vitrine.compare.selection import corrected_over_seeds
+from vitrine.compare.selection import corrected_over_seeds, luck_of
 from vitrine.sweeps.progress import format_value
 from vitrine.sweeps.sweep import BestConfiguration, by_configuration
 from vitrine.sweeps.trial import TrialResult
@@ -49,9 +49,7 @@ def print_selected(
     if len(groups) < 2:
         return
     corrected = corrected_over_seeds(groups, chosen)
-    part = (
-        "is too good by chance" if corrected is None else f"owes part to chance; without it, {format_value(corrected)}"
-    )
+    part = luck_of("" if corrected is None else format_value(corrected))
     print(f"its {metric}, the best of {len(groups)}, {part}; on fresh seeds:")
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
 
