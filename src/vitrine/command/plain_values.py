@@ -22,6 +22,7 @@ from vitrine.command.user_parts import names_part
 from vitrine.config.keys import optional_section, owner
 from vitrine.config.parts import is_dotted
 from vitrine.config.sweep import TrainCommand, facts_of
+from vitrine.runs.flatten import flatten
 
 Config = TypeVar("Config")
 # A data set's name decides what else is read, and a model's which keys there are.
@@ -42,7 +43,7 @@ def values_of(override: Override, *, chooses_file: bool, loader: ConfigLoader) -
         file = _load(f"{name}/{value}", loader)
         if file is None or file.defaults_list:
             return None
-        found = _flat(OmegaConf.to_container(file.config), _package(name, file))
+        found = _values_in(file, _package(name, file))
     else:
         return None
     try:
@@ -53,7 +54,7 @@ def values_of(override: Override, *, chooses_file: bool, loader: ConfigLoader) -
 
 def referred(base: DictConfig, values: Iterable[object]) -> frozenset[str]:
     """Return what interpolations in ``base``, or in ``values`` beside it, refer to: keys, ends of keys, and words."""
-    texts = (str(value) for value in (*_flat(OmegaConf.to_container(base), "").values(), *values))
+    texts = (str(value) for value in (*flatten(OmegaConf.to_container(base)).values(), *values))  # type: ignore[arg-type]
     found = (name.strip(".") for text in texts if "${" in text for name in re.findall(r"[\w.]+", text))
     return frozenset(filter(None, found))
 
@@ -83,7 +84,7 @@ def later_keys(
             continue
         if group in groups and group not in found and entry.package == _package(group, file):
             found[group] = set(later)
-        later.update(_flat(OmegaConf.to_container(file.config), entry.package or ""))
+        later.update(_values_in(file, entry.package or ""))
     return found
 
 
@@ -122,15 +123,12 @@ def _load(path: str, loader: ConfigLoader) -> ConfigResult | None:
     return file
 
 
+def _values_in(file: ConfigResult, package: str) -> dict[str, Any]:
+    """Return the values that a file sets, by dotted key."""
+    return flatten(OmegaConf.to_container(file.config), f"{package}." if package else "")  # type: ignore[arg-type]
+
+
 def _package(group: str, file: ConfigResult) -> str:
     """Return the section that a file of a group sets, as its first line says; by default that of the group's name."""
     package = file.header["package"]
     return group.replace("/", ".") if package is None else package.removeprefix("_global_").strip(".")
-
-
-def _flat(value: Any, key: str) -> dict[str, Any]:
-    """Return the values in nested mappings by dotted key."""
-    if not isinstance(value, Mapping) or not value:
-        return {key: value}
-    inside = (_flat(inner, f"{key}.{name}" if key else str(name)) for name, inner in value.items())
-    return {name: found for inner in inside for name, found in inner.items()}

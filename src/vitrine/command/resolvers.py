@@ -38,9 +38,10 @@ def of_weights(source: str | None, key: str, published: object, otherwise: objec
     if source is None:
         return otherwise
     try:
-        return RunRecord(Path(source)).config["model"].get(key, published)
+        model = RunRecord(Path(source)).config["model"]
     except (RunError, KeyError):  # what is wrong with a run is reported where its weights are checked
         return published
+    return model.get(key, published) if isinstance(model, dict) else published
 
 
 def share(fraction: float, pixels: int) -> int:

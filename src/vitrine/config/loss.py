@@ -38,7 +38,7 @@ class LossConfig:
 
 
 def class_weight_fault(given: object, classes: int) -> Fault | None:
-    """Return what is wrong with ``loss.class_weights``, as far as it can be told without the names of the classes."""
+    """Return what is wrong with ``loss.class_weights``, as far as it can be known without the names of the classes."""
     key, shown = "loss.class_weights", as_override(given)
     allowed = f"{', '.join(CLASS_WEIGHTS)}, a list of {classes} numbers, or {{class: number}}"
     if isinstance(given, str):
@@ -46,9 +46,7 @@ def class_weight_fault(given: object, classes: int) -> Fault | None:
             return None
         return Fault(key, shown, f"is not one of {allowed}", nearest(given, CLASS_WEIGHTS))
     if not isinstance(given, (list, dict)):
-        return Fault(
-            key, shown, f"must be {', '.join(CLASS_WEIGHTS)}, a list of {classes} numbers, or {{class: number}}"
-        )
+        return Fault(key, shown, f"must be {allowed}")
     if isinstance(given, list) and len(given) != classes:
         return Fault(key, shown, f"has {plural(len(given), 'number')} for {classes} classes")
     for value in given if isinstance(given, list) else given.values():
