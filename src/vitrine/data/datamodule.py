@@ -57,7 +57,7 @@ class ImageDataModule(pl.LightningDataModule):
         data, train, classes = config.data, self.dataset.train, self.dataset.classes
         if self.dataset.val is not None:
             if data.folds is not None:
-                problem = "is for data without a validation split of its own, which this has: its folder val"
+                problem = "is for data without a validation split of its own, which this has"
                 raise DataError(f"data.folds={data.folds} {problem}")
             self.train, self.val = train, self.dataset.val
         else:

@@ -30,9 +30,7 @@ def plan_epoch(num_images: int, num_draws: int, seed: int, epoch: int, balanced:
     With labels (N,) as ``balanced``, as many of each class.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    order = torch.randperm(num_images, generator=generator)
-    if balanced is not None:
-        order = balanced_order(balanced, generator)
+    order = torch.randperm(num_images, generator=generator) if balanced is None else balanced_order(balanced, generator)
     return EpochPlan(order, torch.rand(num_images, num_draws, generator=generator))
 
 

@@ -20,7 +20,6 @@ from matplotlib.image import AxesImage
 from vitrine.files import replacing
 from vitrine.text import one_line
 
-FORMATS = ("png", "pdf", "svg")
 WIDTH = 4.2  # inches: a column of a paper, and a phone's screen
 
 # Distinguishable with any colour vision; contrast of at least 3:1 on white and on the dark page.

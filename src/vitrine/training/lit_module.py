@@ -27,6 +27,7 @@ from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
 from vitrine.training.losses import build_loss
+from vitrine.training.metrics import Outputs
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
 
@@ -114,8 +115,6 @@ class Classifier(pl.LightningModule):
         self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
         self.outputs = torch.nn.ModuleDict()
         if config.callbacks.measured:
-            from vitrine.training.metrics import Outputs  # their imports take a while
-
             names = config.callbacks.measured
             self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]

@@ -8,7 +8,6 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.measure import Measurement
 from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
@@ -127,7 +126,3 @@ class ProgressLine:
             line.add_column(no_wrap=True, ratio=1 if name == "bar" else None)
         line.add_row(*(Bar(1.0, self.share) if name == "bar" else Text(self.parts[name]) for name in shown))
         yield line
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Take the whole width."""
-        return Measurement(len(self.parts["left"]), options.max_width)

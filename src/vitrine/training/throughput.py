@@ -189,8 +189,8 @@ class Throughput(Callback):
 
     Args:
         flops_per_image: FLOPs of a pass, a third of those of training (:func:`flops_per_pass`).
-        measure_peak: returns the peak of the hardware. Called after the first epoch's steps, not before them: nobody
-            waits for it there.
+        measure_peak: returns the peak of the hardware. Called after the first epoch's steps, where it delays no
+            step.
     """
 
     def __init__(self, flops_per_image: float, measure_peak: Callable[[], PeakFlops]) -> None:
