@@ -13,7 +13,7 @@ class Fourier(nn.Module):
     """Adds to each patch a linear map of sines and cosines of its row and column.
 
     Args:
-        config: the model's sizes: ``grid`` patches along a side, ``prefix`` tokens before them, width ``dim``.
+        config: the model's sizes: ``grid``, rows and columns of patches, ``prefix`` tokens before them, width ``dim``.
         bands: frequencies along each axis: 1, 2, 4, ... half periods over the image.
     """
 
@@ -22,8 +22,7 @@ class Fourier(nn.Module):
     def __init__(self, config: ViTConfig, bands: int = 4) -> None:
         super().__init__()
         self.prefix = config.prefix
-        along = torch.linspace(0, 1, config.grid)
-        places = torch.cartesian_prod(along, along)  # (P, 2), in raster order
+        places = torch.cartesian_prod(*(torch.linspace(0, 1, side) for side in config.grid))  # (P, 2), raster order
         angles = torch.pi * places[:, :, None] * 2.0 ** torch.arange(bands)
         features = torch.cat([angles.sin(), angles.cos()], dim=2).flatten(1)
         self.register_buffer("features", features, persistent=False)

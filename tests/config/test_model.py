@@ -6,7 +6,8 @@ import pytest
 from helpers.published import PUBLISHED
 
 from vitrine.config import model as vit
-from vitrine.config.model import ViTConfig, vit_config_from, vit_faults
+from vitrine.config.model import ViTConfig, vit_config_from
+from vitrine.config.model_faults import vit_faults
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.errors import ConfigError, Fault
 from vitrine.models import attention, block, init, mlp, pool
@@ -73,11 +74,11 @@ def test_the_sequence_counts_patches_class_token_and_registers(changes, tokens):
     made = config(**changes)
     assert made.tokens == tokens
     assert made.prefix == made.class_token + made.registers
-    assert made.tokens == made.prefix + made.grid**2
+    assert made.tokens == made.prefix + made.patches
 
 
 def test_what_follows_from_other_values():
-    assert (config().stride, config(patch_stride=3).stride) == (4, 3)
+    assert (config().stride, config(patch_stride=3).stride) == ((4, 4), (3, 3))
     assert config(dim=96, heads=6).head_dim == 16
     assert [config(dim=768, mlp_ratio=ratio).mlp_dim for ratio in (4.0, 8 / 3, 0.5)] == [3072, 2048, 384]
     assert [config(position=name).theta for name in ("rope", "rope_mixed")] == [100.0, 10.0]

@@ -13,8 +13,7 @@ import torch
 
 
 def places(grid):
-    along = torch.linspace(0, 1, grid)
-    return torch.cartesian_prod(along, along)
+    return torch.cartesian_prod(*(torch.linspace(0, 1, side) for side in grid))
 """
 
 FOURIER = """

@@ -283,7 +283,7 @@ def test_the_comparison_notices_another_layout_of_rope(small, randomise, images_
 
 def with_timms_sincos(config):
     # timm stacks sines, then cosines, rows before columns within each; ours has columns, then rows, sines first
-    quarters = build_sincos2d_pos_embed([config.grid, config.grid], config.dim).chunk(4, dim=1)
+    quarters = build_sincos2d_pos_embed(list(config.grid), config.dim).chunk(4, dim=1)
     row_sine, column_sine, row_cosine, column_cosine = quarters
     patches = torch.cat([column_sine, column_cosine, row_sine, row_cosine], dim=1)
     model = timm_vit(config)

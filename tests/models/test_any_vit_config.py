@@ -9,7 +9,8 @@ from helpers.vit_configs import FIELDS, OPTIONS, SETTINGS, UNTIED, fitting
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vitrine.config.model import ViTConfig, vit_faults
+from vitrine.config.model import ViTConfig
+from vitrine.config.model_faults import vit_faults
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
 

@@ -44,7 +44,7 @@ def test_each_token_is_a_linear_map_of_its_own_patch_in_raster_order(
     images = images_for(config, 2)
     tokens = embed(images)
     assert tokens.shape == (2, grid**2, 6)
-    assert config.grid == grid
+    assert config.grid == (grid, grid)
     weight = embed.proj.weight.flatten(1)
     for index in range(grid**2):
         pixels = crop(images[1], *divmod(index, grid), patch, stride or patch).flatten()

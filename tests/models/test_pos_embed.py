@@ -85,7 +85,7 @@ def test_learned_tables_start_small(small, table):
 def test_learned2d_has_a_vector_for_each_row_and_each_column_whose_sum_is_a_patches_place(small, noise):
     assert learned2d(small()).shape == (2, 4, 24)
     rows, columns = table = noise(2, 3, 5)
-    places = per_token(table, 2)
+    places = per_token(table, (3, 3), 2)
     assert places.shape == (1, 2 + 9, 5)
     assert not places[:, :2].any()
     for row in range(3):
@@ -114,7 +114,7 @@ def test_table_formats_are_added_to_the_tokens_as_they_are(small, randomise, ima
     model = randomise(VisionTransformer(config))
     images = images_for(config, 2)
     with_table = model.intermediates(images)["embedded"]
-    table = per_token(model.pos_embed, config.prefix) if position == "learned2d" else model.pos_embed
+    table = model.position_table()
     model.pos_embed = None
     without = model.intermediates(images)["embedded"]
     torch.testing.assert_close(with_table - without, table.expand(2, -1, -1))

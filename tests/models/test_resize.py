@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from vitrine.config.model import PATCH_EMBEDS, POSITIONS
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import per_token
 from vitrine.models.resize import resize_grid, resize_patches, resize_positions, resize_weights
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -97,8 +96,8 @@ def test_fixed_positions_are_those_of_a_new_model(small, position, grid):
 def test_learned2d_is_resized_to_what_its_sums_are_resized_to(trained, grid):
     model = trained(position="learned2d")
     resized = model.resized(image_size=4 * grid)
-    expected = resize_positions(per_token(model.pos_embed, 1), 1, grid)
-    torch.testing.assert_close(per_token(resized.pos_embed, 1), expected, rtol=0, atol=1e-6)
+    expected = resize_positions(model.position_table(), 1, model.config.grid, (grid, grid))
+    torch.testing.assert_close(resized.position_table(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("grid", [4, 5, 8])
@@ -132,7 +131,7 @@ def test_a_resized_table_does_not_mix_rows_with_columns_or_channels():
     table[0, 0] = 7.0
     table[0, 1:, 0] = torch.arange(3.0).repeat_interleave(3)  # channel 0 tells the row, channel 1 the column
     table[0, 1:, 1] = 10 * torch.arange(3.0).repeat(3)
-    resized = resize_positions(table, 1, 5)
+    resized = resize_positions(table, 1, (3, 3), (5, 5))
     assert (resized[0, 0] == 7).all()
     rows, columns = resized[0, 1:].unflatten(0, (5, 5)).unbind(2)
     torch.testing.assert_close(rows, rows[:, :1].expand(5, 5))

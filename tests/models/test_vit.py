@@ -112,7 +112,13 @@ def test_images_of_another_size_are_refused_with_the_way_to_take_them(small, siz
     )
 
 
-@pytest.mark.parametrize("shape", [(1, 16, 16), (4, 16, 16), (3, 16, 20), (3, 20, 16), (16, 16)])
+def test_images_that_are_not_square_are_refused_with_height_and_width(small):
+    message = r"images are 3x16x24, this model takes 3x20x16; model.resized\(image_size=\[16, 24\]\) takes other sizes"
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(small(image_size=[20, 16]))(torch.zeros(2, 3, 16, 24))
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 16), (4, 16, 16), (4, 16, 20), (16, 16)])
 def test_images_that_no_size_would_help_are_refused_without_such_advice(small, shape):
     with pytest.raises(ValueError, match="images are") as refusal:
         VisionTransformer(small())(torch.zeros(2, *shape))

@@ -19,13 +19,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.hydra_settings import hydra_faults
 from vitrine.command.user_parts import is_option, is_part
-from vitrine.config.keys import keys, keys_where, kind, owner, without_none
+from vitrine.config.fields import no_size
+from vitrine.config.keys import is_size_field, keys, keys_where, kind, owner, without_none
 from vitrine.config.predict import PredictConfig
 from vitrine.config.schema import EvalConfig, TrainConfig
+from vitrine.config.size import is_size, plain_size
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, contains_secret, is_secret_name, redact
@@ -161,6 +163,9 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
     if name in groups:
         choices = list(group_options(loader, name))
         for value in _values(override):
+            if isinstance(value, list) and name in KEY_OF_GROUP:
+                yield _several_numbers(name, value)
+                continue
             for choice in value if isinstance(value, list) else [value]:
                 given = "null" if choice is None else str(choice)
                 if given not in choices and not is_part(name, given):
@@ -181,7 +186,10 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         try:
             converted(section, leaf, value)
         except OmegaConfBaseException:
-            yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
+            if is_size_field(section, leaf):
+                yield no_size(name, value)
+            else:
+                yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
 
 
 def converted(section: type, leaf: str, value: Any) -> Any:
@@ -190,6 +198,11 @@ def converted(section: type, leaf: str, value: Any) -> Any:
     Raises:
         OmegaConfBaseException: it cannot be.
     """
+    if is_size_field(section, leaf):
+        value, hint = plain_size(value), typing.get_type_hints(section)[leaf]
+        if not is_size(value) and (value is not None or without_none(hint) is hint):
+            raise ValidationError(leaf)
+        return value
     node = _node(section)
     node[leaf] = value
     return None if OmegaConf.is_missing(node, leaf) else node[leaf]
@@ -261,6 +274,14 @@ def _deleted(name: str, schema: type, groups: frozenset[str]) -> Fault:
     hint = None if section is None else typing.get_type_hints(section)[leaf]
     near = f"{name}=null" if without_none(hint) is not hint else ""
     return Fault(f"~{name}", "", "a key cannot be removed; set it to another value", near)
+
+
+def _several_numbers(group: str, given: list[Any]) -> Fault:
+    shown, key = str(given).replace(" ", "").replace("'", ""), KEY_OF_GROUP[group]
+    section, leaf = owner(TrainConfig, key)
+    if is_size_field(section, leaf) and is_size(plain_size(given)):
+        return Fault(group, shown, f"chooses one number; the key {key} takes height and width", f"{key}={shown}")
+    return Fault(group, shown, f"chooses one number; in a multirun, several are {group}={shown[1:-1]}")
 
 
 def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:

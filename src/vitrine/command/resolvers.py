@@ -1,12 +1,14 @@
 """Schemas and OmegaConf resolvers that ``conf/`` refers to; importing this module registers them."""
 
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from vitrine.config import EvalConfig
 from vitrine.config.predict import PredictConfig
+from vitrine.config.size import height_width, is_size, plain_size
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -44,9 +46,13 @@ def of_weights(source: str | None, key: str, published: object, otherwise: objec
     return model.get(key, published) if isinstance(model, dict) else published
 
 
-def share(fraction: float, pixels: int) -> int:
-    """``${share:0.125,${data.image_size}}``: a fraction of a length in whole pixels, rounded down, at least 1."""
-    return max(1, int(fraction * pixels))
+def share(fraction: float, size: Any) -> int:
+    """``${share:0.125,${data.image_size}}``: a fraction of a size's shorter side, rounded down, at least 1 pixel.
+
+    What is no size counts as one pixel: its own limit reports it.
+    """
+    pixels = plain_size(OmegaConf.to_container(size) if OmegaConf.is_config(size) else size)
+    return max(1, int(fraction * min(height_width(pixels)))) if is_size(pixels) else 1
 
 
 def _register() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vitrine.config.parts import Interface, is_dotted
+from vitrine.config.size import SIZE_TYPE, is_size, plain_size, size_override
 from vitrine.errors import Fault
-from vitrine.text import nearest
+from vitrine.text import as_override, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,35 @@ def number(
     return _field(default, facts, {"bounds": (ge, gt, le, lt)})
 
 
+def size(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
+    """Return a field for a size in pixels, annotated as ``Size``: ``8``, or ``[8, 16]`` for height and width."""
+    return _field(default, facts, {"bounds": (1, -math.inf, 4096, math.inf), "size": True})
+
+
+def store_sizes(config: Any) -> None:
+    """Set the sizes of a section to what :func:`plain_size` makes of them: an int where they are square."""
+    for field in dataclasses.fields(config):
+        if "size" in field.metadata:
+            setattr(config, field.name, plain_size(getattr(config, field.name)))
+
+
+def size_faults(config: Any, prefix: str = "") -> list[Fault]:
+    """Return every value of a size in a dataclass, and in the dataclasses in it, that is none, whatever its limits."""
+    found: list[Fault] = []
+    for field in dataclasses.fields(config):
+        value, key = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            found += size_faults(value, f"{key}.")
+        elif "size" in field.metadata and value is not None and not is_size(value):
+            found.append(no_size(key, value))
+    return found
+
+
+def no_size(key: str, value: Any) -> Fault:
+    """Return the fault of a key whose value is no size."""
+    return Fault(key, as_override(value).replace(" ", "").replace("'", ""), f"must be {SIZE_TYPE}")
+
+
 def choice(options: Sequence[str], default: Any = dataclasses.MISSING, **facts: Any) -> Any:
     """Return a field for one of ``options``; ``None`` passes where the field's type allows it."""
     return _field(default, facts, {"options": tuple(options)})
@@ -111,6 +141,12 @@ def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
 
 
 def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:
+    if "size" in field.metadata:
+        if not is_size(value):
+            yield no_size(key, value)
+            return
+        yield from _out_of_bounds(key, value, *field.metadata["bounds"], text=size_override(value))
+        return
     if (bounds := field.metadata.get("bounds")) is not None:
         yield from _out_of_bounds(key, value, *bounds)
     if (options := field.metadata.get("options")) is not None and value not in options:
@@ -119,7 +155,9 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
         yield Fault(key, str(value), f"is not one of {', '.join(options)}", nearest(str(value), options))
 
 
-def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: float) -> Iterator[Fault]:
+def _out_of_bounds(
+    key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str = ""
+) -> Iterator[Fault]:
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if not (ge <= number <= le and gt < number < lt and math.isfinite(number)):
             bounds = [
@@ -129,5 +167,5 @@ def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: fl
             ]
             if not math.isfinite(number):
                 bounds.insert(0, "finite")
-            yield Fault(key, str(value), f"must be {' and '.join(bounds)}")
+            yield Fault(key, text or str(value), f"must be {' and '.join(bounds)}")
             return

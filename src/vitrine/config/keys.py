@@ -99,9 +99,19 @@ def copy_values(keys: Iterable[str], source: Any, target: Any) -> None:
 
 
 def kind(schema: Any, key: str) -> Any:
-    """Return the type of the value at ``key``, without ``None``; ``None`` where there is no such key."""
+    """Return the type of the value at ``key``, without ``None``; ``None`` where there is no such key.
+
+    That of a size is ``int``, which varies in a sweep; it may also be a list of two.
+    """
     section, leaf = owner(schema, key)
-    return None if section is None else without_none(typing.get_type_hints(section)[leaf])
+    if section is None:
+        return None
+    return int if is_size_field(section, leaf) else without_none(typing.get_type_hints(section)[leaf])
+
+
+def is_size_field(section: Any, name: str) -> bool:
+    """Whether a field of a section is a size: ``32``, or ``[48, 64]``."""
+    return any(field.name == name and "size" in field.metadata for field in dataclasses.fields(section))
 
 
 def owner(schema: Any, key: str) -> tuple[Any, str]:

@@ -1,17 +1,15 @@
 """The one description of a Vision Transformer: flat, plain values only, so that a checkpoint can carry it as a dict."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vitrine.config import fields as limits
-from vitrine.config.fields import choice, number, part, part_options, setting
-from vitrine.config.parts import Interface, check_trust, is_dotted, part_faults
-from vitrine.errors import Fault
+from vitrine.config.fields import choice, number, part, part_options, setting, size, store_sizes
+from vitrine.config.parts import Interface, check_trust
+from vitrine.config.size import Size, height_width
 from vitrine.text import did_you_mean, nearest
 
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
@@ -52,10 +50,10 @@ class ViTConfig:
     """A Vision Transformer (arXiv:2010.11929). Sizes are in pixels, tokens or channels; rates lie in [0, 1).
 
     Attributes:
-        image_size: height and width of the (square) images.
-        patch_size: height and width of a patch.
-        patch_stride: pixels from one patch to the next; smaller than ``patch_size``, patches overlap; null is
-            ``patch_size``. Patches must cover the image to its last pixel.
+        image_size: side of the images, or ``[height,width]``.
+        patch_size: side of a patch, or ``[height,width]``.
+        patch_stride: pixels from one patch to the next, or ``[down,right]``; smaller than ``patch_size``, patches
+            overlap; null is ``patch_size``. Patches must cover the image to its last pixel.
         in_channels: 1 for grey images, 3 for colour.
         num_classes: number of logits.
         name: ``vit``; or the dotted name of a whole model of the user's (docs/own_parts.md), to which none of the keys
@@ -107,8 +105,8 @@ class ViTConfig:
             epoch is meant (training/pretrained.py).
     """
 
-    image_size: int = number(ge=1, le=4096)
-    patch_size: int = number(ge=1, le=4096)
+    image_size: Size = size()
+    patch_size: Size = size()
     in_channels: int = number(ge=1, le=1024)
     num_classes: int = number(ge=2, le=1_000_000)
     name: str = part(
@@ -123,7 +121,7 @@ class ViTConfig:
     heads: int = number(3, ge=1, le=MOST_HEADS)
     patch_embed: str = part(PATCH_EMBEDS, "conv", interface=Interface(("config",)))
     patch_embed_options: dict[str, Any] = part_options()
-    patch_stride: int | None = number(None, ge=1, le=4096)
+    patch_stride: Size | None = size(None)
     class_token: bool = False
     registers: int = number(0, ge=0, le=1024)
     position: str = part(POSITIONS, "sincos2d", interface=Interface(("config",)))
@@ -164,15 +162,35 @@ class ViTConfig:
     zero_head: bool = False
     pretrained: str | None = setting(None, path=True)
 
-    @property
-    def stride(self) -> int:
-        """Pixels from one patch to the next."""
-        return self.patch_size if self.patch_stride is None else self.patch_stride
+    def __post_init__(self) -> None:
+        store_sizes(self)
 
     @property
-    def grid(self) -> int:
-        """Patches along one side of the image."""
-        return (self.image_size - self.patch_size) // self.stride + 1
+    def image_hw(self) -> tuple[int, int]:
+        """Height and width of the images, in pixels."""
+        return height_width(self.image_size)
+
+    @property
+    def patch_hw(self) -> tuple[int, int]:
+        """Height and width of a patch, in pixels."""
+        return height_width(self.patch_size)
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Pixels from one patch to the next below it, and to the next on its right."""
+        return self.patch_hw if self.patch_stride is None else height_width(self.patch_stride)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        sides = zip(self.image_hw, self.patch_hw, self.stride, strict=True)
+        rows, columns = ((image - patch) // stride + 1 for image, patch, stride in sides)
+        return rows, columns
+
+    @property
+    def patches(self) -> int:
+        """Number of patches (P), in raster order: left to right, then down."""
+        return self.grid[0] * self.grid[1]
 
     @property
     def prefix(self) -> int:
@@ -182,7 +200,7 @@ class ViTConfig:
     @property
     def tokens(self) -> int:
         """Length of the sequence (N): prefix and patches."""
-        return self.prefix + self.grid**2
+        return self.prefix + self.patches
 
     @property
     def head_dim(self) -> int:
@@ -198,143 +216,6 @@ class ViTConfig:
     def theta(self) -> float:
         """Base of the rotary frequencies."""
         return ROTARY_THETA[self.position] if self.rope_theta is None else self.rope_theta
-
-
-def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
-    """Return all faults of a model: values outside their limits, and values that exclude each other."""
-    found = limits.faults(config, prefix) + part_faults(config, prefix)
-    if is_dotted(config.name):
-        if config.pretrained is not None:
-            problem = f"belongs to Vision Transformers, not to model={config.name}"
-            found.append(Fault(f"{prefix}pretrained", config.pretrained, problem))
-        return found
-    broken = {fault.key.removeprefix(prefix) for fault in found}
-
-    def fault(name: str, problem: str, nearest: str = "") -> None:
-        found.append(Fault(f"{prefix}{name}", str(getattr(config, name)), problem, nearest and f"{prefix}{nearest}"))
-
-    for uses, check in _COMBINATIONS:
-        if not broken & set(uses):  # a value outside its limits is reported once
-            check(config, fault, prefix)
-    return found
-
-
-AddFault = Callable[..., None]
-
-
-def _patches_cover_the_image(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    size, patch = config.image_size, config.patch_size
-    if patch > size or (config.stride == patch and size % patch):
-        sizes = _divisors(size)
-        fault("patch_size", f"must divide the image size, {size}: {_some(sizes)}", f"patch_size={_near(patch, sizes)}")
-    elif config.stride > patch:
-        fault("patch_stride", f"leaves pixels out between patches of {patch}; must be <= {patch}", "patch_stride=null")
-    elif (size - patch) % config.stride:
-        strides = [one for one in _divisors(size - patch) if one <= patch]
-        problem = f"leaves pixels over at the edge: must divide {size} - {patch}, image less patch: {_some(strides)}"
-        fault("patch_stride", problem, f"patch_stride={_near(config.stride, strides)}")
-
-
-def _patch_embed_fits_the_patch(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    patch = config.patch_size
-    if config.patch_embed == "shifted" and patch < 2:
-        fault("patch_embed", f"shifts by half a patch, which {prefix}patch_size={patch} has not; must be >= 2")
-    if config.patch_embed != "conv_stem":
-        return
-    halvings = round(math.log2(patch))
-    if 2**halvings != patch or patch < 2:
-        powers = [2**power for power in range(1, 13) if config.image_size % 2**power == 0]
-        problem = f"must be a power of 2 for {prefix}patch_embed=conv_stem, which halves the image at each step"
-        near = f"patch_size={_near(patch, powers)}" if powers else "patch_embed=conv"
-        fault("patch_size", f"{problem}: {_some(powers)}" if powers else problem, near)
-    elif config.dim % 2 ** (halvings - 1):
-        step = 2 ** (halvings - 1)
-        problem = f"must be divisible by {step} for {prefix}patch_embed=conv_stem, whose channels double up to it"
-        fault("dim", problem, f"dim={_up(config.dim, step)}")
-    if config.stride != patch:
-        fault("patch_stride", f"is fixed by {prefix}patch_embed=conv_stem to the patch size", "patch_stride=null")
-    if config.image_size == patch:
-        fault("patch_embed", "needs more than one patch to normalise over", "patch_embed=conv")
-
-
-def _heads_share_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    rotary = config.position in ROTARY_THETA
-    counts = [one for one in _divisors(config.dim) if one <= MOST_HEADS and not (rotary and config.dim // one % 4)]
-    if not counts:
-        fault("dim", f"must be divisible by 4 for {prefix}position={config.position}", f"dim={_up(config.dim, 4)}")
-    elif config.heads not in counts:
-        fours = (
-            f", into heads whose width {prefix}position={config.position} can rotate, a multiple of 4" if rotary else ""
-        )
-        problem = f"must divide the width, {prefix}dim={config.dim}{fours}: {_some(counts)}"
-        fault("heads", problem, f"heads={_near(config.heads, counts)}")
-
-
-def _position_fits_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    if config.position == "sincos2d" and config.dim % 4:
-        fault("dim", f"must be divisible by 4 for {prefix}position=sincos2d", f"dim={_up(config.dim, 4)}")
-    elif config.position == "sincos2d" and config.sincos_frequencies == "big_vision" and config.dim < 8:
-        fault("dim", f"must be >= 8 for {prefix}sincos_frequencies=big_vision", "dim=8")
-    if config.rope_theta is not None and config.position not in ROTARY_THETA:
-        problem = f"belongs to rope and rope_mixed, not to {prefix}position={config.position}"
-        fault("rope_theta", problem, "rope_theta=null")
-
-
-def _head_has_something_to_read(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    if config.pool == "cls" and not config.class_token:
-        fault("pool", f"reads the class token, but {prefix}class_token=false; or mean, map", "pool=mean")
-    if config.pool == "cls" and config.position == "conv" and config.depth == 1:
-        problem = f"acts after the first block, from where {prefix}pool=cls of {prefix}depth=1 reads nothing"
-        fault("position", f"{problem}; needs {prefix}depth >= 2, or another pool", "pool=mean")
-
-
-def _local_attention_has_other_tokens(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    if config.attention == "local" and config.image_size == config.patch_size and config.tokens < 2:
-        fault("attention", "keeps a token from itself, but there is only one token", "attention=joint")
-
-
-def _drop_path_has_a_way_around(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    if config.drop_path > 0 and not config.residual:
-        fault("drop_path", f"skips branches, around which {prefix}residual=false leaves no way", "drop_path=0.0")
-
-
-def _mlp_has_whole_units(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    width = config.dim * config.mlp_ratio
-    if config.mlp_dim < 1 or abs(width - config.mlp_dim) > 1e-6 * width:
-        units = max(1, config.mlp_dim)
-        problem = f"gives the MLP {width:.6g} hidden units at {prefix}dim={config.dim}; must give a whole number"
-        fault("mlp_ratio", problem, f"mlp_ratio={units / config.dim:.16g}")
-
-
-def _own_parts_are_given_what_is_set(config: ViTConfig, fault: AddFault, prefix: str) -> None:
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    for key, names in _NOT_PASSED.items():
-        for name in names if is_dotted(own := getattr(config, key)) else ():
-            if getattr(config, name) != defaults[name]:
-                problem = f"is not passed to {prefix}{key}={own}; make it an option of that part"
-                fault(name, problem, f"{name}={str(defaults[name]).lower()}")
-    if is_dotted(config.attention) and config.position in POSITIONS_IN_ATTENTION:
-        problem = f"acts inside attention, which {prefix}attention={config.attention} replaces"
-        fault("position", problem, "position=sincos2d")
-
-
-_COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str], None]], ...] = (
-    (("image_size", "patch_size", "patch_stride"), _patches_cover_the_image),
-    (("image_size", "patch_size", "patch_stride", "patch_embed", "dim"), _patch_embed_fits_the_patch),
-    (("dim", "heads", "position"), _heads_share_the_width),
-    (("dim", "position", "sincos_frequencies", "rope_theta"), _position_fits_the_width),
-    (("pool", "position", "depth"), _head_has_something_to_read),
-    (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_other_tokens),
-    (("drop_path",), _drop_path_has_a_way_around),
-    (("dim", "mlp_ratio"), _mlp_has_whole_units),
-    (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
-)
-
-# Keys that the built-in parts of a key take, and a part of the user's does not.
-_NOT_PASSED = {
-    "attention": ("attention_dropout", "projection_dropout", "qkv_bias", "qk_norm", "out_projection"),
-    "mlp": ("mlp_dropout", "mlp_hidden_dropout"),
-}
 
 
 def missing_weights(source: str) -> str:
@@ -372,20 +253,3 @@ def vit_config_from(
     config = ViTConfig(**values)  # type: ignore[arg-type]
     check_trust(config, trust, source)
     return config
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-
-
-def _near(number: int, allowed: list[int]) -> int:
-    return min(allowed, key=lambda candidate: abs(candidate - number))
-
-
-def _up(number: int, step: int) -> int:
-    return -(-number // step) * step
-
-
-def _some(numbers: list[int]) -> str:
-    shown = numbers if len(numbers) <= 12 else [*numbers[:6], "...", *numbers[-4:]]
-    return ", ".join(map(str, shown))

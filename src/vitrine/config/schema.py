@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from vitrine.config.fields import choice, number, part, part_list, part_options, setting
+from vitrine.config.fields import choice, number, part, part_list, part_options, setting, size, store_sizes
 from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.loggers import LoggerConfig
 from vitrine.config.loss import LossConfig
@@ -16,6 +16,7 @@ from vitrine.config.metrics import EXTRA, VALIDATION
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import Interface
 from vitrine.config.schedule import ScheduleConfig
+from vitrine.config.size import Size, height_width
 
 OWN_FILES = ("imagefolder", "csv", "huggingface")  # sources of the user's own image files, found at data.root
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES)
@@ -39,10 +40,12 @@ class DataConfig:
     Attributes:
         name: the source (data/datasets.py).
         root: folder that holds the data set, or where it is downloaded to; for ``csv``, the CSV file.
-        image_size, in_channels, num_classes: input and output of the model. Other images are resized when decoded.
-        resize: how image files become square: ``crop`` scales the shorter side and crops the centre, ``pad`` scales
-            the longer side and pads the other with the mean colour, ``squash`` scales both, whatever their ratio.
-        patch_size: patch size of models that set none.
+        image_size: side of the images, or ``[height,width]``. Others are resized when decoded.
+        in_channels, num_classes: input and output of the model.
+        resize: how image files of another ratio of sides get that size: ``crop`` scales them until they cover it and
+            crops the centre, ``pad`` until they fit into it and pads the rest with the mean colour, ``squash`` scales
+            each side separately.
+        patch_size: patch size of models that set none, a number or ``[height,width]``.
         epochs: epochs of runs that set no ``trainer.max_epochs``.
         mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
         flip: whether a mirrored image still shows the same class.
@@ -66,11 +69,11 @@ class DataConfig:
     name: str = part(SOURCES, MISSING, interface=Interface(optional=("root",), function=True))
     options: dict[str, Any] = part_options()
     root: str = setting(MISSING, affects_result=OWN_FILES, may_change_on_resume=True, path=True)
-    image_size: int = number(MISSING, ge=1, le=4096)
+    image_size: Size = size(MISSING)
     in_channels: int = number(MISSING, ge=1, le=4)
     num_classes: int = number(MISSING, ge=2, le=1_000_000)
     resize: str = choice(RESIZES, "crop")
-    patch_size: int = number(MISSING, ge=1, le=4096)
+    patch_size: Size = size(MISSING)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
     mean: list[float] = number(MISSING)
     std: list[float] = number(MISSING, gt=0)
@@ -88,6 +91,14 @@ class DataConfig:
     sampling: str = choice(SAMPLINGS, "shuffle")
     storage: str = choice(STORAGES, "auto", affects_result=False, may_change_on_resume=True)
     workers: int | None = number(None, ge=1, le=1024, affects_result=False, may_change_on_resume=True)
+
+    def __post_init__(self) -> None:
+        store_sizes(self)
+
+    @property
+    def image_hw(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return height_width(self.image_size)
 
 
 @dataclass
@@ -319,8 +330,8 @@ class EvalConfig:
     Attributes:
         run: run folder.
         data_root: folder of the run's data; null is where it was in training.
-        image_size: size to test at; null is the run's.
-        patch_size: size of patches to test with; null is the run's.
+        image_size: size to test at, a number or ``[height,width]``; null is the run's.
+        patch_size: size of patches to test with, likewise; null is the run's.
         accelerator: as in training.
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
@@ -329,9 +340,12 @@ class EvalConfig:
 
     run: str = setting(MISSING, path=True)
     data_root: str | None = setting(None, path=True)
-    image_size: int | None = number(None, ge=1, le=4096)
-    patch_size: int | None = number(None, ge=1, le=4096)
+    image_size: Size | None = size(None)
+    patch_size: Size | None = size(None)
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
     trust: list[str] = setting([])
     accept_changed_data: bool = False
+
+    def __post_init__(self) -> None:
+        store_sizes(self)

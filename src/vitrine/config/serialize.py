@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.config.fields import size_faults
 from vitrine.config.keys import owner
 from vitrine.config.model import OF_ANY_MODEL, ViTConfig
 from vitrine.config.parts import check_trust, is_dotted
@@ -58,6 +59,8 @@ def from_plain(
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or schema.__name__
         raise ConfigError([Fault(key, "", str(error.msg or error).splitlines()[0])]) from None
+    if found := size_faults(config):
+        raise ConfigError(found)
     check_trust(config, trust, source)
     return config
 

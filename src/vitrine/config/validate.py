@@ -10,10 +10,11 @@ from vitrine.config.finetune import finetune_faults
 from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.loss import class_weight_fault
 from vitrine.config.metrics import EXTRA
-from vitrine.config.model import vit_faults
+from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
 from vitrine.config.schema import OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, TrainConfig
+from vitrine.config.size import size_override
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
@@ -206,11 +207,12 @@ def _batch_splits(config: TrainConfig) -> Iterator[Fault]:
 
 def _augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
     data, augment = config.data, config.augment
-    if augment.crop >= data.image_size:
-        problem = f"must be smaller than the image, data.image_size={data.image_size}"
+    shown, side = size_override(data.image_size), min(data.image_hw)
+    if augment.crop >= side:
+        problem = f"must be smaller than the image, data.image_size={shown}"
         yield Fault("augment.crop", str(augment.crop), problem)
-    if augment.cutout > data.image_size:
-        problem = f"must be at most the image, data.image_size={data.image_size}"
+    if augment.cutout > side:
+        problem = f"must be at most the image, data.image_size={shown}"
         yield Fault("augment.cutout", str(augment.cutout), problem)
     if augment.trivial and data.in_channels not in (1, 3):
         problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
@@ -224,8 +226,9 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("model.num_classes", str(model.num_classes), problem)
     for key in ("image_size", "in_channels"):
         if (value := getattr(model, key)) != getattr(data, key):
-            problem = f"differs from the images, data.{key}={getattr(data, key)}; set data.{key} only"
-            yield Fault(f"model.{key}", str(value), problem, f"data.{key}={value}")
+            given, images = size_override(value), size_override(getattr(data, key))
+            problem = f"differs from the images, data.{key}={images}; set data.{key} only"
+            yield Fault(f"model.{key}", given, problem, f"data.{key}={given}")
 
 
 # Each check with the keys that it is skipped for if they are outside their limits.

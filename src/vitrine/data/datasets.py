@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
+from vitrine.config.size import Size
 from vitrine.data.cache import cached
 from vitrine.data.decode import ImageFiles
 from vitrine.data.file_datasets import csv, huggingface, imagefolder
@@ -51,9 +52,9 @@ def load_dataset(
 ) -> ImageDataset:
     """Load the data set that ``config`` names, from shards if there are any; download it if it is missing.
 
-    Images are resized to ``config.image_size``, bilinear with antialiasing. Image files are decoded and cached in
-    ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they stay files. The fingerprint, if
-    it is asked for, is that of the images before this.
+    Images are resized to ``config.image_size``, bilinear with antialiasing, whatever the ratio of their sides. Image
+    files are decoded and cached in ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they
+    stay files. The fingerprint, if it is asked for, is that of the images before this.
 
     Raises:
         DataError: the data set is damaged, missing and not downloadable, or has another number of channels or classes.
@@ -119,7 +120,7 @@ def _decoded(split: Split, cache_dir: Path) -> Split:
     return Split(torch.from_numpy(images), split.labels)
 
 
-def _resized(split: Split, size: int) -> Split:
+def _resized(split: Split, size: Size) -> Split:
     images = split.images
     return split if isinstance(images, ImageFiles) else Split(resized(images, size), split.labels)
 

@@ -1,5 +1,6 @@
 """Image files and the decoder that turns them into uint8 tensors of one size."""
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from vitrine.config.size import Sides, height_width
 from vitrine.errors import DataError, first_line
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
@@ -41,23 +43,28 @@ ImageFile = Path | StoredImage
 
 @dataclass(frozen=True)
 class Decoder(Dataset[Tensor | str]):
-    """Decode image files to squares of one size, upright as their EXIF orientation says; resampling is bicubic.
+    """Decode image files to images of one size, upright as their EXIF orientation says; resampling is bicubic.
 
     Attributes:
-        size: height and width of decoded images, in pixels.
+        size: side of decoded images in pixels, or ``(height, width)``.
         channels: number of channels, a key of ``MODES``.
-        resize: ``crop`` scales the shorter side to ``size`` and crops the centre; ``pad`` scales the longer side and
-            pads the other equally on both sides; ``squash`` scales both sides, whatever their ratio.
+        resize: ``crop`` scales an image until it covers ``size`` and crops the centre; ``pad`` scales it until it fits
+            into it and pads the rest equally on both sides; ``squash`` scales each side, whatever their ratio.
         fill: what ``pad`` pads with, in [0, 255]: for each channel, or for all.
     """
 
-    size: int
+    size: Sides
     channels: int
     resize: str = "crop"
     fill: tuple[int, ...] = (0,)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape (C, H, W) of decoded images."""
+        return (self.channels, *height_width(self.size))
+
     @classmethod
-    def with_mean(cls, size: int, channels: int, resize: str, mean: Sequence[float]) -> "Decoder":
+    def with_mean(cls, size: Sides, channels: int, resize: str, mean: Sequence[float]) -> "Decoder":
         """Return a decoder that pads with the mean colour: of each channel in [0, 1], or one for all."""
         if resize != "pad":  # no other depends on the colour, and so its cache does not
             return cls(size, channels, resize)
@@ -69,7 +76,7 @@ class Decoder(Dataset[Tensor | str]):
         Raises:
             DataError: a file is missing, damaged or not an image.
         """
-        images = np.empty((len(paths), self.channels, self.size, self.size), dtype=np.uint8)
+        images = np.empty((len(paths), *self.shape), dtype=np.uint8)
         for index, path in enumerate(paths):
             images[index] = self.pixels(self.open(path))
         return images
@@ -116,24 +123,25 @@ class Decoder(Dataset[Tensor | str]):
         return image.convert(MODES[self.channels])
 
     def pixels(self, image: Image.Image) -> np.ndarray:
-        """Bring an image to the shape (C, size, size) uint8, as :attr:`resize` says."""
-        size = self.size
-        if image.size == (size, size):
+        """Bring an image to :attr:`shape`, uint8, as :attr:`resize` says."""
+        height, width = height_width(self.size)
+        if image.size == (width, height):
             return channels_first(image)
         if self.resize == "squash":
-            return channels_first(image.resize((size, size), Image.Resampling.BICUBIC))
+            return channels_first(image.resize((width, height), Image.Resampling.BICUBIC))
+        scales = width / image.width, height / image.height
         if self.resize == "pad":
-            scale = size / max(image.size)
-            width, height = (min(size, max(1, round(side * scale))) for side in image.size)
+            wide, high = (max(1, round(side * min(scales))) for side in image.size)
+            wide, high = min(width, wide), min(height, high)
             fill = self.fill * (self.channels if len(self.fill) == 1 else 1)
-            padded = Image.new(image.mode, (size, size), fill)
-            image = image.resize((width, height), Image.Resampling.BICUBIC)
-            padded.paste(image, ((size - width) // 2, (size - height) // 2))
+            padded = Image.new(image.mode, (width, height), fill)
+            image = image.resize((wide, high), Image.Resampling.BICUBIC)
+            padded.paste(image, ((width - wide) // 2, (height - high) // 2))
             return channels_first(padded)
-        scale = size / min(image.size)
-        width, height = (max(size, round(side * scale)) for side in image.size)
-        left, top = (width - size) // 2, (height - size) // 2
-        image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+        wide, high = (round(side * max(scales)) for side in image.size)
+        wide, high = max(width, wide), max(height, high)
+        left, top = (wide - width) // 2, (high - height) // 2
+        image = image.resize((wide, high), Image.Resampling.BICUBIC).crop((left, top, left + width, top + height))
         return channels_first(image)
 
 
@@ -176,12 +184,12 @@ class ImageFiles:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Shape (N, C, H, W) of the decoded images."""
-        return len(self.paths), self.decoder.channels, self.decoder.size, self.decoder.size
+        return (len(self.paths), *self.decoder.shape)
 
     @property
     def nbytes(self) -> int:
         """Size of the decoded images in bytes."""
-        return len(self.paths) * self.decoder.channels * self.decoder.size**2
+        return math.prod(self.shape)
 
     @property
     def on_disk(self) -> list[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from vitrine.config.schema import DataConfig
+from vitrine.config.size import fixed
 from vitrine.data.decode import MODES, Decoder, ImageFile, ImageFiles
 from vitrine.data.hub_dataset import HubDataset
 from vitrine.data.image_csv import read_csv
@@ -70,7 +71,7 @@ def _of_files(
     if len(classes) != config.num_classes:
         count = plural(len(classes), "class", "classes")
         raise DataError(f"{where} has {count}, not data.num_classes={config.num_classes}")
-    decoder = Decoder.with_mean(config.image_size, config.in_channels, config.resize, config.mean)
+    decoder = Decoder.with_mean(fixed(config.image_size), config.in_channels, config.resize, config.mean)
     splits = {
         name: Split(ImageFiles(f"{label}-{name}", files, decoder), labels) for name, (files, labels) in labelled.items()
     }

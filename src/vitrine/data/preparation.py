@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitrine.config.parts import is_dotted
 from vitrine.config.schema import OWN_FILES, DataConfig
+from vitrine.config.size import Sides, Size, fixed, height_width
 from vitrine.data.decode import MODES, Decoder, channels_first
 from vitrine.data.image_folder import cifar10_folder
 from vitrine.errors import DataError
@@ -30,14 +32,15 @@ def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (images.to(mean.dtype) / 255 - mean) / std
 
 
-def resized(images: Tensor, size: int) -> Tensor:
-    """Resize images (N, C, H, W) uint8 to (N, C, size, size), bilinear with antialiasing."""
-    if images.shape[2:] == (size, size):
+def resized(images: Tensor, size: Size | Sides) -> Tensor:
+    """Resize images (N, C, H, W) uint8 to a side, or height and width, bilinear with antialiasing."""
+    sides = height_width(size)
+    if images.shape[2:] == sides:
         return images
     from torchvision.transforms.v2.functional import resize
 
     chunks = images.split(1024)  # bounds the memory of the temporary float tensors
-    return torch.cat([resize(part, [size, size], antialias=True) for part in chunks])
+    return torch.cat([resize(part, list(sides), antialias=True) for part in chunks])
 
 
 @dataclass(frozen=True)
@@ -45,31 +48,36 @@ class Preparation:
     """Prepares a picture as a run's data set prepared its images: ``transform(picture)`` is what the model takes.
 
     Data sets of image files scale (bicubic) and crop, pad or squash, as ``resize`` says. Data sets of arrays, such as
-    MNIST, resize square images (bilinear with antialiasing); of other pictures, the central square.
+    MNIST, resize images (bilinear with antialiasing), whatever the ratio of their sides; of a picture with another
+    ratio than theirs, the largest central part that has it.
 
     Files and Pillow images of any mode are converted to the run's channels. Arrays and tensors must have them.
 
     Attributes:
-        size: height and width of the model's input, in pixels.
+        size: side of the model's input in pixels, or ``(height, width)``.
         channels: its number of channels.
         from_files: whether the data set was made of image files.
         mean, std: of each channel in [0, 1], or one value for all.
-        resize: how image files become square (:class:`Decoder`).
+        resize: how image files get this size (:class:`Decoder`).
+        ratio: height and width of a data set's arrays, or numbers with their ratio. vitrine's are square; those of your
+            own data sets have the ratio of ``size``.
     """
 
-    size: int
+    size: Sides
     channels: int
     from_files: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
     resize: str = "crop"
+    ratio: tuple[int, int] = (1, 1)
 
     @classmethod
     def of(cls, config: DataConfig) -> "Preparation":
         """Return the preparation of a data set."""
         files = config.name in OWN_FILES or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
         mean, std = tuple(config.mean), tuple(config.std)
-        return cls(config.image_size, config.in_channels, files, mean, std, config.resize)
+        ratio = config.image_hw if is_dotted(config.name) else (1, 1)
+        return cls(fixed(config.image_size), config.in_channels, files, mean, std, config.resize, ratio)
 
     @property
     def decoder(self) -> Decoder:
@@ -77,7 +85,7 @@ class Preparation:
         return Decoder.with_mean(self.size, self.channels, self.resize, self.mean)
 
     def __call__(self, picture: Picture) -> Tensor:
-        """Prepare and normalise a picture, as for :meth:`pixels`: (C, size, size) float32."""
+        """Prepare and normalise a picture, as for :meth:`pixels`: (C, H, W) float32."""
         return self.normalised(self.pixels(picture))
 
     def normalised(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -96,7 +104,7 @@ class Preparation:
                 in [0, 255]; or tensor (C, H, W) uint8 in [0, 255].
 
         Returns:
-            (C, size, size) uint8.
+            (C, H, W) uint8.
 
         Raises:
             DataError: the picture cannot be read, or has another type, shape or number of channels.
@@ -126,11 +134,12 @@ class Preparation:
             raise DataError(f"the picture cannot be converted: {error}") from None
 
     def _resized(self, image: Tensor) -> Tensor:
-        """Crop the central square of (C, H, W) and resize it."""
+        """Crop the largest central part of (C, H, W) with the ratio of the data set's images, and resize it."""
         height, width = image.shape[1:]
-        side = min(height, width)
-        top, left = (height - side) // 2, (width - side) // 2
-        return resized(image[None, :, top : top + side, left : left + side], self.size)[0]
+        scale = min(height / self.ratio[0], width / self.ratio[1])
+        high, wide = (max(1, round(scale * side)) for side in self.ratio)
+        top, left = (height - high) // 2, (width - wide) // 2
+        return resized(image[None, :, top : top + high, left : left + wide], self.size)[0]
 
     def _checked(self, picture: object) -> Tensor:
         """Return an array or tensor as (C, H, W) uint8 on the CPU."""

@@ -92,7 +92,7 @@ def _look(
             count = len(predictions.labels)
         if not count:
             return _nothing("the data set has no test images")
-        _, most = details(config.depth, config.heads, config.grid**2)
+        _, most = details(config.depth, config.heads, config.patches)
         chosen = chosen_images(count, mistakes, most)
         measured_on = evenly(count, how_many(float(loaded.record.facts.get("flops_per_image") or 1e9)))
         pixels = test_images(run, [*chosen, *measured_on])
@@ -119,18 +119,17 @@ def _mistakes(predictions: Predictions) -> list[int]:
 
 def patch_section(config: ViTConfig, shown: Shown) -> RunSection:
     """An image, cut into patches."""
-    overlap = f", {config.stride} pixels apart, so that they overlap" if config.stride < config.patch_size else ""
-    text = (
-        f"The model sees {config.grid} x {config.grid} patches of {config.patch_size} x {config.patch_size} "
-        f"pixels{overlap}."
-    )
+    (rows, columns), (height, width), (down, right) = config.grid, config.patch_hw, config.stride
+    apart = f"{down} pixels" if down == right else f"{down} pixels down and {right} right"
+    overlap = f", {apart} apart, so that they overlap" if (down, right) != (height, width) else ""
+    text = f"The model sees {rows} x {columns} patches of {height} x {width} pixels{overlap}."
     if config.prefix:
         text += (
             f" In front of them: {plural(config.prefix, 'token')} that no patch belongs to, {prefix_tokens(config)}."
         )
     if not len(shown.pixels):
         return RunSection("patches", "Patches", text)
-    figure = maps.draw_patches(shown.pixels[0], config.patch_size, config.stride)
+    figure = maps.draw_patches(shown.pixels[0], config)
     caption = f"A test image, {shown.truth[0]}, and its patches, numbered in rows from the top left."
     drawn = DrawnFigure("patches", "", caption, f"{caption} {text}", figure)
     return RunSection("patches", "Patches", text, [drawn])
@@ -178,7 +177,7 @@ def position_section(model: VisionTransformer) -> RunSection:
             "those of all patches (arXiv:2010.11929, figure 7)."
         )
         alt = f"{caption} Similarities are from {values.min():.2f} to {values.max():.2f}."
-        figure = maps.draw_position_similarities(values, (config.grid, config.grid))
+        figure = maps.draw_position_similarities(values, config)
         text = f"Positions are added to the tokens (position={config.position})."
         return RunSection("positions", title, text, [DrawnFigure("positions", "", caption, alt, figure)])
     scores = offset_scores(model)
@@ -192,7 +191,8 @@ def position_section(model: VisionTransformer) -> RunSection:
     text = f"Positions act on queries and keys inside attention (position={config.position})."
     if len(values) == 1:
         text += " All blocks share them."
-    figure = maps.draw_offset_scores(values[..., ::-1, ::-1].copy(), "bias of the score" if bias else "mean cosine")
+    label = "bias of the score" if bias else "mean cosine"
+    figure = maps.draw_offset_scores(values[..., ::-1, ::-1].copy(), label, config)
     return RunSection("positions", title, text, [DrawnFigure("positions", "", caption, alt, figure)])
 
 
@@ -205,11 +205,12 @@ def reader(config: ViTConfig) -> str:
 
 def attention_section(config: ViTConfig, shown: Shown) -> RunSection:
     """Attention by block and head: interactive, and a figure of one image."""
-    detail, _ = details(config.depth, config.heads, config.grid**2)
+    detail, _ = details(config.depth, config.heads, config.patches)
     captions = [_caption(true, guess) for true, guess in zip(shown.truth, shown.guesses, strict=True)]
     sources = [data_url(image, EXPLORER_SIDE) for image in shown.pixels]
     explorer = packed(shown.observed, sources, captions, detail)
-    explorer |= {"rows": config.grid, "columns": config.grid, "reader": reader(config)}
+    (rows, columns), (height, width) = config.grid, config.image_hw
+    explorer |= {"rows": rows, "columns": columns, "height": height, "width": width, "reader": reader(config)}
     text = "Choose an image and a block. Click a patch, or move with the arrow keys, to see what it attends to; "
     text += f"Escape returns to what the head reads: {reader(config)}."
     if detail == "mean":
@@ -220,18 +221,17 @@ def attention_section(config: ViTConfig, shown: Shown) -> RunSection:
         )
     first = shown.observed[0].attention[:, :, 0].numpy()
     caption = f"Attention of {reader(config).partition(';')[0]} by block and head, for one image: {captions[0]}."
-    figure = maps.draw_heads(first, (config.grid, config.grid))
+    figure = maps.draw_heads(first, config)
     block, head, patch = np.unravel_index(int(first.argmax()), first.shape)
     alt = f"{caption} Largest in block {block + 1}, head {head + 1}: {100 * first.max():.0f} % to one patch, "
-    alt += f"in row {patch // config.grid + 1}, column {patch % config.grid + 1}."
+    alt += f"in row {patch // columns + 1}, column {patch % columns + 1}."
     return RunSection("attention", "Attention", text, [DrawnFigure("attention", "", caption, alt, figure)], explorer)
 
 
 def rollout_section(config: ViTConfig, shown: Shown) -> RunSection:
     """Images with their rollout."""
     chosen = evenly(len(shown.observed), IN_ROLLOUT)
-    grid = (config.grid, config.grid)
-    values = np.stack([shown.observed[index].rollout[0].numpy().reshape(grid) for index in chosen])
+    values = np.stack([shown.observed[index].rollout[0].numpy().reshape(config.grid) for index in chosen])
     truth, guesses = ([names[index] for index in chosen] for names in (shown.truth, shown.guesses))
     figure = plots.attention(shown.pixels[chosen], values, truth, guesses)
     caption = (
@@ -248,10 +248,8 @@ def rollout_section(config: ViTConfig, shown: Shown) -> RunSection:
 def distance_section(config: ViTConfig, measured: Measured | None) -> RunSection:
     """Mean attention distance by depth."""
     assert measured is not None
-    count = config.grid**2
-    uniform = float(
-        attention_distances(torch.full((count, count), 1 / count), (config.grid, config.grid), config.stride)
-    )
+    count = config.patches
+    uniform = float(attention_distances(torch.full((count, count), 1 / count), config.grid, config.stride))
     caption = (
         f"Mean distance of a patch from the patches it attends to, over {plural(measured.images, 'test image')}: "
         "a point for each head (arXiv:2010.11929, figure 7). Low: a head looks nearby."

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
+from vitrine.config.model import ViTConfig
 from vitrine.explain.observed import Measured, evenly
 from vitrine.training.figure_style import (
     ATTENTION,
@@ -27,13 +28,13 @@ MOST_TILES = 14  # along a side of a figure of similarities
 
 
 @styled()
-def draw_patches(image: np.ndarray, patch: int, stride: int) -> Figure:
+def draw_patches(image: np.ndarray, config: ViTConfig) -> Figure:
     """Draw an image (C, H, W) uint8 and, beside it, the patches that it is cut into."""
-    rows, columns = ((side - patch) // stride + 1 for side in image.shape[1:])
+    (rows, columns), (height, width), (down, right) = config.grid, config.patch_hw, config.stride
     pixels = image[:3] if len(image) in (3, 4) else image[:1].repeat(3, axis=0)
-    scale = -(-12 // patch)  # a gap is a twelfth of a patch, or less
+    scale = -(-12 // min(height, width))  # a gap is a twelfth of a patch, or less
     patches = [
-        pixels[:, stride * row : stride * row + patch, stride * column : stride * column + patch]
+        pixels[:, down * row : down * row + height, right * column : right * column + width]
         for row in range(rows)
         for column in range(columns)
     ]
@@ -46,13 +47,13 @@ def draw_patches(image: np.ndarray, patch: int, stride: int) -> Figure:
     whole.set_title(f"{image.shape[1]} x {image.shape[2]} pixels")
     bare(parts)
     parts.imshow(cut.reshape(rows * framed.shape[1], columns * framed.shape[2], 3)[:-1, :-1])
-    parts.set_title(f"{rows} x {columns} patches of {patch} x {patch}")
+    parts.set_title(f"{rows} x {columns} patches of {height} x {width}")
     return figure
 
 
 @styled()
 def draw_filters(components: np.ndarray, shares: np.ndarray) -> Figure:
-    """Draw filters (K, C, p, p) in rows of seven, each scaled to the full range around 0, and its share in per cent."""
+    """Draw filters (K, C, h, w) in rows of seven, each scaled to the full range around 0, and its share in per cent."""
     lines = -(-len(components) // 7)
     figure = Figure(figsize=(WIDTH, 0.78 * lines))
     grid = figure.subplots(lines, 7, squeeze=False).ravel()
@@ -67,13 +68,14 @@ def draw_filters(components: np.ndarray, shares: np.ndarray) -> Figure:
 
 
 @styled()
-def draw_position_similarities(similarities: np.ndarray, grid: tuple[int, int]) -> Figure:
+def draw_position_similarities(similarities: np.ndarray, config: ViTConfig) -> Figure:
     """Draw (P, P) similarities as a map of the grid for each patch, or for evenly spaced ones if there are many."""
+    grid = config.grid
     rows, columns = (evenly(side, MOST_TILES) for side in grid)
     tiles = similarities.reshape(*grid, *grid)[np.ix_(rows, columns)]
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
-    image = show_tiles(axes, tiles, LIKENESS, (min(0.0, float(tiles.min())), 1.0))
+    image = show_tiles(axes, tiles, LIKENESS, (min(0.0, float(tiles.min())), 1.0), _aspect(config))
     axes.set_xticks(_centres(len(columns), grid[1]), [str(column + 1) for column in columns])
     axes.set_yticks(_centres(len(rows), grid[0]), [str(row + 1) for row in rows])
     axes.set(xlabel="column of the patch", ylabel="row of the patch")
@@ -82,27 +84,27 @@ def draw_position_similarities(similarities: np.ndarray, grid: tuple[int, int]) 
 
 
 @styled()
-def draw_offset_scores(scores: np.ndarray, label: str) -> Figure:
+def draw_offset_scores(scores: np.ndarray, label: str, config: ViTConfig) -> Figure:
     """Draw scores by offset (blocks, heads, rows, columns): a line for each block, a column for each head."""
     blocks, heads = (evenly(count, MOST_LINES) for count in scores.shape[:2])
     shown = scores[np.ix_(blocks, heads)]
     largest = float(np.abs(shown).max()) or 1.0
-    figure = Figure(figsize=(WIDTH, max(1.9, 0.7 + 3.2 * len(blocks) / max(len(heads), 4))))
+    figure = Figure(figsize=(WIDTH, _height_of(shown, _aspect(config))))
     axes = figure.subplots()
-    image = show_tiles(axes, shown, SIGNED, (-largest, largest))
+    image = show_tiles(axes, shown, SIGNED, (-largest, largest), _aspect(config))
     _name_lines(axes, shown.shape, blocks if scores.shape[0] > 1 else [], heads if scores.shape[1] > 1 else [])
     colour_bar(image, [axes], label)
     return figure
 
 
 @styled()
-def draw_heads(attention: np.ndarray, grid: tuple[int, int]) -> Figure:
+def draw_heads(attention: np.ndarray, config: ViTConfig) -> Figure:
     """Draw attention (blocks, heads, P) to the patches: a line for each block, a column for each head."""
     blocks, heads = (evenly(count, MOST_LINES) for count in attention.shape[:2])
-    shown = attention[np.ix_(blocks, heads)].reshape(len(blocks), len(heads), *grid)
-    figure = Figure(figsize=(WIDTH, max(1.9, 0.7 + 3.2 * len(blocks) / max(len(heads), 4))))
+    shown = attention[np.ix_(blocks, heads)].reshape(len(blocks), len(heads), *config.grid)
+    figure = Figure(figsize=(WIDTH, _height_of(shown, _aspect(config))))
     axes = figure.subplots()
-    image = show_tiles(axes, 100 * shown, ATTENTION, (0.0, 100 * float(shown.max())))
+    image = show_tiles(axes, 100 * shown, ATTENTION, (0.0, 100 * float(shown.max())), _aspect(config))
     _name_lines(axes, shown.shape, blocks, heads)
     colour_bar(image, [axes], "attention (%)")
     return figure
@@ -156,14 +158,28 @@ def draw_patch_similarities(similarity: np.ndarray) -> Figure:
     return figure
 
 
-def show_tiles(axes: Axes, tiles: np.ndarray, colours: str, limits: tuple[float, float]) -> AxesImage:
-    """Show maps (rows, columns, h, w) as tiles with gaps."""
+def show_tiles(
+    axes: Axes, tiles: np.ndarray, colours: str, limits: tuple[float, float], aspect: float = 1.0
+) -> AxesImage:
+    """Show maps (rows, columns, h, w) as tiles with gaps; ``aspect`` is the height of a cell, by its width."""
     rows, columns, height, width = tiles.shape
     padded = np.pad(tiles.astype(float), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     whole = padded.swapaxes(1, 2).reshape(rows * (height + 1), columns * (width + 1))[:-1, :-1]
     bare(axes)
     axes.tick_params(length=0)
-    return axes.imshow(np.ma.masked_invalid(whole), cmap=colours, vmin=limits[0], vmax=limits[1])
+    return axes.imshow(np.ma.masked_invalid(whole), cmap=colours, vmin=limits[0], vmax=limits[1], aspect=aspect)
+
+
+def _aspect(config: ViTConfig) -> float:
+    """Height of a patch's cell in a map, by its width."""
+    down, right = config.stride
+    return down / right
+
+
+def _height_of(tiles: np.ndarray, aspect: float) -> float:
+    """Height in inches of a figure of maps (rows, columns, h, w)."""
+    rows, columns, height, width = tiles.shape
+    return max(1.9, 0.7 + 3.2 * aspect * rows * height / (max(columns, 4) * width))
 
 
 def _name_lines(axes: Axes, shape: Sequence[int], blocks: Sequence[int], heads: Sequence[int]) -> None:

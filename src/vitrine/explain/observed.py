@@ -82,12 +82,13 @@ def observe(model: VisionTransformer, image: Tensor) -> Observed:
 def measure(model: VisionTransformer, images: Tensor) -> Measured:
     """Average over normalised images (B, C, H, W)."""
     config = model.config
-    grid = (config.grid, config.grid)
     distances, alike = [], []
     for image in images:
         stored = model.intermediates(image[None])
         names = [f"blocks.{index}.attn.weights" for index in range(config.depth)]
-        distances.append(torch.stack([attention_distances(stored[name][0], grid, config.stride) for name in names]))
+        distances.append(
+            torch.stack([attention_distances(stored[name][0], config.grid, config.stride) for name in names])
+        )
         likeness = similarities(_patches(stored, config.depth, config.prefix))
         count = likeness.shape[-1]
         pairs = max(1, count * (count - 1))

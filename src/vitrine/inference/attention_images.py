@@ -82,20 +82,21 @@ class AttentionImages:
 
         Args:
             image: (C, H, W) uint8.
-            attended: (grid, grid), the share of each patch.
+            attended: (rows, columns), the share of each patch.
         """
         grey = len(image) not in (3, 4)
         picture = Image.fromarray(image[0].numpy() if grey else image[:3].permute(1, 2, 0).numpy()).convert("RGB")
-        side = picture.width * -(-HEIGHT // picture.width)
-        picture = picture.resize((side, side), Image.Resampling.NEAREST)
+        scale = -(-HEIGHT // picture.height)
+        width, height = (side * scale for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.NEAREST)
         levels = np.rint(255 * attended / max(attended.max(), 1e-12)).astype(np.uint8)
-        heat = Image.fromarray(self.colours[levels]).resize((side, side), Image.Resampling.NEAREST)
-        shown = Image.new("RGB", (2 * (side + GAP) + BAR + LABELS, side), "white")
+        heat = Image.fromarray(self.colours[levels]).resize((width, height), Image.Resampling.NEAREST)
+        shown = Image.new("RGB", (2 * (width + GAP) + BAR + LABELS, height), "white")
         shown.paste(picture, (0, 0))
-        shown.paste(heat, (side + GAP, 0))
-        bar = Image.fromarray(self.colours[np.linspace(255, 0, side).astype(np.uint8)[:, None].repeat(BAR, axis=1)])
-        shown.paste(bar, (2 * (side + GAP), 0))
-        pen, font, left = ImageDraw.Draw(shown), ImageFont.load_default(12), 2 * (side + GAP) + BAR + 4
+        shown.paste(heat, (width + GAP, 0))
+        bar = Image.fromarray(self.colours[np.linspace(255, 0, height).astype(np.uint8)[:, None].repeat(BAR, axis=1)])
+        shown.paste(bar, (2 * (width + GAP), 0))
+        pen, font, left = ImageDraw.Draw(shown), ImageFont.load_default(12), 2 * (width + GAP) + BAR + 4
         pen.text((left, 2), f"{100 * attended.max():.1f} %", "black", font)
-        pen.text((left, side - 2), "0 %", "black", font, anchor="ls")
+        pen.text((left, height - 2), "0 %", "black", font, anchor="ls")
         return shown

@@ -1,5 +1,6 @@
 """Several models as one: their probabilities are averaged."""
 
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ class Ensemble:
     @property
     def bytes_per_picture(self) -> int:
         """Size of a picture as all models take it, in bytes."""
-        return sum(preparation.channels * preparation.size**2 for preparation in self.preparations)
+        return sum(math.prod(preparation.decoder.shape) for preparation in self.preparations)
 
     def identity(self, runs: Sequence[LoadedRun]) -> dict[str, Any]:
         """Return what results depend on, beside the pictures, as plain values."""

@@ -35,7 +35,7 @@ def attended_patches(model: VisionTransformer, images: Tensor) -> Tensor:
         images: (B, C, H, W), normalised.
 
     Returns:
-        (B, grid, grid); the patches of an image sum to 1.
+        (B, rows, columns); the patches of an image sum to 1.
     """
     config = model.config
     stored = model.intermediates(images)
@@ -48,4 +48,4 @@ def attended_patches(model: VisionTransformer, images: Tensor) -> Tensor:
     else:
         pooled = (stored["pool.weights"].mean(dim=1) @ rolled[:, config.prefix :])[:, 0]
     patches = pooled[:, config.prefix :]
-    return (patches / patches.sum(dim=1, keepdim=True)).unflatten(1, (config.grid, config.grid))
+    return (patches / patches.sum(dim=1, keepdim=True)).unflatten(1, config.grid)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.config.size import Sides, height_width
 from vitrine.models.patch_embed import ConvPatchEmbed, LinearPatchEmbed, ShiftedPatchEmbed
 from vitrine.models.pos_embed import (
     Alibi2d,
@@ -13,7 +14,6 @@ from vitrine.models.pos_embed import (
     Rope,
     RopeMixed,
     alibi_slopes,
-    per_token,
     rope_frequencies,
 )
 from vitrine.models.vit import VisionTransformer
@@ -26,13 +26,13 @@ def patch_filters(model: VisionTransformer, most: int = 28) -> tuple[Tensor, Ten
     Of ``patch_embed=shifted``, the filters of the unshifted image.
 
     Returns:
-        The first ``most`` components (K, C, patch_size, patch_size), each of norm 1, with its largest value positive;
+        The first ``most`` components (K, C, h, w), each of norm 1, with its largest value positive;
         and their shares of the variance over filters, (K,). ``None`` if patches are not embedded by a linear map.
     """
     embed = model.patch_embed
     if not isinstance(embed, (ConvPatchEmbed, LinearPatchEmbed, ShiftedPatchEmbed)):
         return None
-    shape = (model.config.in_channels, model.config.patch_size, model.config.patch_size)
+    shape = (model.config.in_channels, *model.config.patch_hw)
     filters = embed.proj.weight.float().flatten(1)[:, : shape[0] * shape[1] * shape[2]]
     _, sizes, components = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)
     largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
@@ -49,10 +49,7 @@ def position_similarities(model: VisionTransformer) -> Tensor | None:
     """
     if model.pos_embed is None:
         return None
-    table = model.pos_embed
-    if model.config.position == "learned2d":
-        table = per_token(table, model.config.prefix)
-    return similarities(table[:, model.config.prefix :])[0]
+    return similarities(model.position_table()[:, model.config.prefix :])[0]
 
 
 @torch.no_grad()
@@ -67,8 +64,8 @@ def offset_scores(model: VisionTransformer) -> Tensor | None:
         middle. One block where all share it, and one head likewise. ``None`` for other schemes.
     """
     relations: list[Any] = [getattr(block.attn, "relation", None) for block in model.blocks]
-    span = torch.arange(1 - model.config.grid, model.config.grid, dtype=torch.float32)
-    down, right = torch.meshgrid(span, span, indexing="ij")
+    spans = [torch.arange(1 - side, side, dtype=torch.float32) for side in model.config.grid]
+    down, right = torch.meshgrid(*spans, indexing="ij")
     if all(isinstance(relation, RelativeBias) for relation in relations):
         return torch.stack([relation.table.float() for relation in relations])
     if all(isinstance(relation, Alibi2d) for relation in relations):
@@ -84,7 +81,7 @@ def offset_scores(model: VisionTransformer) -> Tensor | None:
     return None
 
 
-def attention_distances(weights: Tensor, grid: tuple[int, int], stride: int = 1) -> Tensor:
+def attention_distances(weights: Tensor, grid: tuple[int, int], stride: Sides = 1) -> Tensor:
     """Mean distance of patches from the patches that they attend to (arXiv:2010.11929, figure 7, right).
 
     Distances are weighted by attention, and averaged over the patches of an image. What a patch attends to among the
@@ -93,15 +90,16 @@ def attention_distances(weights: Tensor, grid: tuple[int, int], stride: int = 1)
     Args:
         weights: (..., N, N), attention weights; the patches come last.
         grid: rows and columns of patches.
-        stride: pixels from one patch to the next.
+        stride: pixels from one patch to the next, or down and right.
 
     Returns:
         (...), in pixels.
     """
     rows, columns = grid
-    down = torch.arange(rows, dtype=weights.dtype).repeat_interleave(columns)
-    right = torch.arange(columns, dtype=weights.dtype).repeat(rows)
-    distances = stride * torch.hypot(down[:, None] - down, right[:, None] - right)
+    pixels_down, pixels_right = height_width(stride)
+    down = pixels_down * torch.arange(rows, dtype=weights.dtype).repeat_interleave(columns)
+    right = pixels_right * torch.arange(columns, dtype=weights.dtype).repeat(rows)
+    distances = torch.hypot(down[:, None] - down, right[:, None] - right)
     among = weights[..., -rows * columns :, -rows * columns :]
     return ((among * distances).sum(dim=-1) / among.sum(dim=-1).clamp(min=1e-12)).mean(dim=-1)
 

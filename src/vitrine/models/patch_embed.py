@@ -13,21 +13,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
+from vitrine.config.size import Sides, height_width
 from vitrine.models.layers import build_norm
 from vitrine.models.user_parts import user_module
 
 
 class ConvPatchEmbed(nn.Module):
-    """A linear map of each square patch, as a strided convolution (arXiv:2010.11929, equation 1): ``conv``.
+    """A linear map of each patch, as a strided convolution (arXiv:2010.11929, equation 1): ``conv``.
 
     Args:
         in_channels: channels of the images, C.
         dim: width of a token, D.
-        patch_size: height and width of a patch, in pixels.
-        stride: pixels from one patch to the next; ``None`` is ``patch_size``.
+        patch_size: side of a patch, in pixels, or its height and width.
+        stride: pixels from one patch to the next, or down and right; ``None`` is ``patch_size``.
     """
 
-    def __init__(self, in_channels: int, dim: int, patch_size: int, stride: int | None = None) -> None:
+    def __init__(self, in_channels: int, dim: int, patch_size: Sides, stride: Sides | None = None) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=stride or patch_size)
 
@@ -44,10 +45,10 @@ class LinearPatchEmbed(nn.Module):
     those of :class:`ConvPatchEmbed`.
     """
 
-    def __init__(self, in_channels: int, dim: int, patch_size: int, stride: int | None = None) -> None:
+    def __init__(self, in_channels: int, dim: int, patch_size: Sides, stride: Sides | None = None) -> None:
         super().__init__()
-        self.patch_size, self.stride = patch_size, stride or patch_size
-        self.proj = nn.Linear(in_channels * patch_size**2, dim)
+        self.patch_size, self.stride = height_width(patch_size), height_width(stride or patch_size)
+        self.proj = nn.Linear(in_channels * math.prod(self.patch_size), dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, P, D)."""
@@ -62,28 +63,28 @@ class ShiftedPatchEmbed(nn.Module):
 
     Args:
         in_channels, dim, patch_size, stride: as of :class:`ConvPatchEmbed`.
-        norm: constructor of the normalisation of flattened patches, by its width 5 C patch_size^2.
+        norm: constructor of the normalisation of flattened patches, by its width 5 C h w.
     """
 
     def __init__(
         self,
         in_channels: int,
         dim: int,
-        patch_size: int,
-        stride: int | None = None,
+        patch_size: Sides,
+        stride: Sides | None = None,
         norm: Callable[[int], nn.Module] = nn.LayerNorm,
     ) -> None:
         super().__init__()
-        self.patch_size, self.stride = patch_size, stride or patch_size
-        width = 5 * in_channels * patch_size**2
+        self.patch_size, self.stride = height_width(patch_size), height_width(stride or patch_size)
+        width = 5 * in_channels * math.prod(self.patch_size)
         self.norm = norm(width)
         self.proj = nn.Linear(width, dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, P, D)."""
-        half, (height, width) = self.patch_size // 2, images.shape[2:]
-        padded = F.pad(images, (half, half, half, half))
-        shifted = [padded[:, :, y : y + height, x : x + width] for y in (0, 2 * half) for x in (0, 2 * half)]
+        (down, right), (height, width) = (side // 2 for side in self.patch_size), images.shape[2:]
+        padded = F.pad(images, (right, right, down, down))
+        shifted = [padded[:, :, y : y + height, x : x + width] for y in (0, 2 * down) for x in (0, 2 * right)]
         patches = flat_patches(torch.cat([images, *shifted], dim=1), self.patch_size, self.stride)
         return self.proj(self.norm(patches))
 
@@ -97,7 +98,7 @@ class ConvStemPatchEmbed(nn.Module):
     Args:
         in_channels: channels of the images, C.
         dim: width of a token, D.
-        patch_size: a power of 2; the image is halved as often as this power says.
+        patch_size: side of a patch, a power of 2; the image is halved as often as this power says.
     """
 
     def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
@@ -116,9 +117,9 @@ class ConvStemPatchEmbed(nn.Module):
         return tokens.flatten(2).transpose(1, 2)
 
 
-def flat_patches(images: Tensor, size: int, stride: int) -> Tensor:
-    """Cut patches of ``size`` by ``size`` pixels, ``stride`` apart: (B, C, H, W) -> (B, P, C * size^2)."""
-    patches = images.unfold(2, size, stride).unfold(3, size, stride)  # (B, C, rows, columns, size, size)
+def flat_patches(images: Tensor, size: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    """Cut patches of h by w pixels, ``stride`` apart: (B, C, H, W) -> (B, P, C * h * w)."""
+    patches = images.unfold(2, size[0], stride[0]).unfold(3, size[1], stride[1])  # (B, C, rows, columns, h, w)
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
@@ -132,13 +133,13 @@ PATCH_EMBEDS: dict[str, Callable[..., nn.Module]] = {
 
 def build_patch_embed(config: ViTConfig) -> nn.Module:
     """Return the patch embedding that ``config.patch_embed`` names, (B, C, H, W) -> (B, P, D)."""
-    takes = (2, config.in_channels, config.image_size, config.image_size)
-    own = user_module(config, "patch_embed", config, takes=takes, gives=(2, config.grid**2, config.dim))
+    takes = (2, config.in_channels, *config.image_hw)
+    own = user_module(config, "patch_embed", config, takes=takes, gives=(2, config.patches, config.dim))
     if own is not None:
         return own
-    sizes = (config.in_channels, config.dim, config.patch_size)
     if config.patch_embed == "conv_stem":
-        return ConvStemPatchEmbed(*sizes)
+        return ConvStemPatchEmbed(config.in_channels, config.dim, config.patch_hw[0])  # of square patches only
+    sizes = (config.in_channels, config.dim, config.patch_hw)
     if config.patch_embed == "shifted":
         return ShiftedPatchEmbed(*sizes, config.stride, partial(build_norm, config))
     return PATCH_EMBEDS[config.patch_embed](*sizes, config.stride)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
 
+Grid = tuple[int, int]  # rows and columns of patches
 INITIAL: dict[str, Callable[..., Tensor]] = {
     "small": lambda *shape: torch.randn(shape) * 0.02,
     "normal": lambda *shape: torch.randn(shape),
@@ -38,11 +39,13 @@ def learned(config: ViTConfig) -> nn.Parameter:
 
 
 def learned2d(config: ViTConfig) -> nn.Parameter:
-    """(2, grid, D): a learned vector per row and per column; a patch gets their sum, prefix tokens get none.
+    """(rows + columns, D): a learned vector per row and per column; a patch gets their sum, prefix tokens get none.
 
-    The factorised form of NaViT (arXiv:2307.06304, section 2.1).
+    The factorised form of NaViT (arXiv:2307.06304, section 2.1). Of a square grid the shape is (2, rows, D).
     """
-    return nn.Parameter(INITIAL[config.position_init](2, config.grid, config.dim))
+    rows, columns = config.grid
+    shape = (2, rows) if rows == columns else (rows + columns,)
+    return nn.Parameter(INITIAL[config.position_init](*shape, config.dim))
 
 
 def sincos1d(config: ViTConfig) -> Tensor:
@@ -68,8 +71,7 @@ def sincos2d(config: ViTConfig) -> Tensor:
     quarter = config.dim // 4
     last = quarter if config.sincos_frequencies == "moco_v3" else quarter - 1
     exponents = torch.arange(quarter, dtype=torch.float64) / last
-    indices = torch.arange(config.grid)
-    columns, rows = indices.repeat(config.grid), indices.repeat_interleave(config.grid)
+    rows, columns = _rows_and_columns(config.grid).unbind(1)
     x, y = _angles(columns, exponents), _angles(rows, exponents)
     table = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()
     return F.pad(table, (0, 0, config.prefix, 0)).unsqueeze(0)
@@ -84,9 +86,9 @@ TABLES: dict[str, Callable[[ViTConfig], nn.Parameter | Tensor | None]] = {
 }
 
 
-def per_token(table: Tensor, prefix: int) -> Tensor:
-    """Turn a table of rows and columns, as from :func:`learned2d`, into one of tokens: (2, grid, D) -> (1, N, D)."""
-    rows, columns = table
+def per_token(table: Tensor, grid: Grid, prefix: int) -> Tensor:
+    """Turn a table of rows and columns, as from :func:`learned2d`, into one of tokens, (1, N, D)."""
+    rows, columns = table.flatten(0, -2).split(grid)
     return F.pad((rows[:, None] + columns[None, :]).flatten(0, 1), (0, 0, prefix, 0)).unsqueeze(0)
 
 
@@ -98,11 +100,11 @@ class ConvPosition(nn.Module):
 
     Args:
         dim: width of a token, D.
-        grid: patches along a side of the image.
+        grid: rows and columns of patches.
         prefix: tokens in front of the patches.
     """
 
-    def __init__(self, dim: int, grid: int, prefix: int = 0) -> None:
+    def __init__(self, dim: int, grid: Grid, prefix: int = 0) -> None:
         super().__init__()
         self.prefix, self.grid = prefix, grid
         self.proj = nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim)
@@ -110,7 +112,7 @@ class ConvPosition(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
         patches = x[:, self.prefix :]
-        image = patches.transpose(1, 2).unflatten(2, (self.grid, self.grid))
+        image = patches.transpose(1, 2).unflatten(2, self.grid)
         patches = patches + self.proj(image).flatten(2).transpose(1, 2)
         return torch.cat([x[:, : self.prefix], patches], dim=1)
 
@@ -131,27 +133,27 @@ class RelativeBias(nn.Module):
 
     Args:
         heads: number of attention heads.
-        grid: patches along a side of the image.
+        grid: rows and columns of patches.
         prefix: tokens in front of the patches.
 
     Attributes:
-        table: (heads, 2 grid - 1, 2 grid - 1), by row and column of the query less those of the key; zero is in the
-            middle.
+        table: (heads, 2 rows - 1, 2 columns - 1), by row and column of the query less those of the key; zero is in
+            the middle.
         prefix: (heads, 3), or ``None`` without prefix tokens, as in BEiT: the bias of prefix queries for patches, of
             patch queries for the prefix, and among the prefix.
     """
 
     offsets: Tensor
 
-    def __init__(self, heads: int, grid: int, prefix: int = 0) -> None:
+    def __init__(self, heads: int, grid: Grid, prefix: int = 0) -> None:
         super().__init__()
-        span = 2 * grid - 1
-        self.table = nn.Parameter(torch.randn(heads, span, span) * 0.02)
+        height, width = (2 * side - 1 for side in grid)
+        self.table = nn.Parameter(torch.randn(heads, height, width) * 0.02)
         self.prefix = nn.Parameter(torch.randn(heads, 3) * 0.02) if prefix else None
-        self.prefix_tokens, self.patches = prefix, grid**2
-        rows, columns = _rows_and_columns(grid).long().unbind(1)
-        down, right = (along[:, None] - along[None, :] + grid - 1 for along in (rows, columns))
-        self.register_buffer("offsets", (down * span + right).flatten(), persistent=False)  # into the flattened table
+        self.prefix_tokens, self.patches = prefix, grid[0] * grid[1]
+        places = _rows_and_columns(grid).long()
+        down, right = (places[:, None] - places[None, :] + torch.tensor(grid) - 1).unbind(2)
+        self.register_buffer("offsets", (down * width + right).flatten(), persistent=False)  # into the flattened table
 
     def forward(self, q: Tensor, k: Tensor) -> Related:
         """Return queries and keys as they are, and the bias (heads, N, N)."""
@@ -175,13 +177,13 @@ class Alibi2d(nn.Module):
 
     Args:
         heads: number of attention heads.
-        grid: patches along a side of the image.
+        grid: rows and columns of patches.
         prefix: tokens in front of the patches.
     """
 
     bias: Tensor
 
-    def __init__(self, heads: int, grid: int, prefix: int = 0) -> None:
+    def __init__(self, heads: int, grid: Grid, prefix: int = 0) -> None:
         super().__init__()
         places = _rows_and_columns(grid)
         distances = torch.linalg.vector_norm(places[:, None] - places[None, :], dim=2)
@@ -213,7 +215,7 @@ class Rope(nn.Module):
 
     Args:
         head_dim: width of a head, divisible by 4.
-        grid: patches along a side of the image.
+        grid: rows and columns of patches.
         prefix: tokens in front of the patches.
         theta: base of the frequencies.
     """
@@ -221,7 +223,7 @@ class Rope(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, head_dim: int, grid: int, prefix: int = 0, theta: float = 100.0) -> None:
+    def __init__(self, head_dim: int, grid: Grid, prefix: int = 0, theta: float = 100.0) -> None:
         super().__init__()
         rows, columns = _rows_and_columns(grid).unbind(1)
         frequencies = rope_frequencies(head_dim, theta)
@@ -243,7 +245,7 @@ class RopeMixed(nn.Module):
     Args:
         heads: number of attention heads.
         head_dim: width of a head, divisible by 4.
-        grid: patches along a side of the image.
+        grid: rows and columns of patches.
         prefix: tokens in front of the patches, which are not rotated.
         theta: base of the initial frequencies.
 
@@ -254,7 +256,7 @@ class RopeMixed(nn.Module):
 
     places: Tensor
 
-    def __init__(self, heads: int, head_dim: int, grid: int, prefix: int = 0, theta: float = 10.0) -> None:
+    def __init__(self, heads: int, head_dim: int, grid: Grid, prefix: int = 0, theta: float = 10.0) -> None:
         super().__init__()
         size = rope_frequencies(head_dim, theta)
         axis = 2 * math.pi * torch.rand(heads, 1)
@@ -309,7 +311,6 @@ def _angles(indices: Tensor, exponents: Tensor) -> Tensor:
     return torch.outer(indices.double(), torch.exp(-math.log(10_000.0) * exponents))
 
 
-def _rows_and_columns(grid: int) -> Tensor:
+def _rows_and_columns(grid: Grid) -> Tensor:
     """(P, 2) float32: row and column of each patch."""
-    along = torch.arange(grid, dtype=torch.float32)
-    return torch.cartesian_prod(along, along)
+    return torch.cartesian_prod(*(torch.arange(side, dtype=torch.float32) for side in grid))

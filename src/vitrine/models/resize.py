@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.config.model import ViTConfig
+from vitrine.config.size import Sides, height_width, size_override
 from vitrine.errors import ConfigError, Fault
+from vitrine.models.pos_embed import Grid
 
 RESIZABLE = ("conv", "linear")
 
@@ -30,27 +32,36 @@ def resize_weights(weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
     if new.patch_size != old.patch_size:
         if old.patch_embed not in RESIZABLE:
             problem = f"of patch_embed={old.patch_embed} can't be resized; those of {' and '.join(RESIZABLE)} can"
-            raise ConfigError([Fault("patch_size", str(new.patch_size), problem, f"patch_size={old.patch_size}")])
+            near = f"patch_size={size_override(old.patch_size)}"
+            raise ConfigError([Fault("patch_size", size_override(new.patch_size), problem, near)])
         name = "patch_embed.proj.weight"
-        patches = resized[name].reshape(old.dim, old.in_channels, old.patch_size, old.patch_size)
-        patches = resize_patches(patches, new.patch_size)
+        patches = resized[name].reshape(old.dim, old.in_channels, *old.patch_hw)
+        patches = resize_patches(patches, new.patch_hw)
         resized[name] = patches if old.patch_embed == "conv" else patches.flatten(1)
     for name, table in weights.items():
         if name == "pos_embed" and old.position == "learned":
-            resized[name] = resize_positions(table, old.prefix, new.grid)
-        elif name == "pos_embed":  # learned2d
-            resized[name] = resize_grid(table.transpose(1, 2).unsqueeze(2), 1, new.grid)[:, :, 0].transpose(1, 2)
+            resized[name] = resize_positions(table, old.prefix, old.grid, new.grid)
+        elif name == "pos_embed":
+            resized[name] = resize_rows_and_columns(table, old.grid, new.grid)
         elif name.endswith("relation.table"):
-            resized[name] = resize_grid(table.unsqueeze(0), 2 * new.grid - 1, 2 * new.grid - 1)[0]
+            height, width = (2 * side - 1 for side in new.grid)
+            resized[name] = resize_grid(table.unsqueeze(0), height, width)[0]
     return resized
 
 
-def resize_positions(table: Tensor, prefix: int, grid: int) -> Tensor:
-    """Resize a learned table (1, prefix + old grid^2, D) to another grid, as timm's ``resample_abs_pos_embed``."""
+def resize_positions(table: Tensor, prefix: int, old: Grid, new: Grid) -> Tensor:
+    """Resize a learned table (1, prefix + rows * columns, D) to another grid, as timm's ``resample_abs_pos_embed``."""
     before, patches = table[:, :prefix], table[:, prefix:]
-    side = round(patches.shape[1] ** 0.5)
-    image = patches.transpose(1, 2).unflatten(2, (side, side))
-    return torch.cat([before, resize_grid(image, grid, grid).flatten(2).transpose(1, 2)], dim=1)
+    image = patches.transpose(1, 2).unflatten(2, old)
+    return torch.cat([before, resize_grid(image, *new).flatten(2).transpose(1, 2)], dim=1)
+
+
+def resize_rows_and_columns(table: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Resize the table of ``position=learned2d`` along its rows, and along its columns."""
+    vectors = table.flatten(0, -2).split(old)  # of rows, (rows, D), and of columns
+    images = [part.T[None, :, None] for part in vectors]  # (1, D, 1, rows)
+    resized = [resize_grid(image, 1, side)[0, :, 0].T for image, side in zip(images, new, strict=True)]
+    return torch.stack(resized) if new[0] == new[1] else torch.cat(resized)
 
 
 def resize_grid(image: Tensor, height: int, width: int) -> Tensor:
@@ -62,16 +73,16 @@ def resize_grid(image: Tensor, height: int, width: int) -> Tensor:
     return image.to(dtype)
 
 
-def resize_patches(weight: Tensor, size: int) -> Tensor:
-    """(D, C, P, P) -> (D, C, size, size), so that a resized patch gives the token of the original patch.
+def resize_patches(weight: Tensor, size: Sides) -> Tensor:
+    """(D, C, h, w) -> (D, C, *size), so that a resized patch gives the token of the original patch.
 
     The pseudo-inverse rule of FlexiViT (arXiv:2212.08013, section 3.4): with B the matrix that resizes a patch, the
     new weights are the least-squares solution w' of B^T w' = w. Exact when patches grow.
     """
-    old = weight.shape[-1]
+    old, size = weight.shape[2:], height_width(size)
     if old == size:
         return weight
-    pixels = torch.eye(old * old, dtype=torch.float64, device=weight.device).reshape(-1, 1, old, old)
-    resizing = F.interpolate(pixels, size=(size, size), mode="bicubic", antialias=True).flatten(1)  # (P^2, size^2)
+    pixels = torch.eye(old.numel(), dtype=torch.float64, device=weight.device).reshape(-1, 1, *old)
+    resizing = F.interpolate(pixels, size=size, mode="bicubic", antialias=True).flatten(1)  # pixels: old by new
     resized = weight.flatten(2).double() @ torch.linalg.pinv(resizing).T
-    return resized.reshape(*weight.shape[:2], size, size).to(weight.dtype)
+    return resized.reshape(*weight.shape[:2], *size).to(weight.dtype)

@@ -44,6 +44,6 @@ def user_module(
 
 def user_model(config: ViTConfig) -> nn.Module | None:
     """Return the user's whole model, (B, C, H, W) -> (B, num_classes); ``None`` where the model is vitrine's."""
-    takes = (2, config.in_channels, config.image_size, config.image_size)
+    takes = (2, config.in_channels, *config.image_hw)
     sizes = {name: getattr(config, name) for name in ("image_size", "in_channels", "num_classes")}
     return user_module(config, "name", takes=takes, gives=(2, config.num_classes), **sizes)

@@ -10,8 +10,10 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from vitrine.config.model import ViTConfig, vit_faults
+from vitrine.config.model import ViTConfig
+from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import faults_of, function, names_of, part_at
+from vitrine.config.size import Size, by, plain_size, size_override
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
@@ -106,7 +108,7 @@ class VisionTransformer(nn.Module):
 
     def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches."""
-        if images.shape[1:] != (self.config.in_channels, self.config.image_size, self.config.image_size):
+        if images.shape[1:] != (self.config.in_channels, *self.config.image_hw):
             raise ValueError(self._shape_problem(images))
         x = record("patches", self.patch_embed(images))
         x = record("embedded", self.embed(x))
@@ -123,11 +125,22 @@ class VisionTransformer(nn.Module):
         tokens = [*(token.expand(patches.shape[0], -1, -1) for token in prefix), patches]
         x = torch.cat(tokens, dim=1)  # before positions: in a learned table each token has its own place
         if self.pos_embed is not None:
-            factorised = self.config.position == "learned2d"
-            x = x + (per_token(self.pos_embed, self.config.prefix) if factorised else self.pos_embed)
+            x = x + self.position_table()
         if self.pos_module is not None:
             x = self.pos_module(x)
         return self.pos_drop(self.norm_pre(x))
+
+    def position_table(self) -> Tensor:
+        """Return the positions that are added to the tokens, (1, N, D).
+
+        Raises:
+            ValueError: the model's positions are none that are added.
+        """
+        if self.pos_embed is None:
+            raise ValueError(f"position={self.config.position} adds no table to the tokens")
+        if self.config.position != "learned2d":
+            return self.pos_embed
+        return per_token(self.pos_embed, self.config.grid, self.config.prefix)
 
     def intermediates(self, images: Tensor, *names: str) -> dict[str, Tensor]:
         """Return intermediate results of a forward pass, by name; all of them if no name is given.
@@ -155,10 +168,11 @@ class VisionTransformer(nn.Module):
         return torch.stack(list(self.intermediates(images, *names).values()), dim=1)
 
     def resized(
-        self, *, image_size: int | None = None, patch_size: int | None = None, patch_stride: int | None = None
+        self, *, image_size: Size | None = None, patch_size: Size | None = None, patch_stride: Size | None = None
     ) -> "VisionTransformer":
         """Return this model for images or patches of another size, on the same device; ``None`` keeps a size.
 
+        A size is the side of a square, or ``[height, width]``.
         Fixed positions are recomputed, learned ones interpolated, patch embeddings resized (models/resize.py).
 
         Raises:
@@ -177,7 +191,7 @@ class VisionTransformer(nn.Module):
         except RuntimeError:  # resize_weights fits the built-in parts
             own = ", ".join(names_of(config))
             problem = f"{own} has weights of another shape for it, which cannot be resized"
-            raise ConfigError([Fault("image_size", str(config.image_size), problem)]) from None
+            raise ConfigError([Fault("image_size", size_override(config.image_size), problem)]) from None
         return other.train(self.training)
 
     def no_weight_decay(self) -> set[str]:
@@ -185,10 +199,11 @@ class VisionTransformer(nn.Module):
         return {name for name, values in self.named_parameters() if values.ndim > 1 and name.endswith(NO_MATRICES)}
 
     def _shape_problem(self, images: Tensor) -> str:
-        channels, size = self.config.in_channels, self.config.image_size
-        given, side = tuple(images.shape[1:]), images.shape[-1]
-        hint = f"; model.resized(image_size={side}) takes other sizes" if given == (channels, side, side) else ""
-        return f"images are {'x'.join(map(str, given))}, this model takes {channels}x{size}x{size}{hint}"
+        channels, given = self.config.in_channels, tuple(images.shape[1:])
+        hint = ""
+        if given[:-2] == (channels,):
+            hint = f"; model.resized(image_size={plain_size(given[-2:])}) takes other sizes"
+        return f"images are {'x'.join(map(str, given))}, this model takes {channels}x{by(self.config.image_size)}{hint}"
 
 
 def drop_path_rates(config: ViTConfig) -> list[float]:

@@ -170,7 +170,7 @@ class Compilation(Callback):
         Returns the warm-up's time, which is an upper limit, if that is below ``short``.
         """
         data, parts = module.config.data, module.config.trainer.accumulate_grad_batches * trainer.world_size
-        shape = (module.images_per_step // parts, data.in_channels, data.image_size, data.image_size)
+        shape = (module.images_per_step // parts, data.in_channels, *data.image_hw)
         images = torch.zeros(shape, dtype=torch.uint8, device=module.device)
         labels = torch.zeros(len(images), dtype=torch.int64, device=module.device)
         statistics = {name: buffer.clone() for name, buffer in module.model.named_buffers()}

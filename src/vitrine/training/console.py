@@ -13,6 +13,7 @@ from rich.text import Text
 from vitrine.config import TrainConfig
 from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted
+from vitrine.config.size import by
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
 from vitrine.text import plural, printable, short_number
@@ -36,11 +37,11 @@ def show_start(
 ) -> None:
     """Print a table of data, model, parameters, FLOPs, device, precision and run folder."""
     model, data = config.model, config.data
-    layout = f"{data.image_size}x{data.image_size}x{data.in_channels}, {plural(data.num_classes, 'class', 'classes')}"
+    layout = f"{by(data.image_size)}x{data.in_channels}, {plural(data.num_classes, 'class', 'classes')}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
     plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {plural(data.batch_size, 'image')}"
-    tokens = f"{plural(model.tokens, 'token')} of {model.patch_size}x{model.patch_size} pixels"
+    tokens = f"{plural(model.tokens, 'token')} of {by(model.patch_size)} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     architecture = f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
     architecture += f"position {model.position}, pool {model.pool}"

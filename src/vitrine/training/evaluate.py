@@ -12,6 +12,7 @@ from rich.console import Console
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.serialize import from_plain
+from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.hardware import Hardware, choose, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
@@ -62,7 +63,7 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     load_weights(module.model, model_weights(checkpoint), "the checkpoint")
     if stored != config.model:
         if not isinstance(module.model, VisionTransformer):
-            size = str(config.model.image_size)
+            size = size_override(config.model.image_size)
             raise ConfigError([Fault("image_size", size, f"model={config.model.name} cannot be resized")])
         module.model = module.model.resized(image_size=config.model.image_size, patch_size=config.model.patch_size)
     return module

@@ -21,10 +21,11 @@ from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
 from vitrine.config.model import WEIGHT_FILES, missing_weights, weights_file
+from vitrine.config.size import by
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
-from vitrine.text import as_override, did_you_mean, nearest
+from vitrine.text import as_override, did_you_mean, nearest, plural
 from vitrine.training.weights import check_weights, load_weights, model_weights, read_checkpoint
 
 # Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
@@ -254,15 +255,16 @@ def _fit(
             changes.append(f"filters of {patches.shape[1]} colours summed for grey images")
             patches = patches.sum(dim=1, keepdim=True)
         weights[PATCHES] = patches.flatten(1) if config.patch_embed == "linear" else patches
-    if config.position == "learned" and _side(weights[POSITIONS].shape[1] - config.prefix) is None:
-        # Published without embeddings for the prefix tokens.
-        weights[POSITIONS] = F.pad(weights[POSITIONS], (0, 0, config.prefix, 0))
+    if config.position == "learned" and stored is None:
+        count = weights[POSITIONS].shape[1]
+        if _grid(count - config.prefix, config) is None and _grid(count, config) is not None:
+            # Published without embeddings for the prefix tokens.
+            weights[POSITIONS] = F.pad(weights[POSITIONS], (0, 0, config.prefix, 0))
     old = _sizes(weights, config, patches, stored)
     if old.patch_size != config.patch_size:
-        size = config.patch_size
-        changes.append(f"patches resized from {old.patch_size}x{old.patch_size} to {size}x{size}")
+        changes.append(f"patches resized from {by(old.patch_size)} to {by(config.patch_size)}")
     if old.grid != config.grid and config.position in ("learned", "learned2d", "relative"):
-        changes.append(f"positions resized from {old.grid}x{old.grid} to {config.grid}x{config.grid}")
+        changes.append(f"positions resized from {by(old.grid)} to {by(config.grid)}")
     weights = resize_weights(weights, old, config)
     if "head.weight" not in weights or len(weights["head.weight"]) != config.num_classes:
         changes.append(f"new head for {config.num_classes} classes")
@@ -278,12 +280,21 @@ def _sizes(
     if stored is not None:
         stride = stored.get("patch_stride")  # older versions had no such field
         return replace(config, image_size=stored["image_size"], patch_size=stored["patch_size"], patch_stride=stride)
-    patch_size = config.patch_size if patches is None or patches.ndim != 4 else patches.shape[-1]
-    side = _side(weights[POSITIONS].shape[1] - config.prefix) if config.position == "learned" else config.grid
-    return replace(config, image_size=(side or config.grid) * patch_size, patch_size=patch_size, patch_stride=None)
+    patch = config.patch_hw if patches is None or patches.ndim != 4 else tuple(patches.shape[-2:])
+    grid = config.grid
+    if config.position == "learned":
+        count = weights[POSITIONS].shape[1] - config.prefix
+        if (known := _grid(count, config)) is None:
+            problem = f"the positions of {plural(count, 'patch', 'patches')} fit neither a square grid nor the model's"
+            raise RunError(f"{problem}, {by(config.grid)}, and the weights do not say how many rows they have")
+        grid = known
+    image = [side * pixels for side, pixels in zip(grid, patch, strict=True)]
+    return replace(config, image_size=image, patch_size=list(patch), patch_stride=None)
 
 
-def _side(patches: int) -> int | None:
-    """Return the side of a square grid of ``patches`` patches; ``None`` if it isn't square."""
+def _grid(patches: int, config: ViTConfig) -> tuple[int, int] | None:
+    """Return rows and columns of ``patches`` patches: those of ``config``, else a square's, else ``None``."""
+    if patches == config.patches:
+        return config.grid
     side = math.isqrt(max(0, patches))
-    return side if side * side == patches else None
+    return (side, side) if side * side == patches else None

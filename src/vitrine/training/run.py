@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
 from vitrine.config.serialize import to_plain
+from vitrine.config.size import by
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
@@ -133,7 +134,8 @@ def begin_attempt(config: TrainConfig, folder: Path | None, varies: str, time_fr
 def run_name(config: TrainConfig, varies: str) -> str:
     """Return the part of a run folder's name that describes the run."""
     model = config.model
-    architecture = f"{model.dim}x{model.depth}-p{model.patch_size}-{model.position}"
+    patch = model.patch_size if isinstance(model.patch_size, int) else by(model.patch_size)
+    architecture = f"{model.dim}x{model.depth}-p{patch}-{model.position}"
     if is_dotted(model.name):
         architecture = model.name
     described = f"{config.data.name}-{architecture}-s{config.seed}"

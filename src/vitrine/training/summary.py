@@ -64,7 +64,7 @@ def layers(config: ViTConfig, depth: int) -> Layers:
     device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
     with torch.device(device), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
-        images = torch.zeros(1, config.in_channels, config.image_size, config.image_size)
+        images = torch.zeros(1, config.in_channels, *config.image_hw)
         summary = ModelSummary(_Alone(model, images), max_depth=depth + 1)
     counts = (sum(kinds.values()) for kinds in summary.flop_counts.values())
     measured = zip(

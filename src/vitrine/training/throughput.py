@@ -46,7 +46,7 @@ def flops_per_image(config: ViTConfig) -> int:
     device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
     with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
-        images = torch.zeros(1, config.in_channels, config.image_size, config.image_size)
+        images = torch.zeros(1, config.in_channels, *config.image_hw)
         with FlopCounterMode(display=False) as counter:
             model(images)
     return int(counter.get_total_flops())

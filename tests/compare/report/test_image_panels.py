@@ -93,7 +93,7 @@ def test_position_embeddings_are_most_similar_to_themselves(real):
 
 
 def test_tiles_have_gaps_and_use_the_full_colour_scale():
-    picture = tiles(np.array([[1.0, 0.2], [0.2, 1.0]]).repeat(2, 0).repeat(2, 1))
+    picture = tiles(np.array([[1.0, 0.2], [0.2, 1.0]]).repeat(2, 0).repeat(2, 1), (2, 2))
     assert picture.shape == (5, 5, 4)
     assert (picture[2] == 0).all()
     assert (picture[:, 2] == 0).all()

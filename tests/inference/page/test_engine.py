@@ -12,7 +12,8 @@ from helpers.levels import sampled
 from helpers.vit_configs import FIELDS, OPTIONS, SETTINGS, fitting
 from hypothesis import Phase, assume, given, settings
 
-from vitrine.config.model import ViTConfig, vit_faults
+from vitrine.config.model import ViTConfig
+from vitrine.config.model_faults import vit_faults
 from vitrine.errors import RunError
 from vitrine.inference.page.describe import describe, encode, weights_of
 from vitrine.models import VisionTransformer, attended_patches
@@ -55,7 +56,7 @@ class Case:
         channels = self.model.config.in_channels
         config = describe(self.model, MEAN[:channels], STD[:channels]) | {"dtype": dtype}
         image = self.image[0].permute(1, 2, 0).flatten().tolist()
-        return [config, encode(weights_of(self.model), dtype), image, self.model.config.grid**2 - 1]
+        return [config, encode(weights_of(self.model), dtype), image, self.model.config.patches - 1]
 
 
 @torch.no_grad()

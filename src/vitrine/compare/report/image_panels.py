@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,10 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
         known = predictions.get(run.name)
         predicted = known.predicted[chosen].tolist() if known else [None] * len(chosen)
         correct = known.correct[chosen].tolist() if known else [True] * len(chosen)
+        heat = [data_url(heat_map(patches, pixels.shape[2:])) for patches in maps]
         images = [
-            CaptionedImage(
-                data_url(heat_map(patches)), "" if label is None else class_name(names, label), wrong=not is_correct
-            )
-            for patches, label, is_correct in zip(maps, predicted, correct, strict=True)
+            CaptionedImage(source, "" if label is None else class_name(names, label), wrong=not is_correct)
+            for source, label, is_correct in zip(heat, predicted, correct, strict=True)
         ]
         rows.append((row.short_label, images))
     caption = (
@@ -122,7 +122,7 @@ def position_similarities(compared: Comparison) -> Gallery:
     for row in _shown_rows(compared):
         run = next(iter(row.runs.values()))
         try:
-            similarities = _position_similarities(run)
+            similarities, grid = _position_similarities(run)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
             missing.append(f"{row.short_label}: {reason(error)}")
             continue
@@ -130,7 +130,7 @@ def position_similarities(compared: Comparison) -> Gallery:
             missing.append(f"{row.short_label}: has no position embeddings")
             continue
         text = f"{row.short_label}: from {similarities.min():.2f} (dark) to {similarities.max():.2f} (light)"
-        maps.append(CaptionedImage(data_url(tiles(similarities), max_side=512), text))
+        maps.append(CaptionedImage(data_url(tiles(similarities, grid), max_side=512), text))
     caption = (
         "Each small square belongs to a patch: the cosine similarity of its position embedding to those of all "
         "patches, as in figure 7 of arXiv:2010.11929."
@@ -174,22 +174,30 @@ def data_url(pixels: np.ndarray, max_side: int = MAX_SIDE) -> str:
     return f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def heat_map(patches: np.ndarray) -> np.ndarray:
-    """Colour (g, g) non-negative attention shares, the largest brightest: (g, g, 3) uint8."""
+def heat_map(patches: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Colour (rows, columns) non-negative attention shares, the largest brightest.
+
+    Returns:
+        (h, w, 3) uint8, a pixel for each patch, or several where patches are not square: then the sides have about the
+        ratio of ``size``, (height, width).
+    """
     from matplotlib import colormaps
 
-    return (255 * colormaps[ATTENTION](patches / max(float(patches.max()), 1e-12))[..., :3]).astype(np.uint8)
+    colours = (255 * colormaps[ATTENTION](patches / max(float(patches.max()), 1e-12))[..., :3]).astype(np.uint8)
+    (rows, columns), (height, width) = patches.shape, size
+    cell = Fraction(height * columns, width * rows).limit_denominator(8)
+    return colours.repeat(max(1, cell.numerator), axis=0).repeat(cell.denominator, axis=1)
 
 
-def tiles(similarities: np.ndarray) -> np.ndarray:
-    """Arrange (g^2, g^2) similarities as g x g maps of g x g cells, with transparent gaps: (S, S, 4) uint8."""
+def tiles(similarities: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Arrange (P, P) similarities as a map of the grid for each patch, with transparent gaps: (H, W, 4) uint8."""
     from matplotlib import colormaps
 
-    grid = round(len(similarities) ** 0.5)
+    rows, columns = grid
     scaled = (similarities - similarities.min()) / max(float(np.ptp(similarities)), 1e-9)
-    colours = (255 * colormaps["viridis"](scaled)).astype(np.uint8).reshape(grid, grid, grid, grid, 4)
+    colours = (255 * colormaps["viridis"](scaled)).astype(np.uint8).reshape(*grid, *grid, 4)
     framed = np.pad(colours, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
-    return framed.transpose(0, 2, 1, 3, 4).reshape(grid * (grid + 1), grid * (grid + 1), 4)[:-1, :-1]
+    return framed.transpose(0, 2, 1, 3, 4).reshape(rows * (rows + 1), columns * (columns + 1), 4)[:-1, :-1]
 
 
 def _shown_rows(compared: Comparison) -> list[ConfigurationRow]:
@@ -200,7 +208,7 @@ def _shown_rows(compared: Comparison) -> list[ConfigurationRow]:
 
 
 def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
-    """Attention rollout of each image, (B, g, g)."""
+    """Attention rollout of each image, (B, rows, columns)."""
     import torch
 
     from vitrine.models import VisionTransformer, attended_patches
@@ -214,14 +222,15 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     return torch.cat([attended_patches(model, image) for image in images.split(1)]).numpy()
 
 
-def _position_similarities(run: RunResult) -> np.ndarray | None:
-    """Cosine similarities of the patches' position embeddings, (g^2, g^2); ``None`` for a model without them."""
+def _position_similarities(run: RunResult) -> tuple[np.ndarray | None, tuple[int, int]]:
+    """Cosine similarities of the patches' position embeddings, (P, P), ``None`` for a model without; and the grid."""
     model = _load(run.folder, run.trust).model
     from vitrine.models import VisionTransformer
     from vitrine.models.learned import position_similarities as of_model
 
-    found = of_model(model) if isinstance(model, VisionTransformer) else None
-    return None if found is None else found.numpy()
+    if not isinstance(model, VisionTransformer) or (found := of_model(model)) is None:
+        return None, (0, 0)
+    return found.numpy(), model.config.grid
 
 
 @cache

@@ -220,7 +220,7 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
     if any(warp):
         steps.append(Warp(*warp))
     if augment.trivial:
-        steps.append(TrivialAugment(data.image_size))
+        steps.append(TrivialAugment(data.image_hw))
     if augment.erasing:
         steps.append(RandomErasing(augment.erasing, colour))
     if augment.cutout:

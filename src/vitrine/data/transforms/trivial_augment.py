@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.config.size import Sides, height_width
 from vitrine.data.epoch_plan import to_device_of
 
 BINS = 31
@@ -39,15 +40,14 @@ class TrivialAugment:
     """Apply one of :data:`OPERATIONS` to each image.
 
     Args:
-        size: side of the images, which are square, in pixels.
+        size: side of the images in pixels, or height and width.
     """
 
     num_draws = 2
 
-    def __init__(self, size: int) -> None:
-        self.matrices = torch.tensor(
-            [inverse_affine(name, magnitude, size) for name in GEOMETRIC for magnitude in signed(MAXIMA[name]).tolist()]
-        )
+    def __init__(self, size: Sides) -> None:
+        magnitudes = [(name, magnitude) for name in GEOMETRIC for magnitude in signed(MAXIMA[name]).tolist()]
+        self.matrices = torch.tensor([inverse_affine(*operation, *height_width(size)) for operation in magnitudes])
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """(B, C, H, W) uint8 with 1 or 3 channels and (B, 2) in [0, 1) -> (B, C, H, W) uint8."""
@@ -82,22 +82,23 @@ class TrivialAugment:
 
     def _transform(self, images: Tensor, indices: Tensor) -> Tensor:
         """Resample (B, C, H, W) uint8 by the matrices at ``indices`` (B,)."""
-        size = images.shape[-1]
         matrix = to_device_of(self.matrices[indices], images)[:, :, :, None]  # (B, 2, 3, 1)
-        centres = torch.linspace((1 - size) / 2, (size - 1) / 2, size, device=images.device)
-        columns = (matrix[:, :, 0] * centres).transpose(0, 1)
-        rows = (matrix[:, :, 1] * centres + matrix[:, :, 2]).transpose(0, 1)
+        down, right = (
+            torch.linspace((1 - side) / 2, (side - 1) / 2, side, device=images.device) for side in images.shape[-2:]
+        )
+        columns = (matrix[:, :, 0] * right).transpose(0, 1)
+        rows = (matrix[:, :, 1] * down + matrix[:, :, 2]).transpose(0, 1)
         grid = (columns[:, :, None, :] + rows[:, :, :, None]).permute(1, 2, 3, 0)
         return F.grid_sample(images.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
 
 
-def inverse_affine(name: str, magnitude: float, size: int) -> list[list[float]]:
+def inverse_affine(name: str, magnitude: float, height: int, width: int) -> list[list[float]]:
     """Affine map (2 x 3) of an operation, from an output pixel, relative to the centre, to its source in [-1, 1]."""
-    half = size / 2
+    down, right = height / 2, width / 2
     if name == "ShearX":  # about the corner, not the centre
-        matrix = [[1.0, magnitude, magnitude * half], [0.0, 1.0, 0.0]]
+        matrix = [[1.0, magnitude, magnitude * down], [0.0, 1.0, 0.0]]
     elif name == "ShearY":
-        matrix = [[1.0, 0.0, 0.0], [magnitude, 1.0, magnitude * half]]
+        matrix = [[1.0, 0.0, 0.0], [magnitude, 1.0, magnitude * right]]
     elif name == "TranslateX":
         matrix = [[1.0, 0.0, -math.trunc(magnitude)], [0.0, 1.0, 0.0]]
     elif name == "TranslateY":
@@ -105,7 +106,7 @@ def inverse_affine(name: str, magnitude: float, size: int) -> list[list[float]]:
     else:
         cos, sin = math.cos(math.radians(magnitude)), math.sin(math.radians(magnitude))
         matrix = [[cos, -sin, 0.0], [sin, cos, 0.0]]
-    return [[value / half for value in row] for row in matrix]
+    return [[value / half for value in row] for row, half in zip(matrix, (right, down), strict=True)]
 
 
 def brightness(images: Tensor, levels: Tensor) -> Tensor:

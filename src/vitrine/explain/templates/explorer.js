@@ -1,10 +1,11 @@
 "use strict";
 // Attention of one image after another, by block, head and query; the bytes are explained in explorer.py.
 const explored = JSON.parse(document.getElementById("explored").textContent);
-const { depth, heads: headCount, patches: patchCount, rows, columns, detail } = explored;
+const { depth, heads: headCount, patches: patchCount, rows, columns, height: imageHeight, width: imageWidth, detail } = explored;
 const picture = document.getElementById("picture");
 const block = document.getElementById("block");
-const CELL = 12;  // pixels of a patch in a canvas of a map
+const CELL = 12;  // pixels of a patch in a canvas of a map, down; across as many as its ratio asks for
+const ACROSS = Math.max(1, Math.round(CELL * (imageWidth / columns) / (imageHeight / rows)));
 
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const images = explored.images.map((image) => {
@@ -62,17 +63,17 @@ const where = (index) => `row ${Math.floor(index / columns) + 1}, column ${index
 function drawMaps(list, maps, most) {
   list.replaceChildren(...maps.map(({ name, values, scale = "attention", most: own }) => {
     const canvas = document.createElement("canvas"), item = document.createElement("li"), top = own ?? most ?? Math.max(...values);
-    canvas.width = columns * CELL;
+    canvas.width = columns * ACROSS;
     canvas.height = rows * CELL;
     const pen = canvas.getContext("2d");
     values.forEach((value, index) => {
       pen.fillStyle = colourOf(scale, top > 0 ? value / top : 0);
-      pen.fillRect((index % columns) * CELL, Math.floor(index / columns) * CELL, CELL, CELL);
+      pen.fillRect((index % columns) * ACROSS, Math.floor(index / columns) * CELL, ACROSS, CELL);
     });
     if (patch !== null) {
       pen.strokeStyle = "#ffffff";
       pen.lineWidth = 2;
-      pen.strokeRect((patch % columns) * CELL + 1, Math.floor(patch / columns) * CELL + 1, CELL - 2, CELL - 2);
+      pen.strokeRect((patch % columns) * ACROSS + 1, Math.floor(patch / columns) * CELL + 1, Math.max(1, ACROSS - 2), CELL - 2);
     }
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${name}: most at ${where(values.indexOf(Math.max(...values)))}`);
@@ -80,6 +81,11 @@ function drawMaps(list, maps, most) {
     return item;
   }));
 }
+
+// The longer side of the picture is that of the canvas in the page; the shorter one follows.
+picture.width = Math.round(picture.width * Math.min(1, imageWidth / imageHeight));
+picture.height = Math.round(picture.height * Math.min(1, imageHeight / imageWidth));
+picture.style.width = `${100 * Math.min(1, imageWidth / imageHeight)}%`;
 
 function drawPicture() {
   const pen = picture.getContext("2d"), { element } = images[chosen], width = picture.width / columns, height = picture.height / rows;

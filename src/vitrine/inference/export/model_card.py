@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrine.config.size import by
 from vitrine.inference.export.source import ExportSource
 from vitrine.runs import RunRecord
 from vitrine.text import listed
@@ -34,7 +35,7 @@ A Vision Transformer that sorts pictures into {count} classes, trained with
 | {accuracy} |
 | model | {model} |
 | parameters | {parameters:,} |
-| pictures | {channels}, {size} x {size} pixels |
+| pictures | {channels}, {size} pixels |
 | licence | {license} |
 
 Classes: {classes}.
@@ -102,10 +103,10 @@ def model_card(source: ExportSource) -> str:
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.request.record.metrics),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
-        f"{config.model.patch_size}, position={config.model.position}, pool={config.model.pool}",
+        f"{by(config.model.patch_size)}, position={config.model.position}, pool={config.model.pool}",
         parameters=int(facts.get("parameters", 0)),
         channels=channels,
-        size=config.data.image_size,
+        size=by(config.data.image_size).replace("x", " x "),
         license=source.request.license,
         classes=listed(source.run.classes, MOST_CLASSES),
         data=config.data.name,

@@ -17,8 +17,8 @@ from vitrine.runs.provenance import versions
 
 # Of data sets of image files by data.resize, and of arrays; see vitrine.data.preparation.
 PREPARATION = {
-    "crop": "scale the shorter side to the input size (bicubic, antialiased), crop the centre",
-    "pad": "scale the longer side to the input size (bicubic, antialiased), pad both sides of the other with the mean",
+    "crop": "scale until the picture covers the input size (bicubic, antialiased), crop the centre",
+    "pad": "scale until the picture fits into the input size (bicubic, antialiased), pad the rest with the mean",
     "squash": "scale both sides to the input size, whatever their ratio (bicubic, antialiased)",
     "arrays": "crop the central square, resize it to the input size (bilinear, antialiased)",
 }
@@ -118,15 +118,16 @@ class ExportSource:
     def picture_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the pictures."""
         data = self.run.config.data
-        return data.in_channels, data.image_size, data.image_size
+        return (data.in_channels, *data.image_hw)
 
     @property
     def facts(self) -> dict[str, str]:
         """What a program has to know to use the export; written into onnx, torch_export and aoti files."""
-        data, channels, transform = self.run.config.data, self.picture_shape[0], self.run.transform
+        data, transform = self.run.config.data, self.run.transform
+        shape = ", ".join(map(str, self.picture_shape))
         return {
             "classes": json.dumps(self.run.classes),
-            "input": f"images: uint8 (B, {channels}, {data.image_size}, {data.image_size}), pixels in [0, 255]",
+            "input": f"images: uint8 (B, {shape}), pixels in [0, 255]",
             "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes",
             "preparation": PREPARATION[transform.resize if transform.from_files else "arrays"],
             "mean": json.dumps(list(data.mean)),

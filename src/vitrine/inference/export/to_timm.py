@@ -20,7 +20,6 @@ from vitrine.inference.export.checks import Runtime
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.export.source import ExportSource
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import per_token
 from vitrine.text import listed
 
 ROTARY = {"rope": "vit_small_patch16_rope_224", "rope_mixed": "vit_small_patch16_rope_mixed_224"}
@@ -39,7 +38,7 @@ def inexpressible(config: ViTConfig) -> list[str]:
     rules = [
         (config.position in ("relative", "alibi2d", "conv"), f"it has no position={config.position}"),
         (config.patch_embed in ("conv_stem", "shifted"), f"it has no patch_embed={config.patch_embed}"),
-        (config.stride != config.patch_size, f"its patches do not overlap, patch_stride={config.stride} lets them"),
+        (config.stride != config.patch_hw, f"its patches do not overlap, patch_stride={config.patch_stride} lets them"),
         (config.attention != "joint", f"it has no attention={config.attention}"),
         (not config.out_projection, "it always has an out_projection"),
         (config.norm_placement != "pre", f"it has no norm_placement={config.norm_placement}"),
@@ -99,11 +98,10 @@ def weights_for(model: VisionTransformer) -> dict[str, Tensor]:
     """Return the weights of ``model`` under the names and in the shapes of its :func:`architecture`."""
     config, weights = model.config, {name: value.clone() for name, value in model.state_dict().items()}
     rotary = config.position in ROTARY
-    shape = (config.dim, config.in_channels, config.patch_size, config.patch_size)
+    shape = (config.dim, config.in_channels, *config.patch_hw)
     weights["patch_embed.proj.weight"] = weights["patch_embed.proj.weight"].reshape(shape)
     if model.pos_embed is not None:
-        table = per_token(model.pos_embed, config.prefix) if config.position == "learned2d" else model.pos_embed
-        weights["pos_embed"] = table.detach().clone()
+        weights["pos_embed"] = model.position_table().detach().clone()
     if config.embed_norm:  # timm's patches then have no bias: add it with the positions
         table = weights.get("pos_embed", torch.zeros(1, config.tokens, config.dim))
         table[:, config.prefix :] += weights.pop(PATCH_BIAS)

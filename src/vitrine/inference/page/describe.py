@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrine.errors import RunError
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import alibi_slopes, per_token, rope_frequencies
+from vitrine.models.pos_embed import alibi_slopes, rope_frequencies
 
 DTYPES = {"float32": "<f4", "float16": "<f2"}  # little-endian, as every browser's processor
 CHUNK = 3 * 2**23  # bytes of a base64 text: 32 MB of characters, where browsers take at most 512
@@ -46,6 +46,7 @@ def describe(model: VisionTransformer, mean: list[float], std: list[float]) -> d
     """
     config = model.config
     description: dict[str, Any] = {name: getattr(config, name) for name in FIELDS} | {"mean": mean, "std": std}
+    description |= {"stride": config.stride[0], "grid": config.grid[0]}
     if config.position == "alibi2d":
         description["slopes"] = alibi_slopes(config.heads)
     if config.position == "rope":
@@ -60,8 +61,7 @@ def weights_of(model: VisionTransformer) -> dict[str, Tensor]:
     """Return the model's weights and statistics by name; positions that are added to the tokens as one table (N, D)."""
     weights = {name: values for name, values in model.state_dict().items() if values.is_floating_point()}
     if model.pos_embed is not None:
-        table = model.pos_embed.detach()
-        weights["pos_embed"] = per_token(table, model.config.prefix)[0] if table.shape[0] == 2 else table[0]
+        weights["pos_embed"] = model.position_table().detach()[0]
     return weights
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import ANY, parts_of
+from vitrine.config.size import by
 from vitrine.data.datasets import load_dataset, missing_file
 from vitrine.data.decode import MODES
 from vitrine.errors import DataError, RunError, VitrineError, first_line
@@ -156,7 +157,7 @@ def sample_images(run: LoadedRun) -> Samples:
         indices = torch.tensor([int((split.labels == label).nonzero()[0]) for label in chosen])
         ((pixels, labels),) = split.batches([indices])
     except (VitrineError, OSError, ImportError) as error:
-        none = torch.empty(0, data.in_channels, data.image_size, data.image_size, dtype=torch.uint8)
+        none = torch.empty(0, data.in_channels, *data.image_hw, dtype=torch.uint8)
         return Samples(none, torch.empty(0, dtype=torch.int64), f"no test images in the page: {first_line(error)}")
     return Samples(pixels, labels)
 
@@ -180,6 +181,9 @@ def _check(record: RunRecord) -> None:
     if own := [part for part in parts_of(config, "model.") if part.key != "model.init"]:
         parts = ", ".join(f"{part.key}={part.name}" for part in own)
         raise RunError(f"{record.path} has parts that are Python code, which a page cannot run: {parts}")
+    if config.image_hw[0] != config.image_hw[1] or config.stride[0] != config.stride[1]:
+        shown = f"images of {by(config.image_size)} pixels and patches of {by(config.patch_size)}"
+        raise RunError(f"{record.path} takes {shown}; a page takes square ones only")
     if config.in_channels not in MODES:
         allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
         raise RunError(f"{record.path} takes images of {config.in_channels} channels; pictures have {allowed}")
