@@ -16,155 +16,24 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import attacks  # noqa: F401  registers faults, too
+from lab import FAULTS, SMALL, Fault, Lab, Skipped, facts, fault, flip, kill, needs, result, wait_for
 from pages import markdown_table, write_between
 
-ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 COLUMNS = ["fault", "what was done", "what happened", "test"]
 
-SMALL = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.compile=nothing", "trainer.accelerator=cpu"]
 SWEEP = ["-m", "seed=0,1", "patch=2,4"]
+LEASE = 120  # seconds without a sign of life after which a process on another machine counts as dead
 SEARCH = ["-m", "sweep.sampler=tpe", "sweep.n_trials=3", "optimizer.lr=interval(1e-3,1e-2)"]
-
-
-class Skipped(Exception):
-    """The fault cannot be made here; the message says why."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault: its name on the command line, what is done, the test that guards it, and the function that makes it."""
-
-    name: str
-    done: str
-    test: str
-    quick: bool
-    make: Callable[["Lab"], str]
-
-
-FAULTS: dict[str, Fault] = {}
-
-
-def fault(name: str, test: str, *, quick: bool = False) -> Callable[[Callable[["Lab"], str]], None]:
-    """Register a function that makes a fault in a ``Lab``; its docstring says what is done."""
-
-    def register(make: Callable[["Lab"], str]) -> None:
-        FAULTS[name] = Fault(name, (make.__doc__ or "").rstrip("."), test, quick, make)
-
-    return register
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-    seconds: float
-
-    @property
-    def line(self) -> str:
-        """Its error, which must be one line."""
-        assert "Traceback" not in self.err, self.err
-        (line,) = [line for line in self.err.splitlines() if line.startswith("vitrine: ") and "warning" not in line]
-        return line
-
-
-class Lab:
-    """A folder to break things in, and the project's commands there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def start(self, *arguments: str, script: str = "train.py", under: tuple[str, ...] = (), **env: str) -> Any:
-        """Start a command in a session of its own."""
-        return subprocess.Popen(
-            [*under, sys.executable, str(ROOT / script), *arguments],
-            cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **env},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments: str, **settings: Any) -> Ended:
-        """Run a command to its end."""
-        began = time.monotonic()
-        process = self.start(*arguments, **settings)
-        out, err = process.communicate(timeout=900)
-        return Ended(process.returncode, out, err, time.monotonic() - began)
-
-    def train(self, *words: str, epochs: int = 4, **settings: Any) -> Ended:
-        """Train a small model on digits."""
-        return self.run(*SMALL, f"trainer.max_epochs={epochs}", *words, **settings)
-
-    def trained(self, name: str, *words: str, epochs: int = 4) -> Path:
-        """Return the folder of a new finished run."""
-        ended = self.train(f"paths.output_dir={name}", *words, epochs=epochs)
-        assert ended.code == 0, ended.err
-        return self.runs(name)[0]
-
-    def runs(self, name: str) -> list[Path]:
-        """Return the run folders below a folder."""
-        return sorted(path.parent for path in (self.folder / name).rglob("run.json"))
-
-    def started(self, name: str, *words: str, epochs: int = 200) -> tuple[Any, Path]:
-        """Start a long training; return its process and run folder once there is a checkpoint."""
-        process = self.start(*SMALL, f"paths.output_dir={name}", f"trainer.max_epochs={epochs}", *words)
-        wait_for(lambda: [run for run in self.runs(name) if (run / "checkpoints" / "previous.ckpt").exists()], process)
-        return process, self.runs(name)[0]
-
-
-def wait_for(condition: Callable[[], object], process: Any = None, seconds: float = 120) -> None:
-    """Wait until ``condition`` holds, while ``process`` runs."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
-def kill(process: Any, number: int = signal.SIGKILL) -> None:
-    """Send a signal to the process and its children."""
-    os.killpg(process.pid, number)
-
-
-def facts(run: Path) -> dict[str, Any]:
-    """Return the content of run.json."""
-    return json.loads((run / "run.json").read_text())
-
-
-def result(run: Path) -> dict[str, float]:
-    """Return what a run found, without its times."""
-    metrics = json.loads((run / "metrics.json").read_text())
-    return {name: value for name, value in metrics.items() if not name.endswith("seconds")}
-
-
-def flip(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def needs(*commands: str) -> None:
-    """Skip the fault unless this is root with these commands."""
-    missing = [command for command in commands if shutil.which(command) is None]
-    if os.geteuid() != 0 or missing:
-        raise Skipped(f"needs root and {', '.join(missing or commands)}")
 
 
 @fault("kills", "tests/training/test_resume.py::test_a_killed_run_resumes_from_its_last_epoch")
@@ -283,6 +152,56 @@ def other_host(lab: Lab) -> str:
     return f"taken over and finished in {ended.seconds:.0f} s"
 
 
+@fault(
+    "other-machine",
+    "tests/runs/test_lock.py::test_a_holder_on_another_machine_is_watched_and_taken_over_when_its_lease_is_over",
+)
+def other_machine(lab: Lab) -> str:
+    """The same on another machine, whose processes cannot be looked up: another kernel and network."""
+    process = lab.start(*SMALL, "paths.output_dir=out", "trainer.max_epochs=3000", under=elsewhere(lab))
+    wait_for(lambda: [run for run in lab.runs("out") if (run / "checkpoints" / "last.ckpt").exists()], process)
+    kill(process)
+    process.communicate()
+    (run,) = lab.runs("out")
+    epochs = len((run / "metrics.csv").read_text().splitlines())
+    ended = lab.run(f"resume={run}", f"trainer.max_epochs={epochs}")
+    assert ended.code == 0, ended.err
+    assert ended.seconds > LEASE, ended
+    return f"watched for {LEASE} s, then taken over and finished, in {ended.seconds:.0f} s"
+
+
+@fault(
+    "two-machines",
+    "tests/sweeps/test_crashes.py::test_two_machines_share_a_sweep_and_one_takes_up_what_the_other_left",
+)
+def two_machines(lab: Lab) -> str:
+    """One sweep in a shared folder from two machines at once, of which one is killed with `kill -9`."""
+    words = [*SMALL, "trainer.max_epochs=12", *SWEEP, "sweep.name=s", "paths.output_dir=out"]
+    other = lab.start(*words, under=elsewhere(lab))
+    wait_for(lambda: list((lab.folder / "out").rglob("last.ckpt")), other)
+    here = lab.start(*words)
+    wait_for(lambda: len(lab.runs("out")) > 1, here)
+    kill(other)
+    other.communicate()
+    out, err = here.communicate(timeout=900)
+    assert here.returncode == 0, (out, err)
+    runs = [run for run in lab.runs("out") if run.name != "s"]
+    assert [facts(run)["status"] for run in runs] == ["finished"] * 4, runs
+    alone = lab.run(*words[:-1], "paths.output_dir=alone")
+    assert alone.code == 0, alone.err
+    found, expected = (sorted(str(result(run)) for run in lab.runs(name)) for name in ("out", "alone"))
+    assert found == expected
+    return "the other finishes all four trials, bit-equal to those of a sweep on one machine"
+
+
+def elsewhere(lab: Lab) -> tuple[str, ...]:
+    """Start of a command that another machine would run: another host name, network and kernel, the same folders."""
+    needs("unshare", "mount", "hostname")
+    (lab.folder / "kernel").write_text("another kernel\n")
+    become = f"mount --bind {lab.folder}/kernel /proc/sys/kernel/random/boot_id && hostname spot-7 && exec "
+    return ("unshare", "--uts", "--net", "--mount", "sh", "-c", become + '"$@"', "sh")
+
+
 @fault("divergence", "tests/training/test_divergence.py::test_the_command_exits_with_3_and_one_line", quick=True)
 def divergence(lab: Lab) -> str:
     """`optimizer=sgd optimizer.lr=100 trainer.gradient_clip_val=null`."""
@@ -343,27 +262,36 @@ def start_up(lab: Lab) -> str:
     return f"ended in {', '.join(f'{seconds:.1f}' for seconds in times)} s"
 
 
-@fault("foreign-runs", "tests/cli/test_foreign_runs.py::test_every_list_goes_on_beside_damaged_runs", quick=True)
-def foreign_runs(lab: Lab) -> str:
-    """Folders with a YAML bomb, 100,000 brackets, a pid of 10^30, terminal escapes, and text for an object."""
-    bomb = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]\n"
-    good = {"status": "failed", "started": "2026-01-01T00:00:00+00:00"}
-    records = {"sound": json.dumps(good), "brackets": "[" * 100_000, "code": json.dumps(good | {"code": "str"})}
-    records |= {
-        "pid": json.dumps(good | {"pid": 10**30}),
-        "escape": json.dumps(good | {"tags": ["\x1b[31m"]}),
-        "bomb": records["sound"],
-    }
-    for name, text in records.items():
-        (lab.folder / "out" / name).mkdir(parents=True)
-        (lab.folder / "out" / name / "run.json").write_text(text)
-    (lab.folder / "out" / "bomb" / "config.yaml").write_text(bomb)
-    ended = lab.run("list", "out", script="scripts/runs.py")
-    assert ended.code == 0, ended
-    assert "out/sound" in ended.out
-    assert "\x1b" not in ended.out + ended.err
-    assert "4 runs skipped" in ended.err, ended.err
-    return "the sound one is listed, escapes as text; one line for each of the other four"
+@fault("compiler", "tests/training/test_compile.py::test_the_real_compiler_is_abandoned_without_a_trace")
+def compiler(lab: Lab) -> str:
+    """Ctrl-C while the compiler is tried."""
+    words = ["model=vit_tiny", "trainer.accelerator=cpu", "trainer.max_epochs=400", "paths.output_dir=out"]
+    process = lab.start(*words, TORCHINDUCTOR_CACHE_DIR=str(lab.folder / "cache"))
+    assert any("trying the compiler" in line for line in process.stdout), process.communicate()
+    time.sleep(2)
+    began = time.monotonic()
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    seconds = time.monotonic() - began
+    (run,) = lab.runs("out")
+    assert "Traceback" not in err, err
+    assert (process.returncode, facts(run)["status"]) == (130, "interrupted")
+    assert seconds < 5, seconds
+    return f"status `interrupted`, exit code 130, after {seconds:.1f} s"
+
+
+@fault("wandb", "tests/tracking/test_wandb_online.py::test_a_silent_server_is_waited_for_until_the_timeout")
+def wandb(lab: Lab) -> str:
+    """A W&B server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        words = ["logger=wandb", "paths.output_dir=out"]
+        ended = lab.train(*words, WANDB_BASE_URL=address, WANDB_API_KEY="0" * 40)
+    (run,) = lab.runs("out")
+    assert (ended.code, facts(run)["status"]) == (0, "finished"), ended
+    kept = list((run / "wandb").glob("*-run-*"))
+    assert kept, ended
+    return f"trained and tested, in {ended.seconds:.0f} s; the session is kept for `wandb_sync.py`"
 
 
 @fault("read-only", "tests/benchmarks/test_faults.py::test_a_quick_fault_has_the_expected_outcome", quick=True)

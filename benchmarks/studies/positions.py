@@ -2,6 +2,7 @@
 
 python benchmarks/studies/positions.py            # both data sets; resumes what was interrupted, skips what is finished
 python benchmarks/studies/positions.py mnist hydra/launcher=process launcher.threads=1
+python benchmarks/studies/positions.py --decide   # the same question by sweep=decide, with as few runs as it takes
 python benchmarks/studies/positions.py --table    # only writes the page
 python benchmarks/studies/positions.py --list     # prints the commands
 """
@@ -10,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from seeds import NEUTRAL_IN_SWEEPS, ROOT, STUDIES, device_name, split_arguments
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import RunResult, RunResults, load_results
 from vitrine.compare.table_formats import markdown
+from vitrine.text import listed
 
 OUT = ROOT / "outputs" / "positions"
 JSON = STUDIES / "positions.json"
 PAGE = ROOT / "docs" / "positions.md"
 SCHEMES = "position=learned,none,learned2d,sincos1d,sincos2d,relative,rope,rope_mixed,alibi2d,conv"
 SEEDS = "seed=0,1,2,3,4"
+DECIDE = ["sweep=decide", "sweep.max_seeds=5", "sweep.metric=test/acc"]
 DATA = {
     "mnist": ("MNIST", "model=vit_nano data=mnist patch=4 augment=digits trainer.max_epochs=2"),
     "cifar10": ("CIFAR-10", "model=vit_nano data=cifar10 patch=4 augment=standard trainer.max_epochs=3"),
@@ -45,6 +48,7 @@ def main() -> None:
     """Run the sweeps, compare, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="train nothing, only write the page")
+    parser.add_argument("--decide", action="store_true", help="train by sweep=decide")
     parser.add_argument("--list", action="store_true", help="print the commands, and do nothing else")
     parser.add_argument("--data-root", default="data", help="folder of MNIST and CIFAR-10; downloaded if missing")
     parser.add_argument("arguments", nargs="*", metavar="NAME|KEY=VALUE", help=f"{' or '.join(DATA)}; overrides")
@@ -52,25 +56,29 @@ def main() -> None:
     names, overrides = split_arguments(parser, options.arguments, DATA, NEUTRAL_IN_SWEEPS)
     names = names or list(DATA)
     if options.list:
-        print("\n".join(f"python train.py {' '.join(command(name))}" for name in names))
+        print("\n".join(f"python train.py {' '.join(command(name, options.decide))}" for name in names))
         return
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in names:
-        folder = OUT / name
+        folder = OUT / (f"{name}_decided" if options.decide else name)
         if not options.table:
             places = [f"data.root={options.data_root}", f"paths.output_dir={folder.relative_to(ROOT)}"]
-            arguments = [*command(name), *places, *with_remaining_time(overrides)]
+            arguments = [*command(name, options.decide), *places, *with_remaining_time(overrides)]
             done = subprocess.run([sys.executable, "train.py", *arguments], cwd=ROOT)
             if done.returncode:  # nothing is concluded from an unfinished sweep
                 raise SystemExit(done.returncode)
-            results[name] = collect(name, folder)
+            before = results.get(name, {})
+            if options.decide:
+                results[name] = before | {"decided": collect_decided(name, folder)}
+            else:
+                results[name] = collect(name, folder) | {key: before[key] for key in before if key == "decided"}
             JSON.write_text(json.dumps({data: results[data] for data in DATA if data in results}, indent=1) + "\n")
     PAGE.write_text(page(results))
 
 
-def command(name: str) -> list[str]:
+def command(name: str, decide: bool = False) -> list[str]:
     """Arguments of ``python train.py`` for a data set."""
-    return ["-m", *DATA[name][1].split(), SCHEMES, SEEDS]
+    return ["-m", *DATA[name][1].split(), SCHEMES, *(DECIDE if decide else [SEEDS])]
 
 
 def collect(name: str, folder: Path) -> dict[str, Any]:
@@ -80,6 +88,19 @@ def collect(name: str, folder: Path) -> dict[str, Any]:
         "command": " ".join(command(name)),
         "on": device_name(results.runs[0].facts),
         "runs": [run_values(run) for run in results.runs if run.status == "finished"],
+    }
+
+
+def collect_decided(name: str, folder: Path) -> dict[str, Any]:
+    """What the finished ``sweep=decide`` of a data set came to, and the values of its runs."""
+    (sweep,) = folder.glob("sweeps/*/sweep.json")
+    decision = json.loads(sweep.read_text())["decision"]
+    return {
+        **collect(name, folder),
+        "command": " ".join(command(name, decide=True)),
+        **{key: decision[key] for key in ("verdicts", "findings", "looks")},
+        "count": decision["runs"],
+        "most": decision["max_runs"],
     }
 
 
@@ -136,7 +157,35 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         table, said = table_and_findings(name, result)
         parts.append(f"`python train.py {result['command']}`, on {result['on']}.{since(result)}\n\n")
         parts.append("\n".join([*table, "", *(f"- {finding}" for finding in said)]) + "\n")
+        if decided := result.get("decided"):
+            parts.append("\n".join(["", f"### {title}, decided", "", *decided_lines(decided, said)]) + "\n")
     return "".join(parts)
+
+
+def decided_lines(decided: Mapping[str, Any], said: Sequence[str]) -> list[str]:
+    """Verdicts of ``sweep=decide`` beside those of five seeds each, which are read from the sentences ``said``."""
+    lines = [
+        f"`python train.py {decided['command']}`, on {decided['on']}: {decided['count']} of {decided['most']} runs.",
+        "",
+        "| position | verdict | difference (points) | seeds | five seeds each |",
+        "| --- | --- | --: | --: | --- |",
+    ]
+    differ = []
+    for arm, verdict in decided["verdicts"].items():
+        scheme, look = arm.partition("=")[2], decided["looks"][arm][-1]
+        fixed = next(
+            (word for word in ("better", "worse") if f"{scheme} is {word} than learned" in "\n".join(said)), ""
+        )
+        interval = "{mean:+.2f} [{low:+.2f}, {high:+.2f}]".format(
+            **{key: 100 * look[key] for key in ("mean", "low", "high")}
+        )
+        lines.append(f"| {scheme} | {verdict} | {interval} | {look['seeds']} | {fixed} |")
+        if fixed != verdict:
+            differ.append(f"{scheme} ({verdict}, not {fixed})")
+    summary = (
+        f"Verdicts that differ from those of five seeds each: {listed(differ)}." if differ else "No verdict differs."
+    )
+    return [*lines, "", summary]
 
 
 def since(result: Mapping[str, Any]) -> str:
