@@ -173,18 +173,13 @@ def decided_lines(decided: Mapping[str, Any], said: Sequence[str]) -> list[str]:
     differ = []
     for arm, verdict in decided["verdicts"].items():
         scheme, look = arm.partition("=")[2], decided["looks"][arm][-1]
-        fixed = next(
-            (word for word in ("better", "worse") if f"{scheme} is {word} than learned" in "\n".join(said)), ""
-        )
-        interval = "{mean:+.2f} [{low:+.2f}, {high:+.2f}]".format(
-            **{key: 100 * look[key] for key in ("mean", "low", "high")}
-        )
-        lines.append(f"| {scheme} | {verdict} | {interval} | {look['seeds']} | {fixed} |")
+        found = [word for word in ("better", "worse") if f"{scheme} is {word} than learned" in "\n".join(said)]
+        fixed = found[0] if found else "undecided"
+        mean, low, high = (f"{100 * look[key]:+.2f}" for key in ("mean", "low", "high"))
+        lines.append(f"| {scheme} | {verdict} | {mean} [{low}, {high}] | {look['seeds']} | {fixed} |")
         if fixed != verdict:
             differ.append(f"{scheme} ({verdict}, not {fixed})")
-    summary = (
-        f"Verdicts that differ from those of five seeds each: {listed(differ)}." if differ else "No verdict differs."
-    )
+    summary = f"Other verdicts than those of five seeds each: {listed(differ)}." if differ else "No verdict differs."
     return [*lines, "", summary]
 
 
