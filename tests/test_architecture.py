@@ -96,12 +96,22 @@ def test_no_file_is_long():
     assert {str(path): length for path, length in lengths.items() if length > MAX_LINES} == {}
 
 
-def test_a_class_name_has_one_meaning():
+def names_of_types(tree):
+    """Names of classes, and of types that a module names, such as ``Batch = tuple[Tensor, Tensor]``."""
+    yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    targets = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
+    yield from (
+        target.id
+        for target in targets
+        if isinstance(target, ast.Name) and target.id[:1].isupper() and not target.id.isupper()
+    )
+
+
+def test_the_name_of_a_type_has_one_meaning():
     modules = defaultdict(list)
     for module, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                modules[node.name].append(module)
+        for name in names_of_types(tree):
+            modules[name].append(module)
     assert {name: places for name, places in modules.items() if len(places) > 1} == {}
 
 

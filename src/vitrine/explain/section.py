@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-Table = list[list[str]]  # headings first
+Numbers = list[list[str]]  # headings first
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DrawnFigure:
     caption: str
     alt: str
     figure: Figure
-    numbers: Table = field(default_factory=list)
+    numbers: Numbers = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
 
 Decoded = tuple[list[Tensor], dict[int, str]]
-Batch = tuple[list[Listed], Decoded]
+DecodedBatch = tuple[list[Listed], Decoded]
 
 
 @dataclass(frozen=True)
-class Reader(Dataset[Batch]):
+class Reader(Dataset[DecodedBatch]):
     """Decodes batches of picture files in a DataLoader's workers.
 
     Attributes:
@@ -30,7 +30,7 @@ class Reader(Dataset[Batch]):
 
     preparations: tuple[Preparation, ...]
 
-    def __getitem__(self, batch: list[Listed]) -> Batch:
+    def __getitem__(self, batch: list[Listed]) -> DecodedBatch:
         """Decode the files of a batch.
 
         Returns:
@@ -50,7 +50,7 @@ class Reader(Dataset[Batch]):
 
 def read(
     listed: Iterable[Listed], preparations: Iterable[Preparation], batch_size: int, workers: int, *, pin: bool
-) -> Generator[Batch, None, None]:
+) -> Generator[DecodedBatch, None, None]:
     """Yield what :meth:`Reader.__getitem__` returns for each batch, in order.
 
     Args:

@@ -24,7 +24,7 @@ from vitrine.sweeps.summary import print_sweep
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import DONE, Trial, run_trial, run_trials_of_rank_0, time_is_short
 
-Launch = Callable[[TrialQueue], None]
+Launcher = Callable[[TrialQueue], None]
 
 
 def run(points: Sequence[Point], launcher: str) -> int:
@@ -122,7 +122,7 @@ def _recording(progress: SweepProgress) -> Iterator[None]:
 
 def _prepare_launcher(
     name: str, settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path, ranks: Ranks
-) -> Launch:
+) -> Launcher:
     """Return the function that trains a queue's trials; ``configs`` are theirs, or one that stands for all.
 
     Raises:

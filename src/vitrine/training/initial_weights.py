@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from vitrine.data.epoch_plan import derive_seed
 
-Model = TypeVar("Model", bound=nn.Module)
+Built = TypeVar("Built", bound=nn.Module)
 Stream = tuple[str, int]
 
 
-def drawn_by_name(build: Callable[[], Model], seed: int) -> Model:
+def drawn_by_name(build: Callable[[], Built], seed: int) -> Built:
     """Return the module that ``build`` makes, with random values that follow from ``seed`` and their names alone.
 
     They do not depend on what else is drawn, nor on the order in which it is. Tensors that are computed from the same

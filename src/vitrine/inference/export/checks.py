@@ -15,7 +15,7 @@ from vitrine.data.image_dataset import Batch
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError
 
-Model = Callable[[Tensor], Tensor]
+Computation = Callable[[Tensor], Tensor]
 
 BATCHES = (1, 2, 7, 64)
 LATENCY_BATCHES = (1, 64)
@@ -33,7 +33,7 @@ class Runtime:
     """
 
     name: str
-    run: Model
+    run: Computation
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def probe_pictures(count: int, shape: tuple[int, int, int]) -> Tensor:
     return stacked
 
 
-def largest_differences(exported: Model, pytorch: Model, shape: tuple[int, int, int]) -> dict[int, float]:
+def largest_differences(exported: Computation, pytorch: Computation, shape: tuple[int, int, int]) -> dict[int, float]:
     """Return the largest absolute difference of outputs for each of ``BATCHES``.
 
     Raises:
@@ -119,7 +119,7 @@ def largest_differences(exported: Model, pytorch: Model, shape: tuple[int, int, 
     return found
 
 
-def latencies(exported: Model, pytorch: Model, shape: tuple[int, int, int]) -> list[Latency]:
+def latencies(exported: Computation, pytorch: Computation, shape: tuple[int, int, int]) -> list[Latency]:
     """Measure both models in turn, at each of ``LATENCY_BATCHES``."""
     measured = []
     for count in LATENCY_BATCHES:
@@ -135,7 +135,9 @@ def latencies(exported: Model, pytorch: Model, shape: tuple[int, int, int]) -> l
     return measured
 
 
-def accuracy_cost(exported: Model, pytorch: Model, config: TrainConfig, data_root: str | None) -> AccuracyCost:
+def accuracy_cost(
+    exported: Computation, pytorch: Computation, config: TrainConfig, data_root: str | None
+) -> AccuracyCost:
     """Compare both models on the validation images of a run, as training splits them off.
 
     Args:
