@@ -1,6 +1,7 @@
 """The model is compiled where that pays, and what is trained stays what it was, but for rounding."""
 
 import shutil
+import sys
 import sysconfig
 import time
 from pathlib import Path
@@ -128,6 +129,30 @@ def test_a_trial_that_takes_too_long_is_abandoned(trained, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "trying the compiler (at most 0 s)" in shown
     assert "compiler  not used: abandoned after 300 ms" in shown
+
+
+def test_a_limit_that_is_reached_in_a_destructor_is_reached_again_without_a_word(monkeypatch):
+    class Slow:
+        def __del__(self):
+            time.sleep(600)
+
+    class Broken:
+        def __del__(self):
+            raise ValueError("of another kind")
+
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+
+    def work():
+        with compilation._at_most(0.1):
+            Broken()
+            Slow()
+            time.sleep(600)
+
+    with pytest.raises(compilation.TrialTooLong):
+        work()
+    assert [str(unraisable.exc_value) for unraisable in reported] == ["of another kind"]
+    assert sys.unraisablehook == reported.append
 
 
 @can_compile

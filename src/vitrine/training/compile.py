@@ -9,6 +9,7 @@ Dropout draws the same masks as without the compiler, so results differ by round
 import math
 import shutil
 import signal
+import sys
 import sysconfig
 import threading
 import time
@@ -226,7 +227,7 @@ def _can_be_abandoned() -> bool:
 
 @contextmanager
 def _at_most(seconds: float | None) -> Iterator[None]:
-    """Raise :class:`TrialTooLong` in the block once it has taken so many seconds; ``None`` is no limit."""
+    """Raise :class:`TrialTooLong` in the block once it has taken ``seconds``; ``None`` sets no limit."""
     if seconds is None:
         yield
         return
@@ -235,13 +236,19 @@ def _at_most(seconds: float | None) -> Iterator[None]:
         if not importing(frame):
             raise TrialTooLong
 
-    before = signal.signal(signal.SIGALRM, abandon)
+    def report_unraisable(unraisable: Any) -> None:
+        if unraisable.exc_type is not TrialTooLong:  # lost in a destructor or a weak reference's callback: raised again
+            reported_before(unraisable)
+
+    before, reported_before = signal.signal(signal.SIGALRM, abandon), sys.unraisablehook
+    sys.unraisablehook = report_unraisable
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = reported_before
 
 
 def missing_for(device: str) -> str:
