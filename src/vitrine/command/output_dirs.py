@@ -30,6 +30,8 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     folder = _resolved(composed, f"hydra.{kind}.dir", 0, typed)
     if folder is not None and points[0].config.resume is not None:
         raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
+    if folder == "":
+        raise ConfigError([Fault(f"hydra.{kind}.dir", "", "is empty; it takes the folder to write to")])
     placed = [replace(point, folder=None if folder is None else Path(folder)) for point in points]
     key = "hydra.sweep.subdir"
     if not multirun or _resolved(composed, key, 0, typed) is None:

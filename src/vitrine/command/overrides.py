@@ -75,6 +75,9 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
             faults.append(Fault(argument, "", _syntax_problem(argument, error)))
             continue
         override.config_loader = loader  # glob(..) asks it for the options of a group
+        if not override.key_or_group:
+            faults.append(Fault(argument, "", "is not of the form key=value"))
+            continue
         found = list(_faults(override, schema, loader, groups))
         faults += found
         if not found:

@@ -95,7 +95,7 @@ class Sources:
         found = [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in taken]
         if self.primary is not None and self.primary not in self.files:
             if self.folder is None:
-                problem = "is not vitrine's; give the folder of your own with --config-dir=DIR"
+                problem = f"is not that of this command, {command}; --config-dir=DIR is the folder of your own"
             else:
                 top = ", ".join(name for name in self.files if "/" not in name) or "none"
                 problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"
