@@ -116,7 +116,8 @@ def test_a_choice_that_decides_which_files_follow_is_composed(tmp_path):
 @pytest.mark.whole
 def test_every_choice_of_every_group_is_what_it_composes_to():
     with composing() as loader:
-        groups = sorted(all_groups(loader) - {"experiment", "sweep", "local", "data", "debug"})
+        apart = ("experiment", "sweep", "local", "data", "debug")  # folders inside these are no choices of their own
+        groups = sorted(group for group in all_groups(loader) if not group.startswith(apart))
         axes = {group: [f"{group}={option}" for option in group_options(loader, group)] for group in groups}
     for axis in axes.values():
         assert_composes_each([axis, ["seed=3"]], NANO)
