@@ -47,6 +47,12 @@ def test_ctrl_c_after_it_ends_the_process_at_once_and_a_second_hangup_does_not()
     assert (done.returncode, done.stdout) == (130, "stopped by 1\nstill here\n")
 
 
+def test_one_that_a_finalizer_swallows_comes_again():
+    finalizer = "type('Slow', (), {'__del__': lambda self: press(signal.SIGINT)})()"
+    done = run(finalizer)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped by 2\n", "")
+
+
 def test_inside_an_import_it_waits_for_the_import(tmp_path):
     (tmp_path / "quick.py").write_text("import os, time; os.kill(os.getpid(), 15); time.sleep(0.2); print('imported')")
     done = run("import quick", cwd=tmp_path)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 IMPORT_SECONDS = 0.05  # between two looks at whether an import has ended
@@ -50,12 +51,23 @@ def interrupting() -> Iterator[list[int]]:
         if number == signal.SIGINT:  # a closing terminal sends SIGHUP twice
             end_process(128 + signal.SIGINT)
 
+    def report(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt and received:  # raised inside a finalizer, which swallows it
+            send_again(received.pop())
+        else:
+            report_before(unraisable)
+
+    report_before = sys.unraisablehook
     with restored_handlers():
+        sys.unraisablehook = report
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, interrupt)
-        yield received
+        try:
+            yield received
+        finally:
+            sys.unraisablehook = report_before
 
 
 @contextmanager
