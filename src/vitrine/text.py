@@ -91,6 +91,16 @@ def clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
+    """Return the name of a class; ``no. 10`` for an output beyond the classes of the data.
+
+    Of several labels, given as 0 or 1 for each class, the names: ``cat, dog``, or ``none``.
+    """
+    if isinstance(label, int):
+        return names[label] if label < len(names) else f"no. {label}"
+    return ", ".join(name for name, has in zip(names, label, strict=True) if has) or "none"
+
+
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """The allowed name most similar to ``given``, or an empty string if none is similar."""
     matches = get_close_matches(given, list(allowed), n=1, cutoff=0.6)

@@ -81,3 +81,25 @@ def test_a_missing_csv_file_is_named_with_the_nearest(table, tmp_path):
     table()
     with pytest.raises(DataError, match=r"pet\.csv is not a CSV file; did you mean .*/pets\.csv\?"):
         read_csv(tmp_path / "pet.csv")
+
+
+def test_several_labels_are_separated_by_a_bar(table):
+    rows = "path,label\nim/a.png,dog | cat|dog\nim/b.png,cat\nim/c.png,|\n"
+    found = read_csv(table(rows), multi_label=True)
+    assert found.classes == ["cat", "dog"]
+    assert [labels for _, labels in found.splits["train"]] == [(0, 1), (0,), ()]
+    assert read_csv(table(rows)).classes == ["cat", "dog | cat|dog", "|"], "one label each, unless it is asked for"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("dog,test", ",test"), "line 4: there is no label; for an image with none, |"),
+        (("dog,test", "cat|dgo,test"), "test has labels that train lacks: dgo; did you mean dog?"),
+        (("dog,train", "cat|,train"), "needs training images of at least two classes; found only cat"),
+    ],
+)
+def test_a_mistake_in_several_labels_is_one_line(table, change, problem):
+    with pytest.raises(DataError) as error:
+        read_csv(table(ROWS.replace(*change)), multi_label=True)
+    assert problem in str(error.value)

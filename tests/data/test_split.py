@@ -5,7 +5,7 @@ import torch
 from helpers.running import write_image_folder
 
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.split import TrainValSplit, split_fold, split_train_val, training_subset
+from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
 from vitrine.errors import DataError
 
 LABELS = torch.arange(600).remainder(10).clamp(max=7)  # 7 is three times as frequent as the others
@@ -127,3 +127,14 @@ def test_a_smaller_part_leaves_validation_and_the_data_s_fingerprint_as_they_are
     assert part.dataset.fingerprint == whole.dataset.fingerprint
     assert part.sizes == {"train": pytest.approx(129, abs=5), "val": 144, "test": 360}
     assert part.steps_per_epoch == 2
+
+
+def test_of_several_labels_the_rarest_counts_for_strata():
+    rows = [[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 1], [1, 0, 1]]
+    labels = torch.tensor(rows, dtype=torch.uint8)
+    assert strata(labels, 2).tolist() == [1, 0, 0, 1, 3, 3, 2, 2]
+    assert strata(labels[:-1], 2).tolist() == [1, 0, 0, 1, 3, 3, 0], "a group of one joins the largest"
+    assert strata(labels, 3).tolist() == [4] * 8, "groups that are too small are joined"
+    assert strata(LABELS, 2) is LABELS
+    with pytest.raises(DataError, match="class b has one training image"):
+        strata(labels[[0, 1, 4, 6, 7]], 2, ["a", "b", "c"])

@@ -12,7 +12,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from vitrine import compose, fit
 from vitrine.runs import RunRecord
-from vitrine.training.metrics import Outputs, class_metrics, measure
+from vitrine.training.metrics import Outputs, all_labels_right, class_metrics, measure
 
 
 @pytest.fixture(params=[8, 3], ids=["eight classes, one absent", "three classes"])
@@ -44,6 +44,26 @@ def test_metrics_are_scikit_learns(outputs):
     else:
         expected["auroc"] = sklearn_metrics.roc_auc_score(labels, probabilities, multi_class="ovr")
     assert {name: value for name, value in found.items() if name != "ece"} == pytest.approx(expected, abs=1e-6)
+
+
+def test_metrics_of_several_labels_are_scikit_learns():
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.rand(200, 5, generator=generator) < torch.tensor([0.5, 0.3, 0.1, 0.05, 0.0])).to(torch.uint8)
+    labels[0, 3] = 1
+    logits = torch.randn(200, 5, generator=generator) + 2 * labels - torch.tensor([0, 0, 0, 0, 9])
+    probabilities, predicted = logits.sigmoid().numpy(), logits > 0
+    assert measure(logits, labels) == pytest.approx(
+        {
+            "macro_f1": sklearn_metrics.f1_score(labels[:, :4], predicted[:, :4], average="macro"),
+            "auroc": sklearn_metrics.roc_auc_score(labels[:, :4], probabilities[:, :4]),
+            "map": sklearn_metrics.average_precision_score(labels[:, :4], probabilities[:, :4]),
+        },
+        abs=1e-6,
+    ), "a class without images is left out of means"
+    right = all_labels_right(logits, labels)
+    assert right.float().mean() == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
+    found = class_metrics(logits, labels, list("abcde"))
+    assert list(found) == ["class_ap/a", "class_ap/b", "class_ap/c", "class_ap/d"]
 
 
 def test_the_calibration_error_is_that_of_its_definition(outputs):

@@ -266,7 +266,7 @@ class Composer:
             found.append(Fault("data.root", "", problem))
         else:
             try:
-                classes = self._count(data.name, data.root)
+                classes = self._count(data.name, data.root, multi_label=data.multi_label)
             except DataError as error:
                 found.append(Fault("data.root", data.root, str(error)))
         if OmegaConf.is_missing(data, "num_classes"):

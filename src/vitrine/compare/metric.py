@@ -100,7 +100,7 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
         return Metric(found[0])
     if name not in every:
         hint = did_you_mean(nearest(name, every))
-        shown = [known for known in every if "/class_acc" not in known]
+        shown = [known for known in every if "/class_a" not in known]
         raise RunError(f"no run has the metric {name}; available: {', '.join(shown)}{hint}")
     if lacking := [run.name for run in runs if name not in run.metrics]:
         raise RunError(f"{len(lacking)} of {plural(len(runs), 'run')} have no {name}: {listed(lacking, 4)}")

@@ -16,6 +16,9 @@ BINS = 15  # of confidence, as in arXiv:1706.04599
 class Predictions:
     """Predictions of a run for N test images.
 
+    Where images have several labels, true and predicted classes are (N, classes) bool, predicted those with a
+    probability above 0.5, and the probability of a set of labels is that of all of them, as if they were independent.
+
     Attributes:
         labels: (N,) true classes.
         predicted: (N,) most probable classes.
@@ -41,18 +44,36 @@ class Predictions:
         if labels.dtype.kind not in "iu" or logits.dtype.kind != "f":
             types = f"labels are {labels.dtype} and logits {logits.dtype}"
             raise RunError(f"the predictions of {run.name} are damaged: {types}")
-        if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels) or _outside(labels, logits.shape[1]):
+        several = labels.ndim == 2
+        fit = logits.ndim == 2 and labels.shape == logits.shape[: labels.ndim] and len(labels)
+        if not fit or _outside(labels, 2 if several else logits.shape[1]):
             shapes = f"labels {labels.shape} and logits {logits.shape}"
             raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not match")
+        if several:
+            return cls._of_several(labels.astype(bool), np.nan_to_num(logits.astype(np.float64)))
         probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a diverged run: uniform
         predicted = probabilities.argmax(axis=1)
         images = np.arange(len(labels))
         return cls(labels, predicted, probabilities[images, predicted], probabilities[images, labels])
 
+    @classmethod
+    def _of_several(cls, labels: np.ndarray, logits: np.ndarray) -> "Predictions":
+        from scipy.special import log_expit
+
+        confidence = np.exp(log_expit(np.abs(logits)).sum(axis=1))
+        true_probability = np.exp(log_expit(np.where(labels, logits, -logits)).sum(axis=1))
+        return cls(labels, logits > 0, confidence, true_probability)
+
+    @property
+    def several(self) -> bool:
+        """Whether images have several labels."""
+        return self.labels.ndim == 2
+
     @property
     def correct(self) -> np.ndarray:
-        """Whether each image is classified correctly, (N,) bool."""
-        return self.predicted == self.labels
+        """Whether each image is classified correctly, with all of its labels; (N,) bool."""
+        same = self.predicted == self.labels
+        return same.all(axis=1) if self.several else same
 
 
 def correct_images(path: Path) -> np.ndarray:
@@ -61,7 +82,10 @@ def correct_images(path: Path) -> np.ndarray:
     Raises:
         RunError: it cannot be read.
     """
-    return np.asarray(read_predictions(path, "logits").argmax(1) == read_predictions(path, "labels"))
+    logits, labels = read_predictions(path, "logits"), read_predictions(path, "labels")
+    if labels.ndim == 2:
+        return np.asarray(((logits > 0) == labels).all(axis=1))
+    return np.asarray(logits.argmax(1) == labels)
 
 
 def _outside(labels: np.ndarray, classes: int) -> bool:
@@ -104,7 +128,10 @@ def _calibration(runs: Sequence[Predictions]) -> Calibration:
 
 
 def confusion(runs: Sequence[Predictions], classes: int) -> np.ndarray:
-    """Sum the confusion matrices of several runs: (classes, classes) counts, true class by predicted class."""
+    """Sum the confusion matrices of several runs: (classes, classes) counts, true class by predicted class.
+
+    There is none where images have several labels.
+    """
     from sklearn.metrics import confusion_matrix
 
     return np.sum([confusion_matrix(run.labels, run.predicted, labels=range(classes)) for run in runs], axis=0)
@@ -122,21 +149,30 @@ def per_class_accuracy(runs: Sequence[Predictions], classes: int) -> np.ndarray:
     )
 
 
+def per_class_f1(runs: Sequence[Predictions], classes: int) -> np.ndarray:
+    """Compute F1 of each run for each class, (runs, classes); NaN for a class that is neither true nor predicted."""
+    from sklearn.metrics import f1_score
+
+    return np.stack(
+        [f1_score(run.labels, run.predicted, labels=range(classes), average=None, zero_division=np.nan) for run in runs]
+    )
+
+
 @dataclass(frozen=True)
 class HardImage:
     """A test image that many runs misclassify.
 
     Attributes:
         index: its index in the test split.
-        label: its true class.
+        label: its true class; of several labels, 0 or 1 for each class.
         errors: number of runs that misclassify it.
         mistaken_for: the class that most of these predict.
     """
 
     index: int
-    label: int
+    label: int | list[int]
     errors: int
-    mistaken_for: int
+    mistaken_for: int | list[int]
 
 
 def hardest_images(runs: Sequence[Predictions], most: int) -> list[HardImage]:
@@ -148,7 +184,8 @@ def hardest_images(runs: Sequence[Predictions], most: int) -> list[HardImage]:
     for index in order[:most]:
         if errors[index] == 0:
             break
-        label = int(runs[0].labels[index])
-        mistakes = [int(run.predicted[index]) for run in runs if not run.correct[index]]
-        found.append(HardImage(int(index), label, int(errors[index]), int(np.bincount(mistakes).argmax())))
+        mistakes = np.stack([run.predicted[index] for run in runs if not run.correct[index]]).astype(int)
+        kinds, counts = np.unique(mistakes, axis=0, return_counts=True)
+        label, mistaken_for = runs[0].labels[index].astype(int).tolist(), kinds[counts.argmax()].tolist()
+        found.append(HardImage(int(index), label, int(errors[index]), mistaken_for))
     return found

@@ -1,10 +1,13 @@
 """Metrics of classifiers on validation and test images: their names, and whether higher is better."""
 
-BASIC = {"acc": True, "loss": False}
+BASIC = {"acc": True, "loss": False}  # with several labels per image, it counts as correct if all of them are
 
 # Measured on the test images once; on validation images after each epoch if callbacks.metrics names them, or if they
 # are monitored.
-EXTRA = {"balanced_acc": True, "macro_f1": True, "top5_acc": True, "auroc": True, "ece": False}
+EXTRA = {"balanced_acc": True, "macro_f1": True, "top5_acc": True, "auroc": True, "ece": False, "map": True}
+
+MULTI_LABEL = ("macro_f1", "auroc", "map")  # those of EXTRA that are of several labels per image
+SINGLE_LABEL = tuple(name for name in EXTRA if name != "map")
 
 VALIDATION = {f"val/{name}": higher for name, higher in (BASIC | EXTRA).items()}
 TEST = {f"test/{name}": higher for name, higher in (BASIC | EXTRA).items()}
@@ -16,8 +19,15 @@ TITLES = {  # in tables and sentences
     "top5_acc": "top-5 accuracy",
     "auroc": "AUROC",
     "ece": "calibration error",
+    "map": "mean average precision",
     "class_acc": "accuracy",
+    "class_ap": "average precision",
 }
+
+
+def extra_metrics(*, multi_label: bool) -> tuple[str, ...]:
+    """Return the metrics of ``EXTRA`` that are measured on data with one label per image, or with several."""
+    return MULTI_LABEL if multi_label else SINGLE_LABEL
 
 
 def lower_is_better(name: str) -> bool:

@@ -24,7 +24,8 @@ class PredictConfig:
         input: image file, folder, glob pattern, CSV file with a column ``path``, or ``-`` for paths on standard input.
         output: file for the results, in one of ``FORMATS``; null prints a table.
         top_k: number of classes to give for each picture, the likeliest first.
-        confidence: least probability of a class that is given; the classes of less certain pictures stay empty.
+        confidence: least probability of a class that is given; the classes of less certain pictures stay empty. Of runs
+            with several labels per picture, null is 0.5.
         attention: folder for an image of each picture that shows what the model attends to.
         calibrate: whether to divide logits by a temperature that is fitted on the run's validation images.
         data_root: folder of the run's data for ``calibrate``; null is where it was in training.

@@ -45,6 +45,8 @@ class DataConfig:
         resize: how image files of another ratio of sides get that size: ``crop`` scales them until they cover it and
             crops the centre, ``pad`` until they fit into it and pads the rest with the mean colour, ``squash`` scales
             each side separately.
+        multi_label: whether an image has any number of classes in place of one; for ``csv``, whose labels are then
+            separated by ``|``.
         patch_size: patch size of models that set none, a number or ``[height,width]``.
         epochs: epochs of runs that set no ``trainer.max_epochs``.
         mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
@@ -73,6 +75,7 @@ class DataConfig:
     in_channels: int = number(MISSING, ge=1, le=4)
     num_classes: int = number(MISSING, ge=2, le=1_000_000)
     resize: str = choice(RESIZES, "crop")
+    multi_label: bool = False
     patch_size: Size = size(MISSING)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
     mean: list[float] = number(MISSING)

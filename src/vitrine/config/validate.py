@@ -8,8 +8,8 @@ from pathlib import Path
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.keys import facts, keys, sections_where, value_at
-from vitrine.config.loss import class_weight_fault
-from vitrine.config.metrics import EXTRA
+from vitrine.config.loss import LOSSES, class_weight_fault
+from vitrine.config.metrics import EXTRA, extra_metrics
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
@@ -160,10 +160,19 @@ def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
 
 
 def _metrics(config: TrainConfig) -> Iterator[Fault]:
+    known = extra_metrics(multi_label=config.data.multi_label)
     for name in config.callbacks.metrics:
-        if name not in EXTRA:
-            yield Fault("callbacks.metrics", name, f"is not one of {', '.join(EXTRA)}", nearest(name, EXTRA))
-    if "top5_acc" in config.callbacks.measured and config.data.num_classes <= 5:
+        if name not in known:
+            yield Fault("callbacks.metrics", name, f"is not one of {', '.join(known)}", nearest(name, known))
+    stopping = config.callbacks.early_stopping
+    monitored = {"monitor": config.callbacks.monitor, "early_stopping.monitor": stopping and stopping.monitor}
+    labels = "several labels per image" if config.data.multi_label else "one label per image"
+    for key, metric in monitored.items():
+        name = (metric or "").removeprefix("val/")
+        if name in EXTRA and name not in known:
+            allowed = ", ".join(f"val/{one}" for one in ("acc", "loss", *known))
+            yield Fault(f"callbacks.{key}", f"val/{name}", f"is no metric of {labels}; these are: {allowed}")
+    if "top5_acc" in config.callbacks.measured and "top5_acc" in known and config.data.num_classes <= 5:
         problem = f"is 1 with data.num_classes={config.data.num_classes}: an image's class is always among five"
         yield Fault("callbacks.metrics", "top5_acc", problem)
 
@@ -180,6 +189,33 @@ def _parts_of_the_data(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("data.fold", str(data.fold), "needs the number of folds", "data.folds=5")
     elif data.fold is not None and data.folds is not None and data.fold >= data.folds:
         yield Fault("data.fold", str(data.fold), f"must be < {data.folds}, the number of folds: they count from 0")
+
+
+def _multi_label(config: TrainConfig) -> Iterator[Fault]:
+    data, loss, model = config.data, config.loss, config.model
+    if not data.multi_label:
+        return
+    if data.name != "csv":
+        problem = f"is for data=csv, whose labels are then separated by |; data={data.name} has one label per image"
+        yield Fault("data.multi_label", "true", problem)
+        return
+    if loss.name in LOSSES and loss.name != "binary_cross_entropy":
+        problem = "is of one class per image, and data.multi_label=true has several"
+        yield Fault("loss", loss.name, problem, "loss=binary_cross_entropy")
+    for key, value, off in (
+        ("loss.label_smoothing", loss.label_smoothing, "0.0"),
+        ("loss.class_weights", loss.class_weights, "null"),
+        ("data.per_class", data.per_class, "null"),
+    ):
+        if value:
+            problem = "is for one label per image, and data.multi_label=true has several"
+            yield Fault(key, as_override(value), problem, f"{key}={off}")
+    if data.sampling == "balanced":
+        problem = "is for one label per image, and data.multi_label=true has several"
+        yield Fault("data.sampling", "balanced", problem, "data.sampling=shuffle")
+    if model.num_classes != data.num_classes:
+        problem = f"must be {data.num_classes}, the number of classes, with data.multi_label=true"
+        yield Fault("model.num_classes", str(model.num_classes), problem)
 
 
 def _loss_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
@@ -242,7 +278,8 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (tuple(f"schedule.{key}" for key in ("warmup", *KEYS)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
-    (("data.num_classes",), _metrics),
+    (("data.num_classes", "callbacks.monitor", "callbacks.early_stopping.monitor"), _metrics),
+    (("data.name", "loss.name", "data.sampling", "data.num_classes"), _multi_label),
     (("loss.name", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),

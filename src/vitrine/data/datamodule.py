@@ -14,7 +14,7 @@ from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_per_epoch
 from vitrine.data.placement import Placement, choose_placement, memory_budget
-from vitrine.data.split import TrainValSplit, split_fold, split_train_val, training_subset
+from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.data.transforms.mixup import MixUpCutMix
 from vitrine.errors import DataError
@@ -61,15 +61,17 @@ class ImageDataModule(pl.LightningDataModule):
                 raise DataError(f"data.folds={data.folds} {problem}")
             self.train, self.val = train, self.dataset.val
         else:
+            groups = strata(train.labels, data.folds or 2, classes)
+            names = classes if groups is train.labels else ()
             if data.folds is not None and data.fold is not None:
-                split = split_fold(train.labels, data.folds, data.fold, data.val_seed, classes)
+                split = split_fold(groups, data.folds, data.fold, data.val_seed, names)
             else:
-                split = split_train_val(train.labels, data.val_fraction, data.val_seed, classes)
+                split = split_train_val(groups, data.val_fraction, data.val_seed, names)
             self.train_val_split = split
             self.train, self.val = train[split.train] if data.hold_out else train, train[split.val]
         if data.train_fraction is not None or data.per_class is not None:
             chosen = training_subset(
-                self.train.labels,
+                strata(self.train.labels, 1),
                 data.subset_seed,
                 fraction=data.train_fraction,
                 count=data.per_class,

@@ -54,7 +54,7 @@ class FeatureSource:
     def _keep(self, indices: Tensor, features: Tensor, labels: Tensor) -> None:
         if self._features is None or self._labels is None:
             self._features = features.new_zeros(len(self), *features.shape[1:])
-            self._labels = labels.new_zeros(len(self))
+            self._labels = labels.new_zeros(len(self), *labels.shape[1:])
         on_device = indices.to(features.device)
         self._features[on_device] = features
         self._labels[on_device] = labels

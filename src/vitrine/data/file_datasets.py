@@ -3,38 +3,45 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import fixed
 from vitrine.data.decode import MODES, Decoder, ImageFile, ImageFiles
 from vitrine.data.hub_dataset import HubDataset
-from vitrine.data.image_csv import read_csv
+from vitrine.data.image_csv import SEPARATOR, read_csv
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.image_folder import scan_folder
+from vitrine.data.labelled_files import Label
 from vitrine.data.leakage import repeated
 from vitrine.errors import DataError
 from vitrine.text import listed, plural, printable, report
 
-Labelled = tuple[Sequence[ImageFile], torch.Tensor]  # files, and their labels (N,) int64
+Labelled = tuple[Sequence[ImageFile], torch.Tensor]  # files, and their labels as Split has them
 MAX_LISTED = 2
 
 
 def imagefolder(config: DataConfig) -> ImageDataset:
     """Image files in class folders, ``ROOT/{train,val,test}/<class>/``."""
     folder = scan_folder(config.root)
-    return _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
+    return _of_files(
+        config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits, len(folder.classes))
+    )
 
 
 def csv(config: DataConfig) -> ImageDataset:
     """Image files that a CSV file lists; warns of files with equal bytes in several splits."""
-    table = read_csv(config.root)
+    table = read_csv(config.root, multi_label=config.multi_label)
+    if not config.multi_label and (several := [name for name in table.classes if SEPARATOR in name]):
+        hint = "data.multi_label=true makes them several labels of an image"
+        report(f"warning: {config.root}: {listed(several, MAX_LISTED)} is taken for one label; {hint}")
     paths = {split: [path for path, _ in found] for split, found in table.splits.items()}
     if pairs := repeated(paths):
         shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
         equal = f"{plural(len(pairs), 'image')} of one split with the bytes of an image of another: {shown}"
         report(f"warning: {config.root}: {equal}: leakage, which makes measured accuracies too high")
-    return _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits))
+    return _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits, len(table.classes)))
 
 
 def huggingface(config: DataConfig) -> ImageDataset:
@@ -46,11 +53,21 @@ def huggingface(config: DataConfig) -> ImageDataset:
     return _of_files(config, config.root, found.root.name, found.classes, splits)
 
 
-def _labelled(splits: Mapping[str, Sequence[tuple[Path, int]]]) -> dict[str, Labelled]:
+def _labelled(splits: Mapping[str, Sequence[tuple[Path, Label]]], classes: int) -> dict[str, Labelled]:
     return {
-        name: ([path for path, _ in found], torch.tensor([label for _, label in found]))
+        name: ([path for path, _ in found], _labels([label for _, label in found], classes))
         for name, found in splits.items()
     }
+
+
+def _labels(found: Sequence[Label], classes: int) -> torch.Tensor:
+    """Labels as :class:`Split` has them."""
+    if not isinstance(found[0], tuple):
+        return torch.tensor(found)
+    labels = np.zeros((len(found), classes), np.uint8)
+    for row, own in zip(labels, found, strict=True):
+        row[np.array(own, int)] = 1
+    return torch.from_numpy(labels)
 
 
 def _of_files(

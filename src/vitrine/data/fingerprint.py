@@ -36,9 +36,10 @@ def fingerprint(dataset: ImageDataset) -> Fingerprint:
 
 def _of_split(split: Split, classes: int) -> dict[str, Any]:
     labels = split.labels.cpu().numpy().astype(np.int64)
+    per_class = np.bincount(labels, minlength=classes) if labels.ndim == 1 else labels.sum(axis=0)
     common = {
         "images": len(labels),
-        "per_class": np.bincount(labels, minlength=classes).tolist(),
+        "per_class": per_class.tolist(),
         "labels": _digest(labels.tobytes()),
     }
     return common | (_of_pixels(split.images) if isinstance(split.images, Tensor) else _of_files(split.images))

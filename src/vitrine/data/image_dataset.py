@@ -18,7 +18,8 @@ class Split:
 
     Attributes:
         images: (N, C, H, W) uint8, or image files that are decoded when indexed.
-        labels: (N,) int64, on the device of ``images``; on the CPU for image files.
+        labels: (N,) int64, on the device of ``images``; on the CPU for image files. Where images have several labels,
+            (N, classes) uint8 of 0 and 1.
     """
 
     images: Tensor | ImageFiles

@@ -30,10 +30,11 @@ SCANS: dict[str, Callable[[str | Path], HasClasses]] = {
 }
 
 
-def count_classes(name: str, root: str) -> int:
+def count_classes(name: str, root: str, *, multi_label: bool = False) -> int:
     """Return the number of classes of the source ``data=name`` at ``root``.
 
     Raises:
         DataError: there is no such data set, or it cannot be trained on.
     """
-    return len(SCANS[name](root).classes)
+    found = read_csv(root, multi_label=True) if multi_label and name == "csv" else SCANS[name](root)
+    return len(found.classes)

@@ -14,6 +14,38 @@ from vitrine.text import listed, plural
 MAX_LISTED = 3
 
 
+def strata(labels: Tensor, smallest: int, classes: Sequence[str] = ()) -> Tensor:
+    """Return the class that each image counts for when splits are stratified: its own; of several, the rarest.
+
+    Images without a label are one more class. Of several labels, groups of fewer than ``smallest`` images are joined.
+
+    Args:
+        labels: (N,) int64, which is returned as it is; or (N, classes) uint8.
+        smallest: number of images that a group must have to be split.
+        classes: names of the classes, for the message.
+
+    Returns:
+        (N,) int64.
+
+    Raises:
+        DataError: a class has a single image.
+    """
+    if labels.dim() == 1:
+        return labels
+    counts = labels.sum(dim=0, dtype=torch.int64)
+    _check_alone(counts, classes)
+    none = labels.shape[1]
+    rarest = torch.where(labels > 0, counts, len(labels) + 1).min(dim=1)
+    groups = torch.where(labels.bool().any(dim=1), rarest.indices, none)
+    sizes = groups.bincount(minlength=none + 1)
+    small = (sizes < smallest)[groups]
+    if small.any():
+        groups[small] = none + 1
+        if int(small.sum()) < smallest:
+            groups[small] = sizes.argmax()
+    return groups
+
+
 @dataclass(frozen=True)
 class TrainValSplit:
     """Sorted indices of the training and validation images, int64."""
@@ -41,13 +73,8 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
     """
     from sklearn.model_selection import train_test_split
 
-    counts = torch.bincount(labels).tolist()
-    if alone := [name for name, count in zip(classes, counts, strict=False) if count == 1]:
-        names = f"classes {listed(alone, MAX_LISTED)} have" if len(alone) > 1 else f"class {alone[0]} has"
-        raise DataError(
-            f"{names} one training image, and validation takes one too: at least 2 are needed in each class; "
-            "add images, leave the class out, or give the data a validation split of its own"
-        )
+    counts = torch.bincount(labels)
+    _check_alone(counts, classes)
     try:
         train, val = train_test_split(
             np.arange(len(labels)), test_size=fraction, stratify=labels.numpy(), random_state=seed
@@ -55,7 +82,7 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
     except ValueError as error:
         raise DataError(
             f"cannot split data.val_fraction={fraction:g} of {len(labels)} images off for validation; "
-            f"the rarest class has {min(counts)}: {error}"
+            f"the rarest class has {int(counts[counts > 0].min())}: {error}"
         ) from None
     return TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
 
@@ -99,6 +126,16 @@ def training_subset(
         most = count if count is not None else max(1, round((fraction or 1.0) * len(own)))
         chosen.append(own[rank[own].argsort()[:most]])
     return torch.cat(chosen).sort().values
+
+
+def _check_alone(counts: Tensor, classes: Sequence[str]) -> None:
+    """Raise DataError where a class has a single image; ``counts`` (classes,) are those of their images."""
+    if alone := [name for name, count in zip(classes, counts.tolist(), strict=False) if count == 1]:
+        names = f"classes {listed(alone, MAX_LISTED)} have" if len(alone) > 1 else f"class {alone[0]} has"
+        raise DataError(
+            f"{names} one training image, and validation takes one too: at least 2 are needed in each class; "
+            "add images, leave the class out, or give the data a validation split of its own"
+        )
 
 
 def _check_smallest(labels: Tensor, needed: int, purpose: str, classes: Sequence[str]) -> None:

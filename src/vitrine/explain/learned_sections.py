@@ -8,7 +8,7 @@ import torch
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.report.image_panels import class_name, data_url, reason, test_images, test_split
+from vitrine.compare.report.image_panels import data_url, reason, test_images, test_split
 from vitrine.config.model import ViTConfig
 from vitrine.errors import VitrineError
 from vitrine.explain import maps
@@ -18,7 +18,7 @@ from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.inference.load import LoadedRun
 from vitrine.models import VisionTransformer
 from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
-from vitrine.text import listed, plural
+from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
 from vitrine.training.plots import can_be_drawn
 
@@ -104,7 +104,9 @@ def _look(
     if not can_be_drawn(config):
         return Shown(pixels[: len(chosen)], truth, [], [], None)
     observed = [observe(model, image) for image in images[: len(chosen)]]
-    guesses = [class_name(names, one.predicted) for one in observed]
+    several = loaded.config.data.multi_label
+    predicted = [(one.logits > 0).tolist() if several else int(one.logits.argmax()) for one in observed]
+    guesses = [class_name(names, one) for one in predicted]
     return Shown(pixels[: len(chosen)], truth, guesses, observed, measure(model, images[len(chosen) :]))
 
 

@@ -27,14 +27,14 @@ class Observed:
         pool: (H, P), attention of the pool's query with ``pool=map``; ``None`` with other pools.
         rollout: (1 + P, P), attention rollout through all blocks; rows sum to 1.
         similarity: (1 + L, P, P), cosine similarities of the patches before the first block and after each.
-        predicted: class with the largest logit.
+        logits: (num_classes,).
     """
 
     attention: Tensor
     pool: Tensor | None
     rollout: Tensor
     similarity: Tensor
-    predicted: int
+    logits: Tensor
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def observe(model: VisionTransformer, image: Tensor) -> Observed:
         pool,
         through / through.sum(dim=1, keepdim=True),
         similarities(tokens),
-        int(stored["logits"][0].argmax()),
+        stored["logits"][0],
     )
 
 

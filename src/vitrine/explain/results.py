@@ -8,11 +8,11 @@ from matplotlib.ticker import MaxNLocator
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
-from vitrine.compare.report.image_panels import class_name, reason, test_images
+from vitrine.compare.report.image_panels import reason, test_images
 from vitrine.errors import VitrineError
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
-from vitrine.text import listed, plural
+from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
 from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short, styled
 from vitrine.training.plots import CURVES
@@ -51,6 +51,9 @@ def prediction_sections(run: RunResult, predictions: Predictions, names: Sequenc
 
 def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSection:
     """The confusion matrix, as counts and as shares of the true class."""
+    if predictions.several:
+        text = "There is no matrix: an image has several labels, or none. The scores of the classes are below."
+        return RunSection("confusion", "Confusion", text)
     if len(names) > MOST_CLASSES:
         text = f"A matrix of {len(names):,} classes is too large to be read; the scores of the classes are below."
         return RunSection("confusion", "Confusion", text)
@@ -191,11 +194,12 @@ def wrong_section(run: RunResult, predictions: Predictions, names: Sequence[str]
         pixels = test_images(run, [*worst.tolist(), *confident.tolist()])
     except (VitrineError, OSError, ImportError) as error:
         return RunSection("wrong", "Wrong images", f"The pixels are not available: {reason(error)}.")
+    true, guessed = ("labels", "wrong labels") if predictions.several else ("class", "wrong class")
     kinds = {
-        "worst": ("Largest loss", "The true class got the lowest probability.", worst, pixels[: len(worst)]),
+        "worst": ("Largest loss", f"The true {true} got the lowest probability.", worst, pixels[: len(worst)]),
         "confident": (
             "Most confident",
-            "The wrong class got the highest probability.",
+            f"The {guessed} got the highest probability.",
             confident,
             pixels[len(worst) :],
         ),
@@ -205,8 +209,8 @@ def wrong_section(run: RunResult, predictions: Predictions, names: Sequence[str]
         rows = [
             [
                 str(index),
-                class_name(names, int(predictions.labels[index])),
-                class_name(names, int(predictions.predicted[index])),
+                class_name(names, predictions.labels[index].tolist()),
+                class_name(names, predictions.predicted[index].tolist()),
                 f"{100 * predictions.confidence[index]:.1f}",
                 f"{100 * predictions.true_probability[index]:.1f}",
             ]
@@ -215,10 +219,12 @@ def wrong_section(run: RunResult, predictions: Predictions, names: Sequence[str]
         alt = (
             f"{title}: " + "; ".join(f"{true} taken for {guess}, {share} %" for _, true, guess, share, _ in rows) + "."
         )
-        caption = f"{what} Above each image its class, below what it was taken for and with which probability."
-        heads = ["test image", "class", "taken for", "probability (%)", "of the class (%)"]
+        caption = f"{what} Above each image its {true}, below what it was taken for and with which probability."
+        caption += " That of several labels is as if they were independent." if predictions.several else ""
+        heads = ["test image", true, "taken for", "probability (%)", f"of the {true} (%)"]
         figures.append(DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows), [heads, *rows]))
     text = f"{plural(len(wrong), 'test image')} of {len(predictions.labels):,} are wrong."
+    text += " An image is right if all of its labels are." if predictions.several else ""
     return RunSection("wrong", "Wrong images", text, figures)
 
 

@@ -25,14 +25,18 @@ class ClassScores:
 
 
 def class_scores(labels: np.ndarray, predicted: np.ndarray, classes: int) -> ClassScores:
-    """Return the scores of the classes, from true and predicted classes (N,).
+    """Return the scores of the classes, from true and predicted classes (N,); of several labels, (N, classes) bool.
 
     Intervals are Wilson's. F1 = 2 J / (1 + J), where J is the share of correct images among those that are of a class
     or taken for it; the ends of J's interval give those of F1.
     """
-    correct, of_class, taken = (
-        np.bincount(chosen, minlength=classes)[:classes] for chosen in (labels[labels == predicted], labels, predicted)
-    )
+    if labels.ndim == 2:
+        correct, of_class, taken = (chosen.sum(axis=0) for chosen in (labels & predicted, labels, predicted))
+    else:
+        correct, of_class, taken = (
+            np.bincount(chosen, minlength=classes)[:classes]
+            for chosen in (labels[labels == predicted], labels, predicted)
+        )
     overlap = wilson(correct, of_class + taken - correct)
     return ClassScores(wilson(correct, of_class), wilson(correct, taken), 2 * overlap / (1 + overlap), of_class)
 

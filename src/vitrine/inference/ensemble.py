@@ -25,15 +25,20 @@ class Ensemble:
         predictors: the models, on one device.
         classes: names of their classes.
         top_k: number of classes to give for each picture.
+        threshold: least probability of the classes that are given where pictures have several; ``None`` where they have
+            one.
 
     Attributes:
         preparations: the different ones among those of the models.
     """
 
-    def __init__(self, predictors: Sequence[Predictor], classes: list[str], top_k: int) -> None:
+    def __init__(
+        self, predictors: Sequence[Predictor], classes: list[str], top_k: int, threshold: float | None = None
+    ) -> None:
         self.predictors = predictors
         self.classes = classes
         self.top_k = top_k
+        self.threshold = threshold
         self.preparations = list(dict.fromkeys(predictor.preparation for predictor in predictors))
         self._numbers = {name: number for number, name in enumerate(classes)}
 
@@ -50,7 +55,8 @@ class Ensemble:
     def identity(self, runs: Sequence[LoadedRun]) -> dict[str, Any]:
         """Return what results depend on, beside the pictures, as plain values."""
         temperatures = [round(predictor.temperature, 4) for predictor in self.predictors]
-        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, "top_k": self.top_k}
+        given = {"top_k": self.top_k} if self.threshold is None else {"confidence": self.threshold}
+        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, **given}
 
     def probabilities(self, images: Sequence[Tensor]) -> Tensor:
         """Return the mean of the models' probabilities; (B, num_classes) float64, on the CPU.
@@ -81,14 +87,20 @@ class Ensemble:
         if not images:
             return [Row(path, [], [], label, error=errors[index]) for index, (path, label) in enumerate(batch)]
         probabilities = self.probabilities(images)
-        values, indices = (found.tolist() for found in likeliest(probabilities, self.top_k))
+        several = self.threshold is not None
+        count = len(self.classes) if several else self.top_k
+        values, indices = (found.tolist() for found in likeliest(probabilities, count))
         rows, number = [], 0
         for index, (path, label) in enumerate(batch):
             if index in errors:
                 rows.append(Row(path, [], [], label, error=errors[index]))
                 continue
+            if self.threshold is not None:
+                given = sum(value >= self.threshold for value in values[number])
+                indices[number], values[number] = indices[number][:given], values[number][:given]
             names = [self.classes[position] for position in indices[number]]
-            of_label = _rounded(float(probabilities[number, self._numbers[label]])) if label else None
+            known = label and not several
+            of_label = _rounded(float(probabilities[number, self._numbers[label]])) if known else None
             rows.append(Row(path, names, [_rounded(value) for value in values[number]], label, of_label))
             number += 1
         return rows
@@ -106,6 +118,9 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
             theirs, ours = (", ".join(one.classes[:3]) for one in (run, first))
             problem = f"has other classes ({theirs}, ...) than {first.record.path} ({ours}, ...)"
             raise RunError(f"{run.record.path} {problem}; an ensemble needs the same classes in the same order")
+        if run.config.data.multi_label != first.config.data.multi_label:
+            problem = "are of one label per picture and of several; an ensemble needs models of one kind"
+            raise RunError(f"{run.record.path} and {first.record.path} {problem}")
     return first.classes
 
 

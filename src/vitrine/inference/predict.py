@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vitrine.config.predict import PredictConfig
+from vitrine.data.image_csv import split_labels
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.inference.ensemble import Ensemble, same_classes
 from vitrine.inference.inputs import Listed, Pictures
@@ -15,13 +16,14 @@ from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.reading import read
 from vitrine.inference.report import Report
-from vitrine.inference.results import Journal, Row
+from vitrine.inference.results import Journal, Layout, Row
 from vitrine.runs.provenance import available_cores
 from vitrine.text import did_you_mean, listed, nearest, plural
 from vitrine.training.console import quiet_libraries
 
 # Pictures in a batch, and bytes of their pixels. A larger batch takes more memory, and is no faster.
 MOST_PICTURES, MOST_BYTES = {"cpu": 256, "mps": 512, "cuda": 1024}, 128 * 2**20
+THRESHOLD = 0.5  # least probability of the labels that are given, where pictures have several
 FEW = 64  # pictures that are decoded sooner than worker processes start
 
 
@@ -42,7 +44,9 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     """
     runs = [load_run(folder, trust=options.trust) for folder in options.runs]
     classes = same_classes(runs)
-    _check(options, pictures, classes)
+    several = runs[0].config.data.multi_label
+    _check(options, pictures, classes, several)
+    layout = Layout(options.top_k, options.confidence, several)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     for run in runs:
         if (status := run.record.status) != "finished":
@@ -50,11 +54,12 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     with quiet_libraries(), ExitStack() as stack:
         predictors = [Predictor(run.model, run.config, options.accelerator) for run in runs]
         stack.enter_context(predictors[0].hardware.set_up())
-        report = Report(options, classes, notes)
+        report = Report(options, classes, layout, notes)
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
-        ensemble = Ensemble(predictors, classes, options.top_k)
-        named = _with_known_labels(pictures, classes, notes)
+        threshold = THRESHOLD if options.confidence is None else options.confidence
+        ensemble = Ensemble(predictors, classes, options.top_k, threshold if several else None)
+        named = _with_known_labels(pictures, classes, notes, several)
         journal = None
         if options.output is not None:
             made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
@@ -64,7 +69,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         with report.progress(pictures):
             _classify(named, ensemble, options, journal, report)
         if journal is not None:
-            journal.finish(options.top_k, options.confidence)
+            journal.finish(layout)
         report.conclude()
     return report.unreadable
 
@@ -102,8 +107,14 @@ def _classify(
             report.add(rows)
 
 
-def _check(options: PredictConfig, pictures: Pictures, classes: list[str]) -> None:
+def _check(options: PredictConfig, pictures: Pictures, classes: list[str], several: bool) -> None:
     """Raise ConfigError where ``options`` do not suit the runs or the pictures."""
+    if several and options.top_k > 1:
+        problem = "is for one label per picture; of several, all are given that have the probability confidence=0.5"
+        raise ConfigError([Fault("top_k", str(options.top_k), problem)])
+    if several and options.calibrate:
+        problem = "is for one label per picture, and this run's have several"
+        raise ConfigError([Fault("calibrate", "true", problem, "calibrate=false")])
     if options.top_k > len(classes):
         raise ConfigError([Fault("top_k", str(options.top_k), f"must be <= {len(classes)}, the number of classes")])
     inside = options.attention is not None and Path(options.attention).absolute().is_relative_to(
@@ -124,8 +135,10 @@ def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: Pred
         report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
 
 
-def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console) -> Iterator[Listed]:
+def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, several: bool) -> Iterator[Listed]:
     """Return the pictures, with labels only if these are the runs' classes: folders need not be classes."""
+    if several and not pictures.has_labels:
+        return ((path, "") for path, _ in pictures)
     unknown = [name for name in pictures.folders if name not in classes]
     if not pictures.has_labels and (unknown or not pictures.folders):
         if len(unknown) < len(pictures.folders):  # some are
@@ -135,15 +148,16 @@ def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console) -
         return ((path, "") for path, _ in pictures)
     known = frozenset(classes)
     if pictures.has_labels:
-        return _checked_labels(pictures, known)
+        return _checked_labels(pictures, known, several)
     return iter(pictures)
 
 
-def _checked_labels(pictures: Iterable[Listed], known: frozenset[str]) -> Iterator[Listed]:
+def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], several: bool) -> Iterator[Listed]:
     for path, label in pictures:
-        if label and label not in known:
-            hint = did_you_mean(nearest(label, known))
-            raise DataError(f"{path} has the label {label}, which is no class of the run{hint}")
+        for name in split_labels(label) if several else [label]:
+            if name and name not in known:
+                hint = did_you_mean(nearest(name, known))
+                raise DataError(f"{path} has the label {name}, which is no class of the run{hint}")
         yield path, label
 
 

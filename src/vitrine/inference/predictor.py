@@ -18,7 +18,8 @@ class Prediction:
 
     Attributes:
         classes: names of the classes.
-        probabilities: (num_classes,) float64 in [0, 1], summing to 1.
+        probabilities: (num_classes,) float64 in [0, 1], summing to 1; of a model of several labels per image, each by
+            itself.
     """
 
     classes: list[str] = field(repr=False)
@@ -38,6 +39,10 @@ class Prediction:
         """Return the ``count`` likeliest classes with their probabilities, the likeliest first."""
         values, indices = likeliest(self.probabilities, count)
         return [(self.classes[index], value) for index, value in zip(indices.tolist(), values.tolist(), strict=True)]
+
+    def labels(self, threshold: float = 0.5) -> list[tuple[str, float]]:
+        """Return the classes with at least this probability, the likeliest first; of a model of several labels."""
+        return [(name, value) for name, value in self.top(len(self.classes)) if value >= threshold]
 
 
 def likeliest(probabilities: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -59,6 +64,7 @@ class Predictor:
 
     Attributes:
         temperature: what logits are divided by before the softmax.
+        multi_label: whether a picture has several labels: a sigmoid for each class in place of the softmax.
 
     Raises:
         ConfigError: there is no such device.
@@ -72,6 +78,7 @@ class Predictor:
         self.model = deepcopy(model).to(self.device, self.dtype) if moved else model
         self.preparation = Preparation.of(config.data)
         self.temperature = 1.0
+        self.multi_label = config.data.multi_label
         self._most: int | None = None  # images that fit in memory together
 
     @torch.inference_mode()
@@ -98,7 +105,8 @@ class Predictor:
 
         In float32, logits that differ could give equal probabilities.
         """
-        return (self.logits(images).double() / self.temperature).softmax(dim=1)
+        logits = self.logits(images).double() / self.temperature
+        return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
     def _logits(self, images: Tensor) -> Tensor:
         normalised = self.preparation.normalised(images.to(self.device, non_blocking=True), self.dtype)

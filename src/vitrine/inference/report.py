@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitrine.config.predict import PredictConfig
+from vitrine.data.image_csv import SEPARATOR
 from vitrine.inference.inputs import Pictures
-from vitrine.inference.results import Row
+from vitrine.inference.results import Layout, Row
 from vitrine.text import plural
 
 
@@ -21,14 +22,16 @@ class Report:
     Args:
         options: of the command.
         classes: names of the classes, for the width of their column.
+        layout: how rows become cells.
         notes: where unreadable pictures are named, and the progress bar is drawn.
 
     Attributes:
         unreadable: how many pictures could not be read.
     """
 
-    def __init__(self, options: PredictConfig, classes: Sequence[str], notes: Console) -> None:
+    def __init__(self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console) -> None:
         self.options = options
+        self.layout = layout
         self.width = max(map(len, classes))
         self.notes = notes
         self.unreadable = 0
@@ -88,23 +91,24 @@ class Report:
             self.unreadable += 1
             return
         self._read += 1
-        doubtful = row.is_doubtful(self.options.confidence)
+        doubtful = self.layout.is_doubtful(row)
         self._doubtful += doubtful
-        if row.label_probability is not None:
-            right = row.classes[0] == row.label
+        if row.label:
+            right = self.layout.is_right(row)
             self._labelled += 1
             self._right += right
             self._sure += not doubtful
             self._right_and_sure += right and not doubtful
-            self._nll -= math.log(max(row.label_probability, 1e-45))  # the least float32
+            self._nll -= math.log(max(row.label_probability or 0.0, 1e-45))  # the least float32
 
     def conclude(self) -> None:
         """Print the summary."""
         entries = {}
         if self._labelled:
             entries["accuracy"] = f"{self._right / self._labelled:.4f} of {plural(self._labelled, 'labelled picture')}"
-            entries["NLL"] = f"{self._nll / self._labelled:.4f}"
-        if self.options.confidence is not None:
+            if not self.layout.several:
+                entries["NLL"] = f"{self._nll / self._labelled:.4f}"
+        if self.options.confidence is not None and not self.layout.several:
             share = f"{self._doubtful / self._read:.1%} of them" if self._read else "none"
             entries["in doubt"] = f"{plural(self._doubtful, 'picture')}, {share}"
             if self._sure:
@@ -125,16 +129,25 @@ class Report:
 
     def _print(self, rows: Sequence[Row]) -> None:
         """Print rows of the table, below its head."""
-        top_k, confidence = self.options.top_k, self.options.confidence
+        names = self.layout.columns[1:]
         if not self._shown:
             self._shown = True
-            print("  ".join(f"{'class':<{self.width}}  {'probability':>11}" for _ in range(top_k)), " path", flush=True)
+            heads = zip(names[::2], names[1::2], strict=True)
+            print(
+                "  ".join(
+                    f"{name.partition('_')[0]:<{self.width}}  {value.partition('_')[0]:>11}" for name, value in heads
+                ),
+                " path",
+                flush=True,
+            )
         for row in rows:
-            path, *cells = row.cells(top_k, confidence)
+            path, *cells = self.layout.cells(row)
             pairs = zip(cells[::2], cells[1::2], strict=True)
             shown = [f"{name or '-':<{self.width}}  {_number(value):>11}" for name, value in pairs]
             print("  ".join(shown), f" {path}", flush=True)
 
 
 def _number(value: object) -> str:
+    if isinstance(value, str):  # of several classes
+        return SEPARATOR.join(f"{float(one):.4f}" for one in value.split(SEPARATOR) if one)
     return f"{value:.4f}" if isinstance(value, float) else "-"

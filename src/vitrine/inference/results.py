@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+from vitrine.data.image_csv import SEPARATOR, join_labels, split_labels
 from vitrine.errors import RunError
 from vitrine.files import disk_full, replacing
 from vitrine.text import without_formula
@@ -31,10 +32,11 @@ class Row:
 
     Attributes:
         path: as it was listed.
-        classes: names of the likeliest classes, in order; empty for a picture that cannot be read.
+        classes: names of the likeliest classes, in order; empty for a picture that cannot be read. Where pictures have
+            several labels, those that are likely enough.
         probabilities: of these classes, in [0, 1].
-        label: name of the true class; "" if unknown.
-        label_probability: probability of the true class; ``None`` if unknown.
+        label: name of the true class, or names separated by ``|``; "" if unknown.
+        label_probability: probability of the true class; ``None`` if unknown, or if there are several.
         error: why the picture cannot be read; else "".
     """
 
@@ -45,22 +47,49 @@ class Row:
     label_probability: float | None = None
     error: str = ""
 
-    def is_doubtful(self, confidence: float | None) -> bool:
-        """Whether the likeliest class has a lower probability than ``confidence``."""
-        return confidence is not None and bool(self.probabilities) and self.probabilities[0] < confidence
 
-    def cells(self, top_k: int, confidence: float | None) -> list[Cell]:
-        """Return the values of :func:`columns`: ``None`` for classes in doubt, and for all of an unreadable picture."""
-        names: list[Cell] = [None] * top_k if self.is_doubtful(confidence) else [*self.classes]
-        pairs = zip(names, self.probabilities, strict=False)
-        cells = [self.path, *(cell for pair in pairs for cell in pair)]
-        return [*cells, *[None] * (1 + 2 * top_k - len(cells))]
+@dataclass(frozen=True)
+class Layout:
+    """How rows become cells of a file or table.
 
+    Attributes:
+        top_k: number of classes of each picture.
+        confidence: least probability of a class that is given.
+        several: whether pictures have several labels: ``cat|dog`` and ``0.98|0.7`` are then a cell each.
+    """
 
-def columns(top_k: int) -> list[str]:
-    """Return the names of the columns: path, class, probability, class_2, probability_2, ..."""
-    ranks = ["", *(f"_{rank}" for rank in range(2, top_k + 1))]
-    return ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
+    top_k: int = 1
+    confidence: float | None = None
+    several: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns: path, class, probability, class_2, ...; or path, classes, probabilities."""
+        if self.several:
+            return ["path", "classes", "probabilities"]
+        ranks = ["", *(f"_{rank}" for rank in range(2, self.top_k + 1))]
+        return ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
+
+    def cells(self, row: Row) -> list[Cell]:
+        """Return the values of :attr:`columns`: ``None`` for classes in doubt, and for all of an unreadable picture."""
+        if self.several:
+            if row.error:
+                return [row.path, None, None]
+            return [row.path, join_labels(row.classes), SEPARATOR.join(map(str, row.probabilities))]
+        names: list[Cell] = [None] * self.top_k if self.is_doubtful(row) else [*row.classes]
+        pairs = zip(names, row.probabilities, strict=False)
+        cells = [row.path, *(cell for pair in pairs for cell in pair)]
+        return [*cells, *[None] * (1 + 2 * self.top_k - len(cells))]
+
+    def is_doubtful(self, row: Row) -> bool:
+        """Whether the likeliest class has a lower probability than :attr:`confidence`."""
+        if self.several or self.confidence is None:
+            return False
+        return bool(row.probabilities) and row.probabilities[0] < self.confidence
+
+    def is_right(self, row: Row) -> bool:
+        """Whether a labelled picture is classified correctly, with all of its labels."""
+        return set(row.classes) == set(split_labels(row.label)) if self.several else row.classes[0] == row.label
 
 
 class Journal:
@@ -122,15 +151,15 @@ class Journal:
             self._file.write(b"".join(_line(asdict(row)) for row in rows))
             self._file.flush()
 
-    def finish(self, top_k: int, confidence: float | None) -> None:
+    def finish(self, layout: Layout) -> None:
         """Turn the journal into the output, atomically.
 
         Raises:
             RunError: the output cannot be written; the journal is kept.
         """
-        rows = (row.cells(top_k, confidence) for row in self._rows())
+        rows = map(layout.cells, self._rows())
         with _reporting(self.output), replacing(self.output) as temporary:
-            _WRITERS[self.output.suffix.lower()](temporary, columns(top_k), rows)
+            _WRITERS[self.output.suffix.lower()](temporary, layout.columns, rows)
         self.path.unlink()
 
     def _rows(self) -> Iterator[Row]:

@@ -37,7 +37,7 @@ from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
-from vitrine.text import report
+from vitrine.text import class_name, report
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
@@ -300,12 +300,25 @@ def client_settings(settings: WandbConfig, seconds: float) -> wandb.Settings:
 
 
 def prediction_tables(record: RunRecord) -> dict[str, Any]:
-    """Return the test predictions as a table, and their confusion matrix."""
+    """Return the test predictions as a table, and, with one label per image, their confusion matrix."""
     from scipy.special import softmax
 
     with np.load(record.path / "predictions.npz") as stored:
         logits, labels = stored["logits"].astype(np.float64), stored["labels"]
     classes = [*record.facts["classes"]]
+    columns: list[str | int] = ["test image", "true", "predicted", "right", "confidence"]
+    if labels.ndim == 2:  # several labels per image, for which there is no confusion matrix
+        found = logits > 0
+        rows = [
+            [
+                index,
+                class_name(classes, label.tolist()),
+                class_name(classes, guess.tolist()),
+                bool((label == guess).all()),
+            ]
+            for index, (label, guess) in enumerate(zip(labels[:MAX_TABLE_ROWS], found, strict=False))
+        ]
+        return {"predictions": wandb.Table(columns=columns[:-1], data=rows)}
     classes += [f"no. {number}" for number in range(len(classes), logits.shape[1])]  # a model may have more classes
     probabilities = softmax(logits, axis=1)
     predictions = probabilities.argmax(axis=1)
@@ -313,7 +326,6 @@ def prediction_tables(record: RunRecord) -> dict[str, Any]:
         [index, classes[label], classes[predicted], bool(label == predicted), float(probabilities[index, predicted])]
         for index, (label, predicted) in enumerate(zip(labels[:MAX_TABLE_ROWS], predictions, strict=False))
     ]
-    columns: list[str | int] = ["test image", "true", "predicted", "right", "confidence"]
     tables: dict[str, Any] = {"predictions": wandb.Table(columns=columns, data=rows)}
     if len(classes) <= MAX_CONFUSION_CLASSES:
         tables["confusion_matrix"] = wandb.plot.confusion_matrix(

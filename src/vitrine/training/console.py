@@ -132,7 +132,10 @@ def show_result(
 
 
 def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Metrics beside accuracy and loss in one row, and the accuracy of each class with its interval in another."""
+    """Metrics beside accuracy and loss in one row, and those of each class in another.
+
+    These are accuracies with their intervals; average precisions, where images have several labels.
+    """
     values = [f"{TITLES[name]} {metrics[key]:.4f}" for name in EXTRA if (key := f"{stage}/{name}") in metrics]
     rows = {f"{title} metrics": ", ".join(values)} if values else {}
     prefix = f"{stage}/class_acc/"
@@ -142,6 +145,8 @@ def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[
             name = key.removeprefix(prefix)
             low, high = (metrics[f"{stage}/class_acc_{end}/{name}"] for end in ("low", "high"))
             classes.append(f"{name} {metrics[key]:.2f} ({low:.2f} to {high:.2f})")
+    prefix = f"{stage}/class_ap/"
+    classes += [f"{key.removeprefix(prefix)} {value:.4f}" for key, value in metrics.items() if key.startswith(prefix)]
     return rows | ({f"{title} by class": ", ".join(classes)} if classes else {})
 
 

@@ -34,7 +34,7 @@ class Evaluation:
     Attributes:
         metrics: ``test/acc``, ``test/loss``, and those of training/metrics.py.
         logits: (N, num_classes) float32.
-        labels: (N,) int64.
+        labels: (N,) int64; or (N, num_classes) uint8, where images have several.
     """
 
     metrics: dict[str, float]

@@ -224,7 +224,8 @@ def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, f
         tested = test(config, module, data, run.hardware)
         tested.save(record)
         metrics = tested.metrics
-        plots["confusion"] = draw_confusion(record, tested.logits, tested.labels, classes)
+        if not config.data.multi_label:
+            plots["confusion"] = draw_confusion(record, tested.logits, tested.labels, classes)
     if can_be_drawn(config.model):
         plots["attention"] = draw_attention(record, module, data.test or data.val, classes)
     return metrics, plots

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 from torchmetrics.classification.accuracy import MulticlassAccuracy
+from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
 from vitrine.config.parts import faults_of
@@ -27,7 +28,7 @@ from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
 from vitrine.training.losses import build_loss
-from vitrine.training.metrics import Outputs
+from vitrine.training.metrics import Outputs, all_labels_right
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
 
@@ -60,7 +61,8 @@ class Classifier(pl.LightningModule):
 
     Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, and ``val/loss`` and ``val/acc``
     after each validation, and the metrics of ``callbacks.measured``; with ``callbacks.test_curve`` also those of the
-    test images. Losses are in nats, accuracies in [0, 1].
+    test images. Losses are in nats, accuracies in [0, 1]. With ``data.multi_label``, accuracy is the share of images
+    all of whose labels are right.
 
     Unless ``trainer.on_divergence`` is ``continue``, raises :class:`Diverged` at a non-finite training or validation
     loss, and before non-finite weights are saved. A single rank on a CPU checks the training loss in each step;
@@ -104,14 +106,7 @@ class Classifier(pl.LightningModule):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
         stages = ("val", "test")
-        self.accuracy = torch.nn.ModuleDict(
-            {
-                stage: MulticlassAccuracy(
-                    config.model.num_classes, average="micro", validate_args=False, sync_on_compute=all_ranks
-                )
-                for stage in stages
-            }
-        )
+        self.accuracy = torch.nn.ModuleDict({stage: _accuracy(config, all_ranks) for stage in stages})
         self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
         self.outputs = torch.nn.ModuleDict()
         if config.callbacks.measured:
@@ -205,8 +200,11 @@ class Classifier(pl.LightningModule):
         """
         with faults_of(self.config.loss.name, "failed"):
             loss = self.training_criterion(logits, targets)
-        labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
-        right = (logits.detach().argmax(dim=1) == labels).float().mean()
+        if self.config.data.multi_label:
+            right = all_labels_right(logits.detach(), targets).float().mean()
+        else:
+            labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
+            right = (logits.detach().argmax(dim=1) == labels).float().mean()
         self.recent.append((loss.detach(), right))  # stays on the device until it is logged
         return loss
 
@@ -325,7 +323,9 @@ class Classifier(pl.LightningModule):
         with faults_of(self.config.loss.name, "failed"):
             loss = self.criterion(logits, labels)
         self._metric(self.loss, stage).update(loss, len(labels))
-        self._metric(self.accuracy, stage).update(logits, labels)
+        # Given logits, MultilabelExactMatch would take those of a batch that are all in [0, 1] for probabilities.
+        scores = logits.sigmoid() if self.config.data.multi_label else logits
+        self._metric(self.accuracy, stage).update(scores, labels)
         if self.outputs:
             self._metric(self.outputs, stage).update(logits, labels)
         return logits
@@ -347,6 +347,13 @@ class Classifier(pl.LightningModule):
         metric = metrics[stage]
         assert isinstance(metric, Metric)
         return metric
+
+
+def _accuracy(config: TrainConfig, all_ranks: bool) -> Metric:
+    count = config.model.num_classes
+    if config.data.multi_label:
+        return MultilabelExactMatch(count, validate_args=False, sync_on_compute=all_ranks)
+    return MulticlassAccuracy(count, average="micro", validate_args=False, sync_on_compute=all_ranks)
 
 
 def _name(value: float) -> str:

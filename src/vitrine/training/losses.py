@@ -32,7 +32,8 @@ def cross_entropy(
 
     Args:
         logits: (B, num_classes), float32 or float64.
-        targets: labels (B,) int64, or shares of classes (B, num_classes) of the type of ``logits``.
+        targets: labels (B,) int64, or shares of classes (B, num_classes) of the type of ``logits``. With several labels
+            per image, (B, num_classes) uint8 of 0 and 1, for :func:`binary_cross_entropy` only.
         label_smoothing: in [0, 1).
         weight: of each class, (num_classes,).
 
@@ -72,7 +73,7 @@ def binary_cross_entropy(
 def shares_of(targets: Tensor, logits: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Return targets as shares of classes (B, num_classes), smoothed as in arXiv:1512.00567, section 7."""
     classes = logits.shape[1]
-    shares = F.one_hot(targets, classes).to(logits.dtype) if targets.dim() == 1 else targets
+    shares = F.one_hot(targets, classes).to(logits.dtype) if targets.dim() == 1 else targets.to(logits.dtype)
     return shares * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else shares
 
 

@@ -8,12 +8,13 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.functional.classification.accuracy import multiclass_accuracy
 from torchmetrics.functional.classification.auroc import multilabel_auroc
+from torchmetrics.functional.classification.average_precision import multilabel_average_precision
 from torchmetrics.functional.classification.calibration_error import multiclass_calibration_error
-from torchmetrics.functional.classification.f_beta import multiclass_f1_score
+from torchmetrics.functional.classification.f_beta import multiclass_f1_score, multilabel_f1_score
 from torchmetrics.functional.classification.stat_scores import multiclass_stat_scores
 from torchmetrics.utilities.data import dim_zero_cat
 
-from vitrine.config.metrics import EXTRA
+from vitrine.config.metrics import extra_metrics
 
 BINS = 15  # of the expected calibration error, as in arXiv:1706.04599
 LISTED = 20  # classes that have metrics of their own
@@ -50,6 +51,42 @@ def ece(logits: Tensor, labels: Tensor) -> Tensor:
     )
 
 
+def multi_label_macro_f1(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over classes of F1 at probability 0.5; classes that are neither true nor predicted of any image left out."""
+    scores = multilabel_f1_score(logits.sigmoid(), labels, labels.shape[1], average="none", validate_args=False)
+    return scores[(labels.bool() | (logits > 0)).any(dim=0)].mean()
+
+
+def multi_label_auroc(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean of the area under the ROC curve over the classes that some images have and others lack."""
+    has = labels.bool()
+    mixed = has.any(dim=0) & ~has.all(dim=0)
+    return multilabel_auroc(logits.sigmoid()[:, mixed], has[:, mixed].long(), int(mixed.sum()), validate_args=False)
+
+
+def mean_average_precision(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over classes with images of their average precision."""
+    with_images = labels.bool().any(dim=0)
+    return average_precisions(logits[:, with_images], labels[:, with_images]).mean()
+
+
+def average_precisions(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the area under the precision-recall curve of each class, as a step function; (num_classes,)."""
+    return multilabel_average_precision(
+        logits.sigmoid(), labels.long(), labels.shape[1], average="none", validate_args=False
+    )
+
+
+def all_labels_right(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return whether an image's labels are those with a probability above 0.5, all of them; (B,) bool.
+
+    Args:
+        logits: (B, num_classes).
+        targets: (B, num_classes), 0 and 1; of mixed images, what is above 0.5 counts.
+    """
+    return ((logits > 0) == (targets > 0.5)).all(dim=1)
+
+
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "balanced_acc": balanced_acc,
     "macro_f1": macro_f1,
@@ -57,28 +94,41 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "auroc": auroc,
     "ece": ece,
 }
+MULTI_LABEL_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "macro_f1": multi_label_macro_f1,
+    "auroc": multi_label_auroc,
+    "map": mean_average_precision,
+}
 
 
-def measure(logits: Tensor, labels: Tensor, names: Iterable[str] = tuple(EXTRA)) -> dict[str, float]:
+def measure(logits: Tensor, labels: Tensor, names: Iterable[str] | None = None) -> dict[str, float]:
     """Return metrics by name; ``top5_acc`` with more than five classes only.
 
     Args:
         logits: (N, num_classes), float32 or float64.
-        labels: (N,) int64.
-        names: of the metrics, keys of ``FUNCTIONS``.
+        labels: (N,) int64; or (N, num_classes) of 0 and 1, where images have several.
+        names: of the metrics; ``None`` for all that are of such labels.
     """
-    possible = [name for name in names if name != "top5_acc" or logits.shape[1] > 5]
-    return {name: float(FUNCTIONS[name](logits, labels)) for name in possible}
+    several = labels.dim() == 2
+    functions = MULTI_LABEL_FUNCTIONS if several else FUNCTIONS
+    chosen = extra_metrics(multi_label=several) if names is None else names
+    possible = [name for name in chosen if name != "top5_acc" or logits.shape[1] > 5]
+    return {name: float(functions[name](logits, labels)) for name in possible}
 
 
 def class_metrics(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, float]:
     """Return the accuracy of each class that has images, and its 95 % interval (Wilson's).
 
     The keys are ``class_acc/NAME``, ``class_acc_low/NAME`` and ``class_acc_high/NAME``. There are none with more than
-    ``LISTED`` classes.
+    ``LISTED`` classes. Where images have several labels, it is the average precision of each class, ``class_ap/NAME``.
     """
     if len(classes) > LISTED:
         return {}
+    if labels.dim() == 2:
+        with_images = labels.bool().any(dim=0)
+        precisions = average_precisions(logits[:, with_images], labels[:, with_images]).tolist()
+        names = [name for name, has in zip(classes, with_images.tolist(), strict=True) if has]
+        return {f"class_ap/{name}": value for name, value in zip(names, precisions, strict=True)}
     found: dict[str, float] = {}
     right, images = (counts.tolist() for counts in per_class(logits, labels))
     for name, correct, count in zip(classes, right, images, strict=False):
@@ -116,7 +166,7 @@ class Outputs(Metric):
         self.add_state("labels", [], dist_reduce_fx="cat")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: logits (B, num_classes) and labels (B,)."""
+        """Add a batch: logits (B, num_classes), and labels as :func:`measure` takes them."""
         self.logits.append(logits)
         self.labels.append(labels)
 

@@ -16,6 +16,7 @@ from vitrine.config.parts import is_dotted
 from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
+from vitrine.text import class_name
 from vitrine.training.figure_style import ATTENTION, COLOURS, INK, WRONG, bare, blues, colour_bar, save, short, styled
 from vitrine.training.lit_module import Classifier
 
@@ -125,14 +126,15 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     module = module.cpu().eval()
     chosen = torch.linspace(0, len(split) - 1, min(MOST_IMAGES, len(split))).round().long().unique()
     ((images, labels),) = split.batches([chosen])
-    maps, predicted = [], []
+    maps: list[np.ndarray] = []
+    predicted: list[int | list[int]] = []
     assert isinstance(module.model, VisionTransformer)  # can_be_drawn
     with torch.no_grad():
         for image in images.cpu().split(1):
-            predicted.append(int(module(image).argmax()))
+            logits = module(image)[0]
+            predicted.append((logits > 0).tolist() if labels.dim() == 2 else int(logits.argmax()))
             maps.append(attended_patches(module.model, module.normalised(image))[0].numpy())
-    truth = [classes[label] for label in labels.tolist()]
-    guesses = [classes[index] if index < len(classes) else f"no. {index}" for index in predicted]
+    truth, guesses = ([class_name(classes, label) for label in found] for found in (labels.tolist(), predicted))
     return save(attention(images.cpu().numpy(), np.stack(maps), truth, guesses), record.path / "attention.png")
 
 

@@ -22,13 +22,21 @@ from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import DataError, RunError, VitrineError
-from vitrine.text import plural
+from vitrine.text import class_name, plural
 from vitrine.training.figure_style import ATTENTION
 
 MAX_HARD_IMAGES = 24
 MAX_MODELS = 6
 MAX_ATTENTION_IMAGES = 6
-DATA_KEYS = ("name", "root", "image_size", "in_channels", "num_classes", "options")  # which images are loaded
+DATA_KEYS = (
+    "name",
+    "root",
+    "image_size",
+    "in_channels",
+    "num_classes",
+    "multi_label",
+    "options",
+)  # which images are loaded
 MAX_SIDE = 64  # pixels of an image in the page; the browser enlarges it
 
 
@@ -96,7 +104,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
             missing.append(f"{row.short_label}: {reason(error)}")
             continue
         if not rows:
-            captions = [f"true: {names[label]}" for label in labels[chosen].tolist()]
+            captions = [f"true: {class_name(names, label)}" for label in labels[chosen].tolist()]
             originals = [CaptionedImage(data_url(image), text) for image, text in zip(pixels, captions, strict=True)]
             rows.append(("the image", originals))
         known = predictions.get(run.name)
@@ -287,11 +295,6 @@ def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ..
 def _hard_caption(image: HardImage, names: Sequence[str], runs: int) -> str:
     label, mistaken_for = class_name(names, image.label), class_name(names, image.mistaken_for)
     return f"{label}, mistaken for {mistaken_for}; wrong in {image.errors} of {plural(runs, 'run')}"
-
-
-def class_name(names: Sequence[str], label: int) -> str:
-    """Return the name of a class; ``no. 10`` for an output beyond the classes of the data."""
-    return names[label] if label < len(names) else f"no. {label}"
 
 
 def reason(error: Exception) -> str:

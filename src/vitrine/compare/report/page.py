@@ -126,8 +126,12 @@ def prediction_sections(compared: Comparison, styles: RowStyles, predictions: di
         if len(names) <= MAX_CLASSES:
             plot = prediction_plots.class_accuracies(by_row, names, styles)
             found.append(Section("classes", plot.title, plots=[plot]))
-            matrices = [prediction_plots.confusion_matrix(row, runs, names, styles) for row, runs in by_row]
-            found.append(Section("confusion", "Confusion matrix", plots=matrices))
+            if by_row[0][1][0].several:
+                caption = "There is none: a test image has several labels, or none."
+                found.append(Section("confusion", "Confusion matrix", caption))
+            else:
+                matrices = [prediction_plots.confusion_matrix(row, runs, names, styles) for row, runs in by_row]
+                found.append(Section("confusion", "Confusion matrix", plots=matrices))
     for key, title, gallery in (
         ("hard", "Hardest images", image_panels.hard_images(compared, predictions)),
         ("attention", "Attention", image_panels.attention_maps(compared, predictions)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.predictions import Calibration, Predictions, confusion, per_class_accuracy
+from vitrine.compare.predictions import Calibration, Predictions, confusion, per_class_accuracy, per_class_f1
 from vitrine.compare.report.style import OTHER, Plot, RowStyles, escape, five_digits, shorten
 from vitrine.compare.table import ConfigurationRow
 from vitrine.text import plural
@@ -62,18 +62,25 @@ def reliability_diagram(calibrations: Sequence[tuple[ConfigurationRow, Calibrati
 def class_accuracies(
     by_row: Sequence[tuple[ConfigurationRow, list[Predictions]]], names: list[str], styles: RowStyles
 ) -> Plot:
-    """Plot the accuracy on each class: rows by classes."""
-    accuracies = np.array([per_class_accuracy(runs, len(names)).mean(axis=0) for _, runs in by_row])
+    """Plot the accuracy on each class: rows by classes. Where images have several labels, it is F1."""
+    several = by_row[0][1][0].several
+    score, what = (per_class_f1, "F1 of each class") if several else (per_class_accuracy, "accuracy on each class")
+    accuracies = np.array([score(runs, len(names)).mean(axis=0) for _, runs in by_row])
     rows, short_names = [styles.label(row) for row, _ in by_row], list(map(escape, shorten(names, 14)))
     texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in accuracies]
     means = np.nanmean(accuracies, axis=0) if not np.isnan(accuracies).all() else np.zeros(len(names))
     hardest = int(np.nanargmin(means))
-    caption = (
-        f"Test accuracy on each class, in %. The hardest is {names[hardest]}: {100 * means[hardest]:.1f} % on average."
-    )
+    caption = f"Test {what}, in %. The hardest is {names[hardest]}: {100 * means[hardest]:.1f} % on average."
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
-    plot = heatmap("Accuracy per class", caption, short_names, rows, ("class", "configuration"), numbers)
+    plot = heatmap(
+        "F1 per class" if several else "Accuracy per class",
+        caption,
+        short_names,
+        rows,
+        ("class", "configuration"),
+        numbers,
+    )
     plot.traces[0] |= {
         "z": [[None if np.isnan(value) else round(100 * float(value), 2) for value in line] for line in accuracies],
         "text": texts,

@@ -36,11 +36,12 @@ class MixUpCutMix:
 
         Args:
             images: (B, C, H, W) uint8, on any device.
-            labels: (B,) int64, on the same device.
+            labels: (B,) int64, or (B, classes) uint8 where images have several, on the same device.
             draws: (B, 4) in [0, 1), on the CPU.
 
         Returns:
-            Images (B, C, H, W) float32 in [0, 255], and targets (B, classes) float32 that sum to 1.
+            Images (B, C, H, W) float32 in [0, 255], and targets (B, classes) float32, which sum to 1 where each image
+            has one label.
         """
         ratios, boxes = self.ratios_and_boxes(draws, *images.shape[-2:])
         height, width = images.shape[-2:]
@@ -51,8 +52,10 @@ class MixUpCutMix:
         weights = to_device_of(ratios, images)[:, None, None, None] * (1 - box_mask(boxes, images))
         mixed = torch.lerp(images.index_select(0, neighbour).float(), images.float(), weights)
         own = to_device_of(ratios * outside, images)[:, None]
-        one_hot = (labels[:, None] == torch.arange(self.classes, device=labels.device)).float()
-        return mixed, torch.lerp(one_hot.index_select(0, neighbour), one_hot, own)
+        if labels.dim() == 1:
+            labels = labels[:, None] == torch.arange(self.classes, device=labels.device)
+        shares = labels.float()
+        return mixed, torch.lerp(shares.index_select(0, neighbour), shares, own)
 
     def ratios_and_boxes(self, draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
         """Return what each image keeps of itself: a ratio of every pixel, and every pixel outside of a box.

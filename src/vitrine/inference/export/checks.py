@@ -66,15 +66,18 @@ class AccuracyCost:
 
     @classmethod
     def of(cls, exported: Tensor, pytorch: Tensor, labels: Tensor) -> "AccuracyCost":
-        """Compare predictions (N,) int64 with each other and with the labels."""
-        right, right_before = (exported == labels).double(), (pytorch == labels).double()
+        """Compare predictions (N,) int64 with each other and with the labels; of several, (N, classes) of 0 and 1."""
+        same = [exported == labels, pytorch == labels, exported == pytorch]
+        if labels.dim() == 2:
+            same = [one.all(dim=1) for one in same]
+        right, right_before, unchanged = (one.double() for one in same)
         spread = (right - right_before).std() if len(labels) > 1 else torch.tensor(torch.nan)
         return cls(
             images=len(labels),
             exported=float(right.mean()),
             pytorch=float(right_before.mean()),
             half_width=1.96 * float(spread) / len(labels) ** 0.5 or 3 / len(labels),
-            changed=int((exported != pytorch).sum()),
+            changed=int((1 - unchanged).sum()),
         )
 
 
@@ -136,7 +139,11 @@ def latencies(exported: Computation, pytorch: Computation, shape: tuple[int, int
 
 
 def accuracy_cost(
-    exported: Computation, pytorch: Computation, config: TrainConfig, data_root: str | None
+    exported: Computation,
+    pytorch: Computation,
+    config: TrainConfig,
+    data_root: str | None,
+    gives: str = "probabilities",
 ) -> AccuracyCost:
     """Compare both models on the validation images of a run, as training splits them off.
 
@@ -145,17 +152,20 @@ def accuracy_cost(
         pytorch: likewise.
         config: the run's.
         data_root: folder of its data set, where it has moved.
+        gives: what the models give, ``probabilities`` or ``logits``.
 
     Raises:
         DataError: the data set is missing or damaged.
     """
+    least = 0.5 if gives == "probabilities" else 0.0
     if data_root is not None:
         config.data.root = data_root
     predictions: tuple[list[Tensor], list[Tensor]] = ([], [])
     labels = []
     for pictures, truth in _validation_batches(config):
         for model, own in zip((exported, pytorch), predictions, strict=True):
-            own.append(model(pictures).argmax(dim=1))
+            given = model(pictures)
+            own.append((given > least).to(truth.dtype) if truth.dim() == 2 else given.argmax(dim=1))
         labels.append(truth)
     return AccuracyCost.of(torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels))
 

@@ -123,7 +123,7 @@ def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
     cost = None
     if request.dtype != "float32":
         try:
-            cost = accuracy_cost(runtime.run, pytorch, source.run.config, request.data_root)
+            cost = accuracy_cost(runtime.run, pytorch, source.run.config, request.data_root, request.kind.gives)
         except VitrineError as error:
             problem = f"{request.dtype} is compared with float32 on the validation images: {error}"
             raise DataError(f"{problem}; if they have moved, --data-root DIR") from None

@@ -27,7 +27,7 @@ CARD = """\
 
 # {name}
 
-A Vision Transformer that sorts pictures into {count} classes, trained with
+A Vision Transformer that {does}, trained with
 [vitrine](https://pypi.org/project/vitrine) {vitrine}. It is stored for [timm](https://github.com/huggingface/pytorch-image-models).
 
 | | |
@@ -55,9 +55,8 @@ model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()  # or "
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
 picture = Image.open("picture.png").convert("{mode}")
 with torch.no_grad():
-    probabilities = model(transform(picture).unsqueeze(0)).softmax(dim=1)[0]
-best = int(probabilities.argmax())
-print(model.pretrained_cfg["label_names"][best], float(probabilities[best]))
+    probabilities = model(transform(picture).unsqueeze(0)).{probabilities}[0]
+{use}
 ```
 
 ## How it was trained
@@ -68,6 +67,14 @@ print(model.pretrained_cfg["label_names"][best], float(probabilities[best]))
 
 {provenance}
 """
+
+
+USE = """\
+best = int(probabilities.argmax())
+print(model.pretrained_cfg["label_names"][best], float(probabilities[best]))"""
+USE_SEVERAL = """\
+for name, probability in zip(model.pretrained_cfg["label_names"], probabilities.tolist()):
+    print(name, probability)"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,9 @@ class TestAccuracy:
         if not path.is_file():
             return None
         with np.load(path) as stored:
-            right = stored["logits"].argmax(axis=1) == stored["labels"]
+            logits, labels = stored["logits"], stored["labels"]
+        several = labels.ndim == 2
+        right = ((logits > 0) == labels).all(axis=1) if several else logits.argmax(axis=1) == labels
         return cls(float(right.mean()), *wilson_interval(int(right.sum()), len(right)), len(right))
 
 
@@ -96,10 +105,13 @@ def model_card(source: ExportSource) -> str:
     accuracy = TestAccuracy.of(source.request.record)
     channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
     repository = source.request.hub or "NAME"
+    count, several = len(source.run.classes), config.data.multi_label
     return CARD.format(
         metadata=metadata(source, accuracy),
         name=repository.rpartition("/")[2] if source.request.hub else source.request.record.name,
-        count=len(source.run.classes),
+        does=f"gives pictures any of {count} labels" if several else f"sorts pictures into {count} classes",
+        probabilities="sigmoid()" if several else "softmax(dim=1)",
+        use=USE_SEVERAL if several else USE,
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.request.record.metrics),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "

@@ -31,14 +31,24 @@ class PictureClassifier(nn.Module):
         model: maps normalised images (B, C, H, W) to logits (B, classes).
         mean, std: of each channel in [0, 1], (1, C, 1, 1) float32.
         dtype: what the model computes in. Pixels are normalised, and probabilities computed, in float32.
+        multi_label: whether a picture has several labels: probabilities are then a sigmoid for each class.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: nn.Module, mean: Tensor, std: Tensor, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Tensor,
+        std: Tensor,
+        dtype: torch.dtype = torch.float32,
+        *,
+        multi_label: bool = False,
+    ) -> None:
         super().__init__()
         self.model = model
+        self.multi_label = multi_label
         self.dtype = dtype
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -50,8 +60,9 @@ class PictureClassifier(nn.Module):
         return logits.float()
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, classes) float32 in [0, 1]; rows sum to 1."""
-        return self.logits(images).softmax(dim=1)
+        """(B, C, H, W) uint8 -> (B, classes) float32 in [0, 1]; rows sum to 1, unless pictures have several labels."""
+        logits = self.logits(images)
+        return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class ExportSource:
             torch.tensor(values).reshape(1, -1, 1, 1)
             for values in (self.run.config.data.mean, self.run.config.data.std)
         )
-        return PictureClassifier(self.run.model, mean, std).eval()
+        return PictureClassifier(self.run.model, mean, std, multi_label=self.run.config.data.multi_label).eval()
 
     @cached_property
     def classifier(self) -> PictureClassifier:
@@ -93,7 +104,8 @@ class ExportSource:
             return self.reference
         reference = self.reference
         model = copy.deepcopy(reference.model).half()
-        return PictureClassifier(model, reference.mean, reference.std, torch.float16).eval()
+        given = model, reference.mean, reference.std, torch.float16
+        return PictureClassifier(*given, multi_label=reference.multi_label).eval()
 
     @cached_property
     def program(self) -> ExportedProgram:
@@ -125,10 +137,11 @@ class ExportSource:
         """What a program has to know to use the export; written into onnx, torch_export and aoti files."""
         data, transform = self.run.config.data, self.run.transform
         shape = ", ".join(map(str, self.picture_shape))
+        independent = "; of each label by itself, as pictures may have several" if data.multi_label else ""
         return {
             "classes": json.dumps(self.run.classes),
             "input": f"images: uint8 (B, {shape}), pixels in [0, 255]",
-            "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes",
+            "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes{independent}",
             "preparation": PREPARATION[transform.resize if transform.from_files else "arrays"],
             "mean": json.dumps(list(data.mean)),
             "std": json.dumps(list(data.std)),

@@ -184,6 +184,8 @@ def _check(record: RunRecord) -> None:
     if config.image_hw[0] != config.image_hw[1] or config.stride[0] != config.stride[1]:
         shown = f"images of {by(config.image_size)} pixels and patches of {by(config.patch_size)}"
         raise RunError(f"{record.path} takes {shown}; a page takes square ones only")
+    if record.config.get("data", {}).get("multi_label"):
+        raise RunError(f"{record.path} gives several labels per picture, and a page shows one: use vitrine predict")
     if config.in_channels not in MODES:
         allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
         raise RunError(f"{record.path} takes images of {config.in_channels} channels; pictures have {allowed}")
