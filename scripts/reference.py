@@ -131,14 +131,16 @@ def _allowed(field: "dataclasses.Field[Any]", kind: Any) -> str:
         return f"{listed}, or a dotted name" if "part" in field.metadata else listed
     if "part" in field.metadata:
         return "dotted names"
+    word = field.metadata.get("word")
+    kind = float if word else kind
     name = {bool: "true, false", int: "whole number", float: "number", str: "text"}.get(without_none(kind), "")
     name = name or str(kind).replace("list[float]", "numbers").replace("list[str]", "texts").split(" | ")[0]
     name = "keys with values" if name.startswith("dict") else name
     name = "whole number, or `[height,width]`," if "size" in field.metadata else name
     limits = zip((">=", ">", "<=", "<"), field.metadata.get("bounds", ()), strict=False)  # fields.number's order
     bounds = " and ".join(f"{sign} {_number(bound)}" for sign, bound in limits if math.isfinite(bound))
-    none = ", null" if type(None) in typing.get_args(kind) else ""
-    return f"{name} {bounds}".strip() + none
+    none = ", null" if type(None) in typing.get_args(kind) or (word and field.default is None) else ""
+    return f"{name} {bounds}".strip() + (f", `{word}`" if word else "") + none
 
 
 def _number(bound: float) -> str:

@@ -23,8 +23,8 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.hydra_settings import hydra_faults
 from vitrine.command.user_parts import is_option, is_part
-from vitrine.config.fields import no_size
-from vitrine.config.keys import is_size_field, keys, keys_where, kind, owner, without_none
+from vitrine.config.fields import as_float, is_number_or, no_number, no_size
+from vitrine.config.keys import defaults, is_size_field, keys, keys_where, kind, owner, without_none, word_of
 from vitrine.config.predict import PredictConfig
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.config.size import is_size, plain_size
@@ -191,6 +191,8 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         except OmegaConfBaseException:
             if is_size_field(section, leaf):
                 yield no_size(name, value)
+            elif word := word_of(section, leaf):
+                yield no_number(name, value, word)
             else:
                 yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
 
@@ -204,6 +206,11 @@ def converted(section: type, leaf: str, value: Any) -> Any:
     if is_size_field(section, leaf):
         value, hint = plain_size(value), typing.get_type_hints(section)[leaf]
         if not is_size(value) and (value is not None or without_none(hint) is hint):
+            raise ValidationError(leaf)
+        return value
+    if word := word_of(section, leaf):
+        value = as_float(value)
+        if not is_number_or(word, value) and not (value is None and leaf in defaults(section)):
             raise ValidationError(leaf)
         return value
     node = _node(section)

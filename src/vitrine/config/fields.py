@@ -92,6 +92,29 @@ def no_size(key: str, value: Any) -> Fault:
     return Fault(key, as_override(value).replace(" ", "").replace("'", ""), f"must be {SIZE_TYPE}")
 
 
+def number_or(word: str, default: Any = dataclasses.MISSING, *, gt: float = -math.inf, le: float = math.inf) -> Any:
+    """Return a field of type ``Any`` for a number, as of :func:`number`, or ``word``."""
+    return _field(default, {}, {"bounds": (-math.inf, gt, le, math.inf), "word": word})
+
+
+def is_number_or(word: str, value: Any) -> bool:
+    """Whether a value is a number or ``word``."""
+    return value == word if isinstance(value, str) else isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def no_number(key: str, value: Any, word: str) -> Fault:
+    """Return the fault of a key whose value is neither a number nor ``word``."""
+    return Fault(key, str(value), f"must be a number, or {word}", nearest(str(value), (word,)))
+
+
+def as_float(value: Any) -> Any:
+    """Return a whole number, or a text that is a number, as float, as OmegaConf converts them; others as they are."""
+    try:
+        return value if isinstance(value, bool) or not isinstance(value, (int, str)) else float(value)
+    except ValueError:
+        return value
+
+
 def choice(options: Sequence[str], default: Any = dataclasses.MISSING, **facts: Any) -> Any:
     """Return a field for one of ``options``; ``None`` passes where the field's type allows it."""
     return _field(default, facts, {"options": tuple(options)})
@@ -147,6 +170,11 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
             return
         yield from _out_of_bounds(key, value, *field.metadata["bounds"], text=size_override(value))
         return
+    if (word := field.metadata.get("word")) is not None:
+        if not is_number_or(word, value):
+            yield no_number(key, value, word)
+        if not is_number_or("", value):
+            return
     if (bounds := field.metadata.get("bounds")) is not None:
         yield from _out_of_bounds(key, value, *bounds)
     if (options := field.metadata.get("options")) is not None and value not in options:

@@ -101,12 +101,22 @@ def copy_values(keys: Iterable[str], source: Any, target: Any) -> None:
 def kind(schema: Any, key: str) -> Any:
     """Return the type of the value at ``key``, without ``None``; ``None`` where there is no such key.
 
-    That of a size is ``int``, which varies in a sweep; it may also be a list of two.
+    That of a size is ``int``, which varies in a sweep; it may also be a list of two. That of a number or a word is
+    ``float``.
     """
     section, leaf = owner(schema, key)
     if section is None:
         return None
-    return int if is_size_field(section, leaf) else without_none(typing.get_type_hints(section)[leaf])
+    if is_size_field(section, leaf):
+        return int
+    return float if word_of(section, leaf) else without_none(typing.get_type_hints(section)[leaf])
+
+
+def word_of(section: Any, name: str) -> str:
+    """Return the word that a field of a section takes in place of a number, as ``auto``; empty if it takes none."""
+    return next(
+        (str(field.metadata.get("word", "")) for field in dataclasses.fields(section) if field.name == name), ""
+    )
 
 
 def is_size_field(section: Any, name: str) -> bool:

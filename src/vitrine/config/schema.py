@@ -8,7 +8,18 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from vitrine.config.fields import choice, number, part, part_list, part_options, setting, size, store_sizes
+from vitrine.config.fields import (
+    as_float,
+    choice,
+    number,
+    number_or,
+    part,
+    part_list,
+    part_options,
+    setting,
+    size,
+    store_sizes,
+)
 from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.loggers import LoggerConfig
 from vitrine.config.loss import LossConfig
@@ -23,6 +34,7 @@ SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES
 RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
+AUTO = "auto"  # a learning rate that a range test finds
 OPTIMIZER_LIBRARIES = {"lamb": "timm", "lion": "timm", "schedule_free": "schedulefree"}
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon", *OPTIMIZER_LIBRARIES)
 ACCELERATORS = ("auto", "cpu", "gpu")
@@ -154,22 +166,28 @@ class OptimizerConfig:
 
     Attributes:
         name: the optimiser; ``lamb`` and ``lion`` are timm's, ``schedule_free`` is AdamW (training/optim.py).
-        lr: the highest learning rate of the schedule; with muon, that of the blocks' matrices.
+        lr: the highest learning rate of the schedule; with muon, that of the blocks' matrices. ``auto`` finds it before
+            training, by a range test (training/lr_range.py).
         weight_decay: on matrices only, not on biases, norms or tables.
         decay_all: weight decay on every parameter.
         betas: null with sgd; with muon, of everything but the blocks' matrices, which AdamW trains.
         momentum: of sgd, otherwise null; with muon, of the blocks' matrices.
-        adamw_lr: with muon, the learning rate of everything but the blocks' matrices.
+        adamw_lr: with muon, the learning rate of everything but the blocks' matrices; ``auto`` is what the range test
+            finds.
     """
 
     name: str = part(OPTIMIZERS, MISSING, interface=Interface(("param_groups",), keywords=("lr",)))
     options: dict[str, Any] = part_options()
-    lr: float = number(MISSING, gt=0, le=100)
+    lr: Any = number_or(AUTO, MISSING, gt=0, le=100)
     weight_decay: float = number(MISSING, ge=0, le=10)
     decay_all: bool = False
     betas: list[float] | None = number(None, ge=0, lt=1)
     momentum: float | None = number(None, ge=0, lt=1)
-    adamw_lr: float | None = number(None, gt=0, le=100)
+    adamw_lr: Any = number_or(AUTO, None, gt=0, le=100)
+
+    def __post_init__(self) -> None:
+        """Convert learning rates as OmegaConf converts numbers: whole ones, and texts that are numbers."""
+        self.lr, self.adamw_lr = as_float(self.lr), as_float(self.adamw_lr)
 
 
 @dataclass

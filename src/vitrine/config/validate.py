@@ -13,7 +13,7 @@ from vitrine.config.metrics import EXTRA, extra_metrics
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
-from vitrine.config.schema import OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, TrainConfig
+from vitrine.config.schema import AUTO, OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, TrainConfig
 from vitrine.config.size import size_override
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
@@ -106,6 +106,11 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
     if optimizer.name == "muon" and is_dotted(config.model.name):
         problem = f"trains the blocks of Vision Transformers, which model={config.model.name} lacks"
         yield Fault("optimizer", "muon", problem, "optimizer=adamw")
+    if optimizer.lr is None:
+        yield Fault("optimizer.lr", "null", f"must be a number, or {AUTO}", f"optimizer.lr={AUTO}")
+    if optimizer.adamw_lr == AUTO != optimizer.lr:
+        problem = f"is what the range test of optimizer.lr={AUTO} finds, and optimizer.lr is {optimizer.lr}"
+        yield Fault("optimizer.adamw_lr", AUTO, problem, f"optimizer.lr={AUTO}")
     for key, used, by in (
         ("betas", WITH_BETAS, listed(WITH_BETAS)),
         ("momentum", ("sgd", "muon"), "sgd and muon"),

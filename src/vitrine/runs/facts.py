@@ -26,6 +26,7 @@ SHAPES: dict[str, Any] = {
     "images": {ANY: int},
     "storage": {ANY: SCALAR},
     "speed": {ANY: NUMBER},
+    "lr_range": {"found": NUMBER, "steps": int, "seconds": NUMBER},
     "parts": {ANY: str},
     "data_fingerprint": {ANY: DATA_SPLIT},
     "data_changes": [{"at": str}],

@@ -10,6 +10,7 @@
         metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
         predictions.npz   test logits (float32) and labels (int64)
         curves.png        loss and accuracy over the epochs
+        lr_range.png      loss by learning rate, also as lr_range.csv; only with optimizer.lr=auto
         confusion.png     confusion matrix of the test images
         attention.png     attention rollout on a few images
         checkpoints/      best.ckpt, last.ckpt, previous.ckpt; *.damaged was moved aside

@@ -13,6 +13,7 @@ from rich.text import Text
 from vitrine.config import TrainConfig
 from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted
+from vitrine.config.schema import AUTO
 from vitrine.config.size import by
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
@@ -21,6 +22,7 @@ from vitrine.training.finetune import has_constant_features
 
 if TYPE_CHECKING:  # it imports Lightning, which takes seconds
     from vitrine.training.compile import Compiled
+    from vitrine.training.lr_range import RangeTest
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
 
@@ -54,7 +56,7 @@ def show_start(
         "model": architecture,
         "parameters": f"{facts['parameters']:,}{_trained(config, facts)}",
         "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)",
-        "training": f"{plan}, {config.optimizer.name} at {config.optimizer.lr:g}, seed {config.seed}",
+        "training": f"{plan}, {config.optimizer.name} at {_rate(config)}, seed {config.seed}",
         "device": f"{hardware.name}{processes}",
         "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
         "run folder": str(record.path),
@@ -70,6 +72,18 @@ def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:
         return ""
     once = "; features are computed once" if has_constant_features(config) else ""
     return f", of which {facts['trained_parameters']:,} are trained ({config.finetune.name}){once}"
+
+
+def _rate(config: TrainConfig) -> str:
+    lr = config.optimizer.lr
+    return "a learning rate that a range test finds" if lr == AUTO else f"{lr:g}"
+
+
+def show_learning_rate(console: Console, tested: "RangeTest") -> None:
+    """Print what a range test found."""
+    steps = plural(tested.steps, "step")
+    value = f"{tested.found:g}, by a range test of {steps} in {tested.seconds:.1f} s: lr_range.png"
+    _print(console, {"learning rate": value})
 
 
 class _Elapsed:

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
+from vitrine.config.schema import AUTO
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
@@ -25,12 +26,20 @@ from vitrine.runs.lock import Claim
 from vitrine.tracking.loggers import RunLogger, start_trackers
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.compile import Compiled
-from vitrine.training.console import quiet_libraries, show_compiled, show_compiling, show_result, show_start
+from vitrine.training.console import (
+    quiet_libraries,
+    show_compiled,
+    show_compiling,
+    show_learning_rate,
+    show_result,
+    show_start,
+)
 from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import class_weights
+from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover
@@ -142,7 +151,11 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         raise RunError(f"{run.record.path} is not visible on {socket.gethostname()}; all machines must share it")
     module, steps_done = initial_model(run, data)
     ranks.wait_for_all()  # before rank 0 changes the checkpoint
+    test_range = partial(set_learning_rate, run, data, module, ranks)
+    finds_lr = run.config.optimizer.lr == AUTO
     if ranks.rank > 0:
+        if finds_lr:
+            test_range()
         train(run, data, module, ranks.launch, callbacks=run.callbacks)
         return
 
@@ -159,6 +172,12 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, hardware, facts, data.sizes, data.placement.line, changes)
+    if finds_lr:
+        from vitrine.training.plots import draw_lr_range  # imports matplotlib
+
+        tested = test_range()
+        draw_lr_range(record, tested.found)
+        show_learning_rate(console, tested)
     throughput = Throughput(flops_per_pass(config, flops), partial(PeakFlops.of, hardware))
     progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
     reset_peak_memory(hardware)
@@ -186,8 +205,8 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
         speed = throughput.summary | start_up.summary(throughput.first_step)
         record.update(speed=speed, **peak_memory(hardware))
-        tested, plots = _test_and_draw(run, data)
-        metrics |= tested
+        test_metrics, plots = _test_and_draw(run, data)
+        metrics |= test_metrics
         record.write_metrics(metrics)
         logger.conclude(metrics, plots)
     selected = "the last" if config.callbacks.monitor == "last" else ""
@@ -219,6 +238,8 @@ def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, f
     config, record, classes = run.config, run.record, data.dataset.classes
     metrics: dict[str, float] = {}
     plots = {"curves": draw_curves(record)}
+    if config.optimizer.lr == AUTO:
+        plots["lr_range"] = record.path / "lr_range.png"
     module = classifier_from(config, read_checkpoint(record.best))
     if data.test is not None:
         tested = test(config, module, data, run.hardware)

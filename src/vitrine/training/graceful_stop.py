@@ -75,13 +75,13 @@ class GracefulStop(Callback):
     it every few steps. Use inside :func:`vitrine.signals.restored_handlers`.
 
     Args:
-        checkpoints: saves the current state.
+        checkpoints: saves the current state; ``None`` if there is nothing to save, and a signal always stops at once.
         limit: the time limit; ``None`` for no limit.
     """
 
     AGREE_SECONDS = 1.0
 
-    def __init__(self, checkpoints: Checkpoints, limit: TimeLimit | None = None) -> None:
+    def __init__(self, checkpoints: Checkpoints | None, limit: TimeLimit | None = None) -> None:
         self.checkpoints = checkpoints
         self.limit = limit
         self.asked = False
@@ -103,7 +103,7 @@ class GracefulStop(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Let a signal finish the step from now on."""
-        self._doing = "step"
+        self._doing = "step" if self.checkpoints is not None else ""
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if asked to; after the last step of an epoch, validation comes first."""
@@ -113,7 +113,8 @@ class GracefulStop(Callback):
         due = trainer.world_size == 1 or trainer.global_step % self._every == 0
         due = due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if due and (stop := self.agreed(trainer, trained=False)):
-            self.checkpoints.save(trainer)
+            if self.checkpoints is not None:
+                self.checkpoints.save(trainer)
             raise stop
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

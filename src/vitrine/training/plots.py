@@ -19,6 +19,7 @@ from vitrine.runs import RunRecord
 from vitrine.text import class_name
 from vitrine.training.figure_style import ATTENTION, COLOURS, INK, WRONG, bare, blues, colour_bar, save, short, styled
 from vitrine.training.lit_module import Classifier
+from vitrine.training.lr_range import read_curve, smoothed
 
 TRAIN, VAL, TEST = COLOURS[:3]
 STAGES = (
@@ -62,6 +63,28 @@ def curves(rows: Rows, names: Sequence[str], width: float) -> Figure:
         axes.grid()
         if axes.lines:
             axes.legend()
+    return figure
+
+
+def draw_lr_range(record: RunRecord, found: float) -> Path:
+    """Draw lr_range.png: the losses of lr_range.csv by learning rate, and the rate that was found."""
+    return save(lr_range(*read_curve(record), found), record.path / "lr_range.png")
+
+
+@styled()
+def lr_range(rates: Sequence[float], losses: Sequence[float], found: float) -> Figure:
+    """Return the loss of each step of a range test as a dot, their running mean as a line, and the chosen rate."""
+    figure = Figure(figsize=(6, 4))
+    axes = figure.subplots()
+    axes.plot(rates, losses, ".", color=TRAIN, alpha=0.5, markersize=4, label="step")
+    mean = smoothed(losses)
+    axes.plot(rates[: len(mean)], mean, color=TRAIN, label="running mean")
+    axes.axvline(found, color=VAL, linestyle="--", label=f"found: {found:g}")
+    low, high = min(mean), max(mean[0], min(mean))
+    axes.set(xscale="log", xlabel="learning rate", ylabel="training loss (nats)")
+    axes.set_ylim(low - 0.3 * (high - low) - 0.1, high + 0.6 * (high - low) + 0.1)  # what has diverged is outside
+    axes.grid()
+    axes.legend()
     return figure
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import copy_values, facts, keys_where
 from vitrine.config.parts import is_dotted
+from vitrine.config.schema import AUTO
 from vitrine.config.serialize import from_plain
 from vitrine.config.validate import resume_faults
 from vitrine.distributed.hardware import choose
@@ -128,7 +129,8 @@ def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int) ->
         return note
     before = learning_rate_factor(done - 1, schedule, planned * steps)
     after = learning_rate_factor(done, schedule, epochs * steps)
-    rates = [f"{config.optimizer.lr * factor:.3g}" for factor in (before, after)]
+    lr = record.facts["lr_range"]["found"] if config.optimizer.lr == AUTO else config.optimizer.lr
+    rates = [f"{lr * factor:.3g}" for factor in (before, after)]
     return f"{note}: the learning rate goes from {rates[0]} at step {done} to {rates[1]} at the next"
 
 

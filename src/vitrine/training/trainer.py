@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -92,25 +93,15 @@ def train(
     Returns:
         The validation metrics of the best epoch, and ``best_epoch``, its number from 1.
     """
-    config, hardware, record = run.config, run.hardware, run.record
+    config, record = run.config, run.record
     checkpoints = Checkpoints(record, config.callbacks.monitor)
     stop = GracefulStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
     pruning = [] if run.pruning_rule is None else [Pruning(run.pruning_rule, stop)]
-    trainer = pl.Trainer(
-        max_epochs=config.trainer.max_epochs,
-        accelerator=hardware.accelerator,
-        devices=hardware.per_node,
-        num_nodes=hardware.nodes,
-        strategy="ddp" if hardware.devices > 1 else "auto",
-        precision=hardware.lightning_precision,  # type: ignore[arg-type]
-        deterministic=config.trainer.deterministic,
-        limit_train_batches=config.debug.limit_batches,
-        limit_val_batches=config.debug.limit_batches,
-        detect_anomaly=config.debug.detect_anomaly,
-        profiler="simple" if config.debug.profile else NullProfiler(),
-        logger=logger or False,
+    trainer = build_trainer(
+        run,
+        launch,
         # GracefulStop listens for signals before Compilation starts, which takes long.
-        callbacks=[
+        [
             *_configured_callbacks(config),
             *callbacks,
             checkpoints,
@@ -118,14 +109,10 @@ def train(
             stop,
             _compilation(run, on_compiled, showing),
         ],
-        # Given, as Lightning would otherwise guess from any Slurm variables in the environment.
-        plugins=[AtomicCheckpointIO(), LightningEnvironment() if launch is None else LaunchedEnvironment(launch)],
-        default_root_dir=record.path,
-        enable_checkpointing=False,  # Checkpoints does it
-        enable_progress_bar=False,  # ProgressBar does it
-        enable_model_summary=False,
-        use_distributed_sampler=False,  # the loaders give each rank its share
-        num_sanity_val_steps=0,
+        max_epochs=config.trainer.max_epochs,
+        limit_val_batches=config.debug.limit_batches,
+        profiler="simple" if config.debug.profile else NullProfiler(),
+        logger=logger or False,
     )
     if has_constant_features(config):
         data.features_of = _extraction(trainer, module)
@@ -137,6 +124,33 @@ def train(
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
     return checkpoints.best
+
+
+def build_trainer(
+    run: TrainingRun, launch: Launch | None, callbacks: Sequence[Callback], **settings: Any
+) -> pl.Trainer:
+    """Return a trainer on the hardware of the run, with further ``settings`` of Lightning's trainer."""
+    config, hardware = run.config, run.hardware
+    return pl.Trainer(
+        accelerator=hardware.accelerator,
+        devices=hardware.per_node,
+        num_nodes=hardware.nodes,
+        strategy="ddp" if hardware.devices > 1 else "auto",
+        precision=hardware.lightning_precision,  # type: ignore[arg-type]
+        deterministic=config.trainer.deterministic,
+        limit_train_batches=config.debug.limit_batches,
+        detect_anomaly=config.debug.detect_anomaly,
+        callbacks=list(callbacks),
+        # Given, as Lightning would otherwise guess from any Slurm variables in the environment.
+        plugins=[AtomicCheckpointIO(), LightningEnvironment() if launch is None else LaunchedEnvironment(launch)],
+        default_root_dir=run.record.path,
+        enable_checkpointing=False,  # Checkpoints does it
+        enable_progress_bar=False,  # ProgressBar does it
+        enable_model_summary=False,
+        use_distributed_sampler=False,  # the loaders give each rank its share
+        num_sanity_val_steps=0,
+        **settings,
+    )
 
 
 def _extraction(trainer: pl.Trainer, module: Classifier) -> Extract:
