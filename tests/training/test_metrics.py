@@ -1,6 +1,7 @@
 """Metrics equal scikit-learn's, and runs measure, log and select on them."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -64,6 +65,17 @@ def test_metrics_of_several_labels_are_scikit_learns():
     assert right.float().mean() == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
     found = class_metrics(logits, labels, list("abcde"))
     assert list(found) == ["class_ap/a", "class_ap/b", "class_ap/c", "class_ap/d"]
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_what_no_class_has_images_for_is_nan(label):
+    logits, labels = torch.ones(4, 2), torch.full((4, 2), label, dtype=torch.uint8)
+    found = measure(logits, labels) | class_metrics(logits, labels, ["a", "b"])
+    classes = {"class_ap/a": 1.0, "class_ap/b": 1.0}
+    expected = {"macro_f1": 1.0, "auroc": math.nan, "map": 1.0} | classes
+    if not label:
+        expected = {"macro_f1": 0.0, "auroc": math.nan, "map": math.nan}
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_calibration_error_is_that_of_its_definition(outputs):

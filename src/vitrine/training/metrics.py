@@ -58,20 +58,24 @@ def multi_label_macro_f1(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def multi_label_auroc(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean of the area under the ROC curve over the classes that some images have and others lack."""
+    """Mean of the area under the ROC curve over the classes that some images have and others lack; NaN without any."""
     has = labels.bool()
     mixed = has.any(dim=0) & ~has.all(dim=0)
+    if not mixed.any():
+        return torch.tensor(torch.nan)
     return multilabel_auroc(logits.sigmoid()[:, mixed], has[:, mixed].long(), int(mixed.sum()), validate_args=False)
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over classes with images of their average precision."""
+    """Mean over classes with images of their average precision; NaN where no image has a class."""
     with_images = labels.bool().any(dim=0)
     return average_precisions(logits[:, with_images], labels[:, with_images]).mean()
 
 
 def average_precisions(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the area under the precision-recall curve of each class, as a step function; (num_classes,)."""
+    if not labels.shape[1]:
+        return logits.new_empty(0)
     return multilabel_average_precision(
         logits.sigmoid(), labels.long(), labels.shape[1], average="none", validate_args=False
     )
