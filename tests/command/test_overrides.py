@@ -165,6 +165,16 @@ def test_a_plugin_of_hydra_comes_with_what_vitrine_has_in_its_place(fault, typed
             ),
         ),
         (
+            "patch=[4,8]",
+            Fault(
+                "patch",
+                "[4,8]",
+                "chooses one number; the key model.patch_size takes height and width",
+                "model.patch_size=[4,8]",
+            ),
+        ),
+        ("depth=[2,3]", Fault("depth", "[2,3]", "chooses one number; in a multirun, several are depth=2,3")),
+        (
             "patch=5",
             Fault(
                 "patch",
@@ -197,6 +207,11 @@ def test_an_unknown_choice_comes_with_the_choices_and_the_most_similar(fault, ty
         ("tags=word", "word", "must be a list of strings, such as [a,b]"),
         ("paths.output_dir=[a]", "['a']", "must be a string"),
         ("callbacks.ema.decay=x", "x", "must be a number"),
+        ("data.image_size=[16]", "[16]", "must be a whole number, or [height,width]"),
+        ("data.image_size=[16,a]", "[16,a]", "must be a whole number, or [height,width]"),
+        ("data.image_size=[16,24,32]", "[16,24,32]", "must be a whole number, or [height,width]"),
+        ("model.patch_size=2.5", "2.5", "must be a whole number, or [height,width]"),
+        ("model.patch_size=null", "null", "must be a whole number, or [height,width]"),
     ],
 )
 def test_a_value_of_another_type_comes_with_the_type_it_must_have(fault, typed, given, problem):

@@ -77,6 +77,12 @@ def test_choices_that_set_plain_values_are_composed_once():
     assert assert_composes_each(axes, NANO, drawn=random.Random(0)) == 1
 
 
+def test_sizes_are_copied_that_no_other_value_is_computed_from():
+    patches = ["model.patch_size=2", "model.patch_size=[2,4]", "model.patch_size=[4,4]", "model.patch_size=[4,0]"]
+    images = ["data.image_size=8", "data.image_size=[8,16]", "data.image_size=[7,9]"]
+    assert assert_composes_each([patches, images, ["augment=light"]], NANO) == len(images)
+
+
 def test_choices_that_set_other_keys_are_composed_apart():
     """``norm_placement=post`` also turns the last normalisation off."""
     assert assert_composes_each([["norm_placement=pre", "norm_placement=post"], ["seed=0", "seed=1"]], NANO) == 2

@@ -77,6 +77,19 @@ def test_the_sequence_counts_patches_class_token_and_registers(changes, tokens):
     assert made.tokens == made.prefix + made.patches
 
 
+def test_what_follows_from_sizes_that_are_not_square():
+    made = config(image_size=(28, 56), patch_size=[7, 4], patch_stride=[7, 2], registers=1)
+    assert (made.image_hw, made.patch_hw, made.stride, made.grid) == ((28, 56), (7, 4), (7, 2), (4, 27))
+    assert (made.patches, made.tokens) == (108, 109 + made.class_token)
+
+
+def test_a_square_is_stored_as_a_number_however_it_is_given():
+    made = config(image_size=[28, 28], patch_size=(4, 4), patch_stride="2")
+    assert made == config(patch_stride=2)
+    assert (made.image_size, made.patch_size, made.patch_stride) == (28, 4, 2)
+    assert config(image_size=(28, 56)).image_size == [28, 56]
+
+
 def test_what_follows_from_other_values():
     assert (config().stride, config(patch_stride=3).stride) == ((4, 4), (3, 3))
     assert config(dim=96, heads=6).head_dim == 16
@@ -163,7 +176,7 @@ BROKEN = [
 def followed(made, fault):
     """The configuration with what a fault suggests: ``key=value``, or a value for the fault's own key."""
     name, text = fault.nearest.split("=") if "=" in fault.nearest else (fault.key, fault.nearest)
-    value = literal_eval(text) if text[0].isdigit() else None if text == "null" else text
+    value = literal_eval(text) if text[0] in "[0123456789" else None if text == "null" else text
     return dataclasses.replace(made, **{name: value})
 
 
@@ -184,6 +197,55 @@ def test_each_rule_names_the_key_and_a_value_that_is_accepted(changes, key, near
             {"patch_size": 5},
             Fault("patch_size", "5", "must divide the image size, 28: 1, 2, 4, 7, 14, 28", "patch_size=4"),
         ),
+        (
+            {"image_size": [28, 30], "patch_size": [4, 8]},
+            Fault(
+                "patch_size",
+                "[4,8]",
+                "its width, 8, must divide that of the image, 30: 1, 2, 3, 5, 6, 10, 15, 30",
+                "patch_size=[4,6]",
+            ),
+        ),
+        (
+            {"image_size": [30, 28]},
+            Fault(
+                "patch_size",
+                "4",
+                "its height, 4, must divide that of the image, 30: 1, 2, 3, 5, 6, 10, 15, 30",
+                "patch_size=[3,4]",
+            ),
+        ),
+        (
+            {"patch_stride": [2, 5]},
+            Fault(
+                "patch_stride",
+                "[2,5]",
+                "its width, 5, leaves pixels out between patches of 4; must be <= 4",
+                "patch_stride=null",
+            ),
+        ),
+        (
+            {"image_size": [28, 32], "patch_stride": 3},
+            Fault(
+                "patch_stride",
+                "3",
+                "its width, 3, leaves pixels over at the edge: must divide 32 - 4, image less patch: 1, 2, 4",
+                "patch_stride=[3,2]",
+            ),
+        ),
+        (
+            {"patch_size": [4, 7], "patch_embed": "conv_stem"},
+            Fault(
+                "patch_size",
+                "[4,7]",
+                "must be one number, a power of 2, for patch_embed=conv_stem, "
+                "which halves the image at each step: 2, 4",
+                "patch_size=4",
+            ),
+        ),
+        ({"patch_size": [0, 7]}, Fault("patch_size", "[0,7]", "must be >= 1 and <= 4096")),
+        ({"patch_size": [7]}, Fault("patch_size", "[7]", "must be a whole number, or [height,width]")),
+        ({"image_size": "wide"}, Fault("image_size", "wide", "must be a whole number, or [height,width]")),
         ({"heads": 5}, Fault("heads", "5", "must divide the width, dim=64: 1, 2, 4, 8, 16, 32, 64", "heads=4")),
         (
             {"dim": 66, "heads": 2, "position": "sincos2d"},

@@ -1,4 +1,4 @@
-"""Image files of any mode, orientation and shape become uint8 squares, as other libraries make them."""
+"""Image files of any mode, orientation and shape become uint8 images of one size, as other libraries make them."""
 
 import numpy as np
 import pytest
@@ -94,3 +94,23 @@ def test_padding_of_one_colour_is_for_all_channels(tmp_path):
     assert (padded[:, :5] == 128).all()
     assert (padded[:, 25:] == 128).all()
     np.testing.assert_array_equal(padded[:, 5:25], PIXELS.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("resize", "wide", "high"), [("crop", (24, 15), (16, 10)), ("pad", (12, 8), (8, 5)), ("squash", (24, 8), (8, 10))]
+)
+def test_the_size_need_not_be_square(tmp_path, resize, wide, high):
+    """To 8 x 24 and 10 x 8 pixels: ``wide`` and ``high`` are the sizes that Pillow is asked for, width first."""
+    path = tmp_path / "picture.png"
+    Image.fromarray(PIXELS).save(path)  # 20 x 31
+    for size, scaled in (((8, 24), wide), ((10, 8), high)):
+        ours = decoded(path, size, resize=resize, fill=(7,)).transpose(1, 2, 0)
+        pillow = np.asarray(Image.open(path).resize(scaled, Image.Resampling.BICUBIC))
+        expected = np.full((*size, 3), 7, dtype=np.uint8)
+        (top, left), (above, before) = (
+            tuple(max(0, (one - other) // 2) for one, other in zip(*pair, strict=True))
+            for pair in ((size, pillow.shape[:2]), (pillow.shape[:2], size))
+        )
+        part = pillow[above : above + size[0], before : before + size[1]]
+        expected[top : top + part.shape[0], left : left + part.shape[1]] = part
+        np.testing.assert_array_equal(ours, expected)

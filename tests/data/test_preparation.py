@@ -1,5 +1,7 @@
 """A single picture is prepared as the data set prepared its images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,18 @@ def test_pictures_become_square_as_in_training(picture, resize, tmp_path):
 
 def test_of_a_picture_that_is_not_square_arrays_take_the_centre(picture):
     assert torch.equal(preparation(21, from_files=False).pixels(picture), picture[:, :, 4:25])
+
+
+def test_square_arrays_are_stretched_to_a_size_that_is_not_square(numbered, picture):
+    images = numbered(3, channels=3, size=21).images
+    prepare = preparation((8, 16), from_files=False)
+    assert torch.equal(torch.stack([prepare.pixels(image) for image in images]), resized(images, (8, 16)))
+    assert torch.equal(prepare.pixels(picture), prepare.pixels(picture[:, :, 4:25]))
+
+
+def test_of_a_picture_for_your_own_arrays_the_part_with_their_ratio_is_taken(picture):
+    prepare = replace(preparation((7, 14), from_files=False), ratio=(7, 14))
+    assert torch.equal(prepare.pixels(picture), resized(picture[None, :, 3:18], (7, 14))[0])
 
 
 def test_a_picture_is_normalised_by_channel(picture):

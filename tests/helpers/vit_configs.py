@@ -47,9 +47,11 @@ def fitting(draw):
     stride = None if stem else draw(st.none() | st.integers(1, patch))
     heads = draw(st.integers(1, 3))
     dim = heads * draw(st.sampled_from([4, 8] if stem or "rope" in position or "2d" in position else [1, 3, 4]))
+    patches = [patch, patch if stem else draw(st.sampled_from([patch, 2 * patch]))]  # some are not square
+    image = [side + (stride or side) * draw(st.integers(stem, 2)) for side in patches]
     return ViTConfig(
-        image_size=patch + (stride or patch) * draw(st.integers(stem, 2)),
-        patch_size=patch,
+        image_size=image,
+        patch_size=patches,
         patch_stride=stride,
         dim=dim,
         heads=heads,

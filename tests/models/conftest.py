@@ -85,7 +85,7 @@ def images_for():
     """Random images of the sizes that a configuration asks for."""
 
     def make(config, count=3):
-        shape = (count, config.in_channels, config.image_size, config.image_size)
+        shape = (count, config.in_channels, *config.image_hw)
         return torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
     return make

@@ -8,6 +8,7 @@ from timm.models import beit, eva, vision_transformer
 from torch import nn
 
 from vitrine.config.model import ViTConfig
+from vitrine.config.size import height_width
 from vitrine.models import VisionTransformer
 
 
@@ -67,6 +68,8 @@ VIT = {
     "no final norm": ({"final_norm": False}, {"final_norm": False}),
     "one block, one head, grey": ({"depth": 1, "heads": 1, "in_channels": 1}, {}),
     "narrow mlp": ({"mlp_ratio": 0.5}, {}),
+    "not square": ({"image_size": [8, 24], "patch_size": [4, 6], "registers": 2}, {"reg_tokens": 2}),
+    "square images of patches that are not": ({"patch_size": [8, 4], "pool": "mean"}, {"global_pool": "avg"}),
 }
 
 
@@ -127,6 +130,7 @@ def beit_names(tensors):
     return renamed
 
 
+NOT_SQUARE = {"image_size": [8, 24], "patch_size": [4, 6]}
 RELATED = {
     "rope": ({"position": "rope"}, timm_eva, eva_names),
     "rope with registers": (
@@ -151,6 +155,9 @@ RELATED = {
         eva_names,
     ),
     "relative": ({"position": "relative"}, timm_beit, beit_names),
+    "rope, not square": ({"position": "rope"} | NOT_SQUARE, timm_eva, eva_names),
+    "rope_mixed, not square": ({"position": "rope_mixed"} | NOT_SQUARE, timm_eva, eva_names),
+    "relative, not square": ({"position": "relative"} | NOT_SQUARE, timm_beit, beit_names),
 }
 
 
@@ -189,7 +196,7 @@ RESIZED = {
 }
 
 
-@pytest.mark.parametrize("image_size", [8, 24, 28])
+@pytest.mark.parametrize("image_size", [8, 24, 28, [8, 28]], ids=str)
 @pytest.mark.parametrize("position", RESIZED)
 def test_for_images_of_another_size_a_model_is_resized_as_by_timm(
     small, randomise, images_for, assert_same, position, image_size
@@ -199,11 +206,11 @@ def test_for_images_of_another_size_a_model_is_resized_as_by_timm(
     ours = randomise(VisionTransformer(config))
     theirs = copied(ours, build(config), translate)
     ours = ours.resized(image_size=image_size)
-    theirs.set_input_size((image_size, image_size))
+    theirs.set_input_size(ours.config.image_hw)
     assert_same(ours, theirs, images_for(ours.config), translate, in_float32=["rope.freqs"])
 
 
-@pytest.mark.parametrize("image_size", [8, 24])
+@pytest.mark.parametrize("image_size", [8, 24, [12, 20]], ids=str)
 def test_a_resized_model_gives_the_logits_of_timms_dynamic_image_size(small, randomise, images_for, image_size):
     ours = randomise(VisionTransformer(small()))
     theirs = copied(ours, timm_vit(small(), dynamic_img_size=True))
@@ -213,11 +220,11 @@ def test_a_resized_model_gives_the_logits_of_timms_dynamic_image_size(small, ran
 
 
 @pytest.mark.parametrize("kind", ["conv", "linear"])
-@pytest.mark.parametrize("patch_size", [2, 3, 6, 8])
+@pytest.mark.parametrize("patch_size", [2, 3, 6, 8, (8, 6), (2, 8)], ids=str)
 def test_for_patches_of_another_size_weights_are_resampled_as_by_timm(small, randomise, patch_size, kind):
-    ours = randomise(VisionTransformer(small(patch_embed=kind)))
-    theirs = resample_patch_embed(ours.patch_embed.proj.weight.detach().view(24, 3, 4, 4), [patch_size, patch_size])
-    weight = ours.resized(patch_size=patch_size, image_size=4 * patch_size).patch_embed.proj.weight
+    ours, sides = randomise(VisionTransformer(small(patch_embed=kind))), height_width(patch_size)
+    theirs = resample_patch_embed(ours.patch_embed.proj.weight.detach().view(24, 3, 4, 4), list(sides))
+    weight = ours.resized(patch_size=patch_size, image_size=[4 * side for side in sides]).patch_embed.proj.weight
     torch.testing.assert_close(weight.view_as(theirs), theirs, rtol=0, atol=2e-6)  # timm inverts in float32
 
 

@@ -14,10 +14,16 @@ from vitrine.config.model_faults import vit_faults
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
 
+
+def size(most):
+    """Of squares and others."""
+    return st.integers(0, most) | st.tuples(st.integers(0, most), st.integers(0, most))
+
+
 SIZES = {
-    "image_size": st.integers(0, 9),
-    "patch_size": st.integers(0, 9),
-    "patch_stride": st.none() | st.integers(0, 4),
+    "image_size": size(9),
+    "patch_size": size(9),
+    "patch_stride": st.none() | size(4),
     "dim": st.integers(0, 12),
     "heads": st.integers(0, 4),
     "mlp_ratio": st.floats(0, 3),
@@ -45,10 +51,10 @@ def test_whatever_passes_the_checks_builds_and_gives_every_parameter_a_finite_gr
     def check(config, count):
         assume(not vit_faults(config))
         for name in FIELDS:
-            seen[name].add(getattr(config, name))
+            seen[name].add(str(value) if isinstance(value := getattr(config, name), list) else value)
         torch.manual_seed(0)
         model = VisionTransformer(config)
-        logits = model(torch.randn(count, config.in_channels, config.image_size, config.image_size))
+        logits = model(torch.randn(count, config.in_channels, *config.image_hw))
         assert logits.shape == (count, config.num_classes)
         assert logits.isfinite().all()
         torch.nn.functional.cross_entropy(logits, torch.zeros(count, dtype=torch.long)).backward()
@@ -74,7 +80,7 @@ def test_whatever_has_faults_is_refused_with_just_these(config):
 def followed(config, suggestion):
     """``config`` with what a fault suggests."""
     name, word = suggestion.split("=")
-    value = ast.literal_eval(word) if word[0].isdigit() else None if word == "null" else word
+    value = ast.literal_eval(word) if word[0] in "[0123456789" else None if word == "null" else word
     return dataclasses.replace(config, **{name: value})
 
 

@@ -19,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.overrides import converted
 from vitrine.command.user_parts import names_part
-from vitrine.config.keys import optional_section, owner
+from vitrine.config.keys import is_size_field, optional_section, owner
 from vitrine.config.parts import is_dotted
+from vitrine.config.size import is_size
 from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.runs.flatten import flatten
 
@@ -33,8 +34,8 @@ def values_of(override: Override, *, chooses_file: bool, loader: ConfigLoader) -
     """Return the values of keys that an override of ``train`` sets, converted to the keys' types.
 
     Returns:
-        ``None`` where it does something else, or may: sets a list, a path, a key inside a section that can be off, or a
-        user's part; or chooses a file that has a defaults list or interpolations.
+        ``None`` where it does something else, or may: sets a list that is no size, a path, a key inside a section that
+        can be off, or a user's part; or chooses a file that has a defaults list or interpolations.
     """
     name, value = override.key_or_group, override.value()
     if not chooses_file:
@@ -111,6 +112,7 @@ def _checked_value(key: str, value: Any) -> Any:
     """
     section, leaf = owner(TrainCommand, key)
     is_plain = value is None or isinstance(value, (bool, int, float, str))
+    is_plain = is_plain or (section is not None and is_size_field(section, leaf) and is_size(value))
     if section is None or optional_section(TrainCommand, key) or key in DECISIVE or facts_of(key).path or not is_plain:
         raise ValueError(key)
     if (names_part(key) and is_dotted(value)) or "${" in str(value) or value == MISSING:

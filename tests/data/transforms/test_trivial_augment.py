@@ -5,6 +5,7 @@ import torch
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
+from vitrine.config.size import height_width
 from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, TrivialAugment
 
 REFERENCE = TrivialAugmentWide()
@@ -13,9 +14,9 @@ SIGNED = {name for name, (_, signed) in TrivialAugmentWide._AUGMENTATION_SPACE.i
 
 def smooth_images(count, size=32, channels=3):
     """Smooth images with a little noise and different ranges, which colour operations change differently."""
-    generator = torch.Generator().manual_seed(size)
+    generator = torch.Generator().manual_seed(sum(height_width(size)) // 2)
     coarse = torch.rand(count, channels, 4, 4, generator=generator)
-    smooth = torch.nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")
+    smooth = torch.nn.functional.interpolate(coarse, size=height_width(size), mode="bilinear")
     darkest, brightest = torch.rand(2, count, 1, 1, 1, generator=generator).sort(dim=0).values
     noise = 0.05 * torch.rand(smooth.shape, generator=generator)
     return (255 * (darkest + (smooth + noise).clamp(0, 1) * (brightest - darkest))).to(torch.uint8)
@@ -40,7 +41,7 @@ def test_the_operations_are_those_of_torchvision():
     assert 2 * REFERENCE.num_magnitude_bins == LEVELS
 
 
-@pytest.mark.parametrize(("size", "channels"), [(32, 3), (28, 1), (8, 1), (9, 3)])
+@pytest.mark.parametrize(("size", "channels"), [(32, 3), (28, 1), (8, 1), (9, 3), ((12, 20), 3)])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_level_of_an_operation_does_what_torchvision_does(name, size, channels):
     """Equal uint8 values, up to 1 where processors round a blend differently."""

@@ -48,7 +48,7 @@ class Case:
         model = VisionTransformer(config).eval()
         for values in [*model.parameters(), *(part for name, part in model.named_buffers() if "running" in name)]:
             values.data += 0.2 * torch.randn_like(values).abs() if values.ndim == 1 else 0.2 * torch.randn_like(values)
-        image = torch.randint(256, (1, config.in_channels, config.image_size, config.image_size))
+        image = torch.randint(256, (1, config.in_channels, *config.image_hw))
         return cls(model, image, expected(model, image))
 
     def description(self, dtype: str = "float32") -> list[object]:
@@ -115,7 +115,7 @@ def cases():
     seen = defaultdict(set)
     for config in configs:
         for name in FIELDS:
-            seen[name].add(getattr(config, name))
+            seen[name].add(str(value) if isinstance(value := getattr(config, name), list) else value)
     assert {name: seen[name] for name in OPTIONS} == {name: set(options) for name, options in OPTIONS.items()}
     assert all(len(values) > 1 for name, values in seen.items() if name not in ("name", "pretrained"))
     return [Case.of(config) for config in configs]
@@ -133,14 +133,14 @@ MISTAKES = [
     ("(score) => score * width ** -0.5", "(score) => score"),
     ("x[place] * cos - x[place + 1] * sin", "x[place] * cos + x[place + 1] * sin"),
     ("query >= prefix ? 1 : key >= prefix ? 0 : 2", "query >= prefix ? 0 : key >= prefix ? 1 : 2"),
-    ("down + grid - 1", "grid - 1 - down"),
+    ("down + rows - 1", "rows - 1 - down"),
     ("this.config.slopes[head]", "this.config.slopes[0]"),
     ("+ this.config.norm_eps", ""),
     ('norm_placement === "post"', 'norm_placement === "none"'),
     ('"norm1_out"', '"norm2_out"'),
     ("v + 0.044715", "v + 0.05"),
     ("(value * gate[index]) / (1", "(gate[index] * gate[index]) / (1"),
-    ("[-half, half], [half, -half]", "[half, -half], [-half, half]"),
+    ("[-high, wide], [high, -wide]", "[high, -wide], [-high, wide]"),
     ("variance[channel] + eps", "variance[channel] ** 2"),
     ("weights[token * (tokens + 1)] = -Infinity", ""),
     ("share * (1 - attended)", "share / 3"),

@@ -128,7 +128,7 @@ def colour_page(colour, browser):
 def logits_of(record: RunRecord, pixels: list[int]) -> np.ndarray:
     """PyTorch's logits for pixels (H * W * C)."""
     run = load_run(record.path)
-    image = torch.tensor(pixels, dtype=torch.uint8).view(1, run.transform.size, run.transform.size, -1)
+    image = torch.tensor(pixels, dtype=torch.uint8).view(1, *run.transform.decoder.shape[1:], -1)
     with torch.no_grad():
         return run.model(run.transform.normalised(image.permute(0, 3, 1, 2)))[0].numpy()
 

@@ -39,7 +39,10 @@ def page(scripted):
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize(
     ("width", "height", "size"),
-    [(8, 8, 8), (20, 16, 8), (16, 20, 8), (31, 60, 28), (5, 3, 28), (33, 32, 32), (200, 300, 32), (61, 64, 61)],
+    [
+        *((8, 8, (8, 8)), (20, 16, (8, 8)), (16, 20, (8, 8)), (31, 60, (28, 28)), (5, 3, (28, 28)), (33, 32, (32, 32))),
+        *((200, 300, (32, 32)), (61, 64, (61, 61)), (20, 16, (8, 12)), (20, 16, (12, 8)), (31, 60, (60, 31))),
+    ],
 )
 def test_a_picture_is_decoded_as_in_training(page, tmp_path, width, height, size, channels, resize):
     generator = np.random.default_rng(width)
@@ -51,7 +54,7 @@ def test_a_picture_is_decoded_as_in_training(page, tmp_path, width, height, size
     decoded = decoder.read([tmp_path / "picture.png"])[0].transpose(1, 2, 0)
     preparation = {"size": size, "channels": channels, "resize": resize, "fill": decoder.fill}
     prepared = evaluated(page, PICTURE, rgba.flatten().tolist(), width, height, preparation)
-    assert np.array_equal(np.reshape(prepared, (size, size, channels)), decoded)
+    assert np.array_equal(np.reshape(prepared, (*size, channels)), decoded)
 
 
 @pytest.mark.skipif(int(PIL.__version__.split(".")[0]) < 13, reason="older versions of Pillow scale the width first")
@@ -59,12 +62,14 @@ def test_a_picture_is_decoded_as_in_training(page, tmp_path, width, height, size
 def test_a_tall_picture_is_scaled_in_pillows_order(page, tmp_path, width, height, size):
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 4), dtype=np.uint8) | (0, 0, 0, 255)
     Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "picture.png")
-    prepared = evaluated(page, PICTURE, pixels.flatten().tolist(), width, height, FILES | {"size": size})
+    prepared = evaluated(page, PICTURE, pixels.flatten().tolist(), width, height, FILES | {"size": [size, size]})
     assert prepared == Decoder(size, 1).read([tmp_path / "picture.png"]).flatten().tolist()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("width", "height", "size"), [(28, 28, 28), (50, 41, 28), (20, 16, 28), (31, 97, 8)])
+@pytest.mark.parametrize(
+    ("width", "height", "size"), [(28, 28, (28, 28)), (50, 41, (28, 28)), (20, 16, (28, 20)), (31, 97, (8, 8))]
+)
 def test_a_picture_for_a_data_set_of_arrays_is_cut_square_and_resized(page, width, height, size, channels):
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     transform = Preparation(size, channels, from_files=False, mean=(0.5,), std=(0.5,))
@@ -77,7 +82,7 @@ def test_a_picture_for_a_data_set_of_arrays_is_cut_square_and_resized(page, widt
 
 
 def drawn(page, pixels, style, size):
-    preparation = {"size": size, "channels": 1, "drawing": style}
+    preparation = {"size": [size, size], "channels": 1, "drawing": style}
     found = evaluated(page, DRAWING, pixels.flatten().tolist(), len(pixels), preparation)
     return None if found is None else np.reshape(found, (size, size))
 

@@ -15,10 +15,6 @@ from vitrine.models.pos_embed import alibi_slopes, rope_frequencies
 DTYPES = {"float32": "<f4", "float16": "<f2"}  # little-endian, as every browser's processor
 CHUNK = 3 * 2**23  # bytes of a base64 text: 32 MB of characters, where browsers take at most 512
 FIELDS = (
-    "image_size",
-    "patch_size",
-    "stride",
-    "grid",
     "in_channels",
     "dim",
     "depth",
@@ -46,7 +42,8 @@ def describe(model: VisionTransformer, mean: list[float], std: list[float]) -> d
     """
     config = model.config
     description: dict[str, Any] = {name: getattr(config, name) for name in FIELDS} | {"mean": mean, "std": std}
-    description |= {"stride": config.stride[0], "grid": config.grid[0]}
+    description |= {"image_size": config.image_hw, "patch_size": config.patch_hw}  # pairs, also of squares
+    description |= {"stride": config.stride, "grid": config.grid}
     if config.position == "alibi2d":
         description["slopes"] = alibi_slopes(config.heads)
     if config.position == "rope":

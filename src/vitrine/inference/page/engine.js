@@ -44,10 +44,10 @@ class VisionTransformer {
   // Patch embedding: (H * W, C) -> (P, D) ---------------------------------------------------------------------------
 
   patches(image) {
-    const { image_size: size, in_channels: channels, patch_size: window, stride, patch_embed: kind } = this.config;
+    const { image_size: size, in_channels: channels, patch_size: window, stride, patch_embed: kind } = this.config; // (H, W)
     if (kind === "conv_stem") return this.convStem(image, size, channels);
     if (kind === "shifted") {
-      const patches = unfold(withShifted(image, size, channels, window >> 1), size, 5 * channels, window, stride);
+      const patches = unfold(withShifted(image, size, channels, window.map((side) => side >> 1)), size, 5 * channels, window, stride);
       return this.linear(this.norm(patches, "patch_embed.norm"), "patch_embed.proj");
     }
     return this.linear(unfold(image, size, channels, window, stride), "patch_embed.proj");
@@ -57,9 +57,9 @@ class VisionTransformer {
     let x = image;
     for (let index = 0; this.has(`patch_embed.proj.conv_bn_relu_${index}.0`); index++) {
       const name = `patch_embed.proj.conv_bn_relu_${index}`;
-      x = this.linear(unfold(x, size, channels, 3, 2, 1), `${name}.0`);
-      size /= 2;
-      channels = x.length / size ** 2;
+      x = this.linear(unfold(x, size, channels, [3, 3], [2, 2], 1), `${name}.0`);
+      size = size.map((side) => side / 2);
+      channels = x.length / (size[0] * size[1]);
       x = this.batchNorm(x, `${name}.1`, 1e-5).map((value) => Math.max(0, value)); // nn.BatchNorm2d's eps
     }
     return this.linear(x, "patch_embed.proj.conv_last");
@@ -80,16 +80,16 @@ class VisionTransformer {
   convPosition(x) {
     const weight = this.weights["pos_conv.proj.weight"], bias = this.weights["pos_conv.proj.bias"];
     if (!weight) return x;
-    const { dim, grid, prefix } = this.config;
+    const { dim, grid: [rows, columns], prefix } = this.config;
     const y = x.slice();
-    for (let row = 0; row < grid; row++) {
-      for (let column = 0; column < grid; column++) {
-        const target = (prefix + row * grid + column) * dim;
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        const target = (prefix + row * columns + column) * dim;
         for (let channel = 0; channel < dim; channel++) y[target + channel] += bias[channel];
         for (let place = 0; place < 9; place++) {
           const above = row + Math.floor(place / 3) - 1, left = column + (place % 3) - 1;
-          if (above < 0 || left < 0 || above >= grid || left >= grid) continue;
-          const source = (prefix + above * grid + left) * dim;
+          if (above < 0 || left < 0 || above >= rows || left >= columns) continue;
+          const source = (prefix + above * columns + left) * dim;
           for (let channel = 0; channel < dim; channel++) {
             y[target + channel] += weight[channel * 9 + place] * x[source + channel];
           }
@@ -160,9 +160,9 @@ class VisionTransformer {
 
   /** Bias of a head's scores, (N, N), of positions that act by one; nothing otherwise. */
   bias(name, head) {
-    const { position, grid, prefix } = this.config;
+    const { position, grid: [rows, columns], prefix } = this.config;
     if (position !== "relative" && position !== "alibi2d") return null;
-    const tokens = prefix + grid ** 2, span = 2 * grid - 1;
+    const tokens = prefix + rows * columns, spans = [2 * rows - 1, 2 * columns - 1];
     const table = this.weights[`${name}.relation.table`], special = this.weights[`${name}.relation.prefix`];
     const bias = new Float32Array(tokens ** 2);
     for (let query = 0; query < tokens; query++) {
@@ -174,9 +174,9 @@ class VisionTransformer {
           continue;
         }
         const from = query - prefix, to = key - prefix;
-        const down = Math.floor(from / grid) - Math.floor(to / grid), right = (from % grid) - (to % grid);
+        const down = Math.floor(from / columns) - Math.floor(to / columns), right = (from % columns) - (to % columns);
         bias[place] = position === "relative"
-          ? table[(head * span + down + grid - 1) * span + right + grid - 1]
+          ? table[(head * spans[0] + down + rows - 1) * spans[1] + right + columns - 1]
           : -this.config.slopes[head] * Math.hypot(down, right);
       }
     }
@@ -193,11 +193,11 @@ class VisionTransformer {
 
   /** Queries or keys of a head, (N, D / heads): neighbouring channels of patches rotated by their column and row. */
   rotated(x, [alongColumns, alongRows]) {
-    const { grid, prefix } = this.config;
+    const { grid: [rows, columns], prefix } = this.config;
     const pairs = alongColumns.length, y = x.slice();
-    for (let patch = 0; patch < grid ** 2; patch++) {
+    for (let patch = 0; patch < rows * columns; patch++) {
       for (let pair = 0; pair < pairs; pair++) {
-        const angle = (patch % grid) * alongColumns[pair] + Math.floor(patch / grid) * alongRows[pair];
+        const angle = (patch % columns) * alongColumns[pair] + Math.floor(patch / columns) * alongRows[pair];
         const cos = Math.cos(angle), sin = Math.sin(angle), place = 2 * ((prefix + patch) * pairs + pair);
         y[place] = x[place] * cos - x[place + 1] * sin;
         y[place + 1] = x[place + 1] * cos + x[place] * sin;
@@ -256,11 +256,11 @@ class VisionTransformer {
 
   /** Share of each patch in what the head reads, (P,), by attention rollout (arXiv:2005.00928, section 3). */
   rollout() {
-    const { prefix, grid, pool, residual } = this.config;
-    const tokens = prefix + grid ** 2, attended = residual ? 1 / 2 : 1; // the residual path counts as much as attention
+    const { prefix, grid: [rows, columns], pool, residual } = this.config;
+    const tokens = prefix + rows * columns, attended = residual ? 1 / 2 : 1; // the residual path counts as much as attention
     let shares = new Float32Array(tokens);
     if (pool === "cls") shares[0] = 1;
-    else if (pool === "mean") shares.fill(1 / grid ** 2, prefix);
+    else if (pool === "mean") shares.fill(1 / (rows * columns), prefix);
     else for (const weights of this.poolAttention) {
       for (let patch = 0; patch < weights.length; patch++) shares[prefix + patch] += weights[patch] / this.poolAttention.length;
     }
@@ -456,19 +456,19 @@ function transposed(x, width) {
   return y;
 }
 
-// Images, (size * size, channels) -------------------------------------------------------------------------------------
+// Images, (H * W, channels); a size, window or stride is [down, right] ------------------------------------------------
 
-/** Windows of a square image, padded with zeros: (windows, channels * window^2), channel by channel as torch flattens them. */
-function unfold(image, size, channels, window, stride, padding = 0) {
-  const along = Math.floor((size + 2 * padding - window) / stride) + 1;
-  const patches = new Float32Array(along ** 2 * channels * window ** 2);
+/** Windows of an image, padded with zeros: (windows, channels * h * w), channel by channel as torch flattens them. */
+function unfold(image, [height, width], channels, window, stride, padding = 0) {
+  const [rows, across] = [height, width].map((side, axis) => Math.floor((side + 2 * padding - window[axis]) / stride[axis]) + 1);
+  const patches = new Float32Array(rows * across * channels * window[0] * window[1]);
   let place = 0;
-  for (let patch = 0; patch < along ** 2; patch++) {
-    const top = Math.floor(patch / along) * stride - padding, left = (patch % along) * stride - padding;
+  for (let patch = 0; patch < rows * across; patch++) {
+    const top = Math.floor(patch / across) * stride[0] - padding, left = (patch % across) * stride[1] - padding;
     for (let channel = 0; channel < channels; channel++) {
-      for (let y = top; y < top + window; y++) {
-        for (let x = left; x < left + window; x++, place++) {
-          if (y >= 0 && x >= 0 && y < size && x < size) patches[place] = image[(y * size + x) * channels + channel];
+      for (let y = top; y < top + window[0]; y++) {
+        for (let x = left; x < left + window[1]; x++, place++) {
+          if (y >= 0 && x >= 0 && y < height && x < width) patches[place] = image[(y * width + x) * channels + channel];
         }
       }
     }
@@ -476,15 +476,15 @@ function unfold(image, size, channels, window, stride, padding = 0) {
   return patches;
 }
 
-/** The image and four copies, shifted by `half` along the diagonals: (size * size, 5 * channels). */
-function withShifted(image, size, channels, half) {
-  const shifts = [[0, 0], [-half, -half], [-half, half], [half, -half], [half, half]];
+/** The image and four copies, shifted by `half` a patch along the diagonals: (H * W, 5 * channels). */
+function withShifted(image, [height, width], channels, [high, wide]) {
+  const shifts = [[0, 0], [-high, -wide], [-high, wide], [high, -wide], [high, wide]];
   const result = new Float32Array(5 * image.length);
-  for (let pixel = 0; pixel < size ** 2; pixel++) {
+  for (let pixel = 0; pixel < height * width; pixel++) {
     shifts.forEach(([down, right], index) => {
-      const y = Math.floor(pixel / size) + down, x = (pixel % size) + right;
-      if (y < 0 || x < 0 || y >= size || x >= size) return;
-      const from = (y * size + x) * channels;
+      const y = Math.floor(pixel / width) + down, x = (pixel % width) + right;
+      if (y < 0 || x < 0 || y >= height || x >= width) return;
+      const from = (y * width + x) * channels;
       result.set(image.subarray(from, from + channels), (pixel * 5 + index) * channels);
     });
   }

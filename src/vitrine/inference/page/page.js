@@ -5,6 +5,8 @@ const { model, classes, heat } = JSON.parse(document.getElementById("config").te
 const byId = (id) => document.getElementById(id);
 const MOST_PIXELS = 50_000_000; // of a picture: as many as a browser holds in a canvas without trouble
 const SHOWN_CLASSES = 10;
+const [HEIGHT, WIDTH] = model.image_size;
+const [ROWS, COLUMNS] = model.grid;
 const BRUSH = { mnist: 22, digits: 28, plain: 22 }[model.preparation.drawing];
 
 // Worker --------------------------------------------------------------------------------------------------------------
@@ -97,8 +99,8 @@ function showClasses() {
 
 /** The pixels of the answer as a canvas of their own size. */
 function pixelCanvas() {
-  const { size, channels } = model.preparation, image = new ImageData(size, size);
-  for (let pixel = 0; pixel < size ** 2; pixel++) {
+  const { channels } = model.preparation, image = new ImageData(WIDTH, HEIGHT);
+  for (let pixel = 0; pixel < WIDTH * HEIGHT; pixel++) {
     for (let channel = 0; channel < 3; channel++) {
       image.data[4 * pixel + channel] = answer.pixels[pixel * channels + (channels === 1 ? 0 : channel)];
     }
@@ -124,23 +126,21 @@ function draw(canvas, source, alpha = 1) {
 }
 
 function showSeen() {
-  const canvas = byId("seen"), context = canvas.getContext("2d"), side = canvas.width;
-  context.clearRect(0, 0, side, side);
+  const canvas = byId("seen"), context = canvas.getContext("2d"), scale = canvas.width / WIDTH;
+  context.clearRect(0, 0, canvas.width, canvas.height);
   if (!answer) return;
   draw(canvas, pixelCanvas());
-  const scale = side / model.image_size, size = model.patch_size * scale, step = model.stride * scale;
+  const [high, wide] = model.patch_size.map((side) => side * scale), [down, right] = model.stride.map((side) => side * scale);
   context.strokeStyle = "rgba(140, 150, 160, .45)";
   context.lineWidth = 1;
-  for (let line = 1; line < model.grid && model.grid <= 56; line++) {
-    context.strokeRect(line * step, -1, side, side + 2);
-    context.strokeRect(-1, line * step, side + 2, side);
-  }
+  for (let line = 1; line < COLUMNS && COLUMNS <= 56; line++) context.strokeRect(line * right, -1, canvas.width, canvas.height + 2);
+  for (let line = 1; line < ROWS && ROWS <= 56; line++) context.strokeRect(-1, line * down, canvas.width + 2, canvas.height);
   if (view.patch === null) return;
-  const left = (view.patch % model.grid) * step, top = Math.floor(view.patch / model.grid) * step;
+  const left = (view.patch % COLUMNS) * right, top = Math.floor(view.patch / COLUMNS) * down;
   for (const [colour, width] of [["#000", 6], ["#fff", 3]]) {
     context.strokeStyle = colour;
     context.lineWidth = width;
-    context.strokeRect(left + 2, top + 2, Math.max(2, size - 4), Math.max(2, size - 4));
+    context.strokeRect(left + 2, top + 2, Math.max(2, wide - 4), Math.max(2, high - 4));
   }
 }
 
@@ -153,7 +153,7 @@ function showView() {
   byId("block-shown").textContent = pool ? "pool" : `${view.block + 1} of ${model.depth}`;
   byId("asker").textContent = pool ? "The pool’s query attends to:" : view.patch === null
     ? `${model.pool === "cls" ? "The class token attends" : "All patches, on average, attend"} to:`
-    : `The patch in row ${Math.floor(view.patch / model.grid) + 1}, column ${(view.patch % model.grid) + 1} attends to:`;
+    : `The patch in row ${Math.floor(view.patch / COLUMNS) + 1}, column ${(view.patch % COLUMNS) + 1} attends to:`;
   byId("back").hidden = view.patch === null;
 }
 
@@ -166,15 +166,17 @@ function showMaps() {
 
 function tile(image, map, name) {
   const item = document.createElement("li"), canvas = document.createElement("canvas");
-  canvas.width = canvas.height = 140;
-  const most = map.indexOf(Math.max(...map)), row = Math.floor(most / model.grid) + 1, column = (most % model.grid) + 1;
+  canvas.width = Math.round(140 * Math.min(1, WIDTH / HEIGHT));
+  canvas.height = Math.round(140 * Math.min(1, HEIGHT / WIDTH));
+  canvas.style.width = `${100 * Math.min(1, WIDTH / HEIGHT)}%`;
+  const most = map.indexOf(Math.max(...map)), row = Math.floor(most / COLUMNS) + 1, column = (most % COLUMNS) + 1;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${name}: most to the patch in row ${row}, column ${column}, ${percent(map[most])}`);
   const context = canvas.getContext("2d");
   context.filter = "grayscale(1)";
   draw(canvas, image);
   context.filter = "none";
-  const colours = new ImageData(model.grid, model.grid);
+  const colours = new ImageData(COLUMNS, ROWS);
   map.forEach((share, patch) => colours.data.set([...heatColour(share / (map[most] || 1)), 255], 4 * patch));
   draw(canvas, painted(colours), 0.7);
   item.append(canvas, name);
@@ -209,12 +211,12 @@ byId("back").addEventListener("click", () => {
   byId("seen").focus();
 });
 byId("seen").addEventListener("click", (event) => {
-  const place = (offset, length) => {
-    const pixel = (offset / length) * model.image_size;
-    return Math.max(0, Math.min(model.grid - 1, Math.floor((pixel - (model.patch_size - model.stride) / 2) / model.stride)));
+  const place = (offset, length, axis) => {
+    const stride = model.stride[axis], pixel = (offset / length) * model.image_size[axis];
+    return Math.max(0, Math.min(model.grid[axis] - 1, Math.floor((pixel - (model.patch_size[axis] - stride) / 2) / stride)));
   };
   const { clientWidth, clientHeight } = byId("seen");
-  choose(place(event.offsetY, clientHeight) * model.grid + place(event.offsetX, clientWidth));
+  choose(place(event.offsetY, clientHeight, 0) * COLUMNS + place(event.offsetX, clientWidth, 1));
 });
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 byId("seen").addEventListener("keydown", (event) => {
@@ -222,9 +224,9 @@ byId("seen").addEventListener("keydown", (event) => {
   if (!(event.key in ARROWS)) return;
   event.preventDefault();
   const [right, down] = view.patch === null ? [0, 0] : ARROWS[event.key];
-  const patch = view.patch ?? Math.floor((model.grid ** 2) / 2);
-  const along = (place, change) => Math.max(0, Math.min(model.grid - 1, place + change));
-  choose(along(Math.floor(patch / model.grid), down) * model.grid + along(patch % model.grid, right));
+  const patch = view.patch ?? Math.floor((ROWS * COLUMNS) / 2);
+  const along = (place, change, count) => Math.max(0, Math.min(count - 1, place + change));
+  choose(along(Math.floor(patch / COLUMNS), down, ROWS) * COLUMNS + along(patch % COLUMNS, right, COLUMNS));
 });
 
 // Drawing -------------------------------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ if (pad) {
   pad.addEventListener("keydown", (event) => {
     if (!(event.key in ARROWS)) return;
     event.preventDefault();
-    const next = pen.map((value, axis) => Math.max(0, Math.min(pad.width, value + 14 * ARROWS[event.key][axis])));
+    const next = pen.map((value, axis) => Math.max(0, Math.min([pad.width, pad.height][axis], value + 14 * ARROWS[event.key][axis])));
     if (event.shiftKey) line(pen, next);
     pen = next;
   });

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import ANY, parts_of
-from vitrine.config.size import by
 from vitrine.data.datasets import load_dataset, missing_file
 from vitrine.data.decode import MODES
 from vitrine.errors import DataError, RunError, VitrineError, first_line
@@ -33,6 +32,7 @@ FOLDER = Path(__file__).parent
 SCRIPTS = ("engine.js", "prepare.js", "worker.js")  # of the worker
 MAX_SAMPLES = 12
 MAX_SAMPLE_BYTES = 150_000  # of all test images without loss; larger ones are compressed
+SHOWN = 280  # pixels of the longer side of an image or a pad in the page
 DRAWINGS = {"digits": "digits", "mnist": "mnist"}  # how a drawing is prepared (prepare.js); others: as it is
 
 
@@ -110,7 +110,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     config, channels = model.config, preparation.channels
     drawing = DRAWINGS.get(data.name, "plain") if channels == 1 else None
     prepared = {
-        "size": preparation.size,
+        "size": config.image_hw,
         "channels": channels,
         "resize": preparation.resize if preparation.from_files else "arrays",
         "fill": preparation.decoder.fill,
@@ -124,6 +124,8 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     return environment.get_template("page.html.j2").render(
         data=data.name.rpartition(".")[2],
         vit=config,
+        shown=_fitted(config.image_hw),
+        pad=_fitted(config.image_hw) if drawing == "plain" else (SHOWN, SHOWN),
         made=f"{now.day} {now:%B %Y}",
         facts=_facts(run.record, model),
         run=run.record.name,
@@ -170,6 +172,12 @@ def sources(pixels: Tensor) -> list[str]:
     return [f"data:image/webp;base64,{base64.b64encode(file).decode()}" for file in files]
 
 
+def _fitted(size: tuple[int, int]) -> tuple[int, int]:
+    """Return height and width in the page of an image of height and width ``size``."""
+    height, width = (max(1, round(SHOWN * side / max(size))) for side in size)
+    return height, width
+
+
 def _check(record: RunRecord) -> None:
     """Raise RunError for a run that no page can be made of."""
     if record.status != "finished":
@@ -181,9 +189,6 @@ def _check(record: RunRecord) -> None:
     if own := [part for part in parts_of(config, "model.") if part.key != "model.init"]:
         parts = ", ".join(f"{part.key}={part.name}" for part in own)
         raise RunError(f"{record.path} has parts that are Python code, which a page cannot run: {parts}")
-    if config.image_hw[0] != config.image_hw[1] or config.stride[0] != config.stride[1]:
-        shown = f"images of {by(config.image_size)} pixels and patches of {by(config.patch_size)}"
-        raise RunError(f"{record.path} takes {shown}; a page takes square ones only")
     if record.config.get("data", {}).get("multi_label"):
         raise RunError(f"{record.path} gives several labels per picture, and a page shows one: use vitrine predict")
     if config.in_channels not in MODES:

@@ -5,22 +5,23 @@
 // An image is {pixels, width, height}: `pixels` are (height * width, channels) in [0, 255].
 
 /**
- * A picture, RGBA -> pixels (size * size, channels). For data sets of image files `resize` is
+ * A picture, RGBA -> pixels (H * W, channels), where `size` is [H, W]. For data sets of image files `resize` is
  *
- * - crop: the shorter side is scaled to `size` (bicubic), then the centre cut out;
- * - pad: the longer side is scaled to `size`, then the other padded with `fill`;
- * - squash: both sides are scaled to `size`.
+ * - crop: the picture is scaled until it covers `size` (bicubic), then the centre cut out;
+ * - pad: it is scaled until it fits into `size`, then the rest padded with `fill`;
+ * - squash: each side is scaled to that of `size`.
  *
  * For data sets of arrays the central square is cut out, then resized (bilinear).
  */
 function preparePicture({ pixels, width, height }, { size, channels, resize, fill }) {
   const image = { pixels: toChannels(pixels, channels), width, height };
-  if (resize === "arrays") return resized(centre(image, Math.min(width, height), channels), size, size, channels, BILINEAR).pixels;
-  const scale = size / (resize === "pad" ? Math.max : Math.min)(width, height);
-  const [wide, high] = [width, height].map((side) => {
-    if (resize === "squash") return size;
+  const square = Math.min(width, height), [toHeight, toWidth] = size;
+  if (resize === "arrays") return resized(centre(image, [square, square], channels), toWidth, toHeight, channels, BILINEAR).pixels;
+  const scale = (resize === "pad" ? Math.min : Math.max)(toWidth / width, toHeight / height);
+  const [wide, high] = [[width, toWidth], [height, toHeight]].map(([side, to]) => {
+    if (resize === "squash") return to;
     const scaled = roundHalfToEven(side * scale);
-    return resize === "pad" ? Math.min(size, Math.max(1, scaled)) : Math.max(size, scaled);
+    return resize === "pad" ? Math.min(to, Math.max(1, scaled)) : Math.max(to, scaled);
   });
   const blended = channels === 4 && (wide !== width || high !== height); // so that no hidden colour shows
   const scaled = resized(blended ? premultiplied(image) : image, wide, high, channels, BICUBIC);
@@ -48,7 +49,7 @@ function toChannels(rgba, channels) {
 const INK = 64; // a value from which a pixel counts as drawn
 
 /**
- * A drawing -> pixels (size * size, 1), or null where nothing is drawn. `drawing.style` is
+ * A drawing -> pixels (H * W, 1), or null where nothing is drawn. `drawing.style` is
  *
  * - mnist: the digit scaled to fit 20 x 20 pixels, its centre of mass at pixel 14 of 28 x 28 (LeCun et al., 1998,
  *   section III.A);
@@ -60,7 +61,7 @@ function prepareDrawing(ink, { size, drawing }) {
   const box = boundingBox(ink);
   if (!box) return null;
   const image = { mnist: () => mnistDigit(box), digits: () => countedDigit(box), plain: () => ink }[drawing]();
-  return image.width === size ? image.pixels : resized(image, size, size, 1, BILINEAR).pixels;
+  return resized(image, size[1], size[0], 1, BILINEAR).pixels;
 }
 
 function mnistDigit(box) {
@@ -118,26 +119,26 @@ function boundingBox({ pixels, width, height }) {
   return { pixels: box, width: right - left + 1, height: bottom - top + 1 };
 }
 
-/** The central square of `size` pixels. */
-function centre({ pixels, width, height }, size, channels) {
-  const left = Math.floor((width - size) / 2), top = Math.floor((height - size) / 2);
-  const result = new Uint8ClampedArray(size * size * channels);
-  for (let y = 0; y < size; y++) {
+/** The central part of [height, width] pixels. */
+function centre({ pixels, width, height }, [high, wide], channels) {
+  const left = Math.floor((width - wide) / 2), top = Math.floor((height - high) / 2);
+  const result = new Uint8ClampedArray(high * wide * channels);
+  for (let y = 0; y < high; y++) {
     const start = ((top + y) * width + left) * channels;
-    result.set(pixels.subarray(start, start + size * channels), y * size * channels);
+    result.set(pixels.subarray(start, start + wide * channels), y * wide * channels);
   }
-  return { pixels: result, width: size, height: size };
+  return { pixels: result, width: wide, height: high };
 }
 
-/** In the middle of a square of `size` pixels of one colour. */
-function padded({ pixels, width, height }, size, channels, fill) {
-  const left = Math.floor((size - width) / 2), top = Math.floor((size - height) / 2);
-  const result = new Uint8ClampedArray(size * size * channels).map((_, index) => fill[(index % channels) % fill.length]);
+/** In the middle of [height, width] pixels of one colour. */
+function padded({ pixels, width, height }, [high, wide], channels, fill) {
+  const left = Math.floor((wide - width) / 2), top = Math.floor((high - height) / 2);
+  const result = new Uint8ClampedArray(high * wide * channels).map((_, index) => fill[(index % channels) % fill.length]);
   for (let y = 0; y < height; y++) {
     const row = pixels.subarray(y * width * channels, (y + 1) * width * channels);
-    result.set(row, ((top + y) * size + left) * channels);
+    result.set(row, ((top + y) * wide + left) * channels);
   }
-  return { pixels: result, width: size, height: size };
+  return { pixels: result, width: wide, height: high };
 }
 
 // Resampling as Pillow's Image.resize: weights of 22 bits, rounded to 8 bits after each of two passes. -----------------
