@@ -10,6 +10,8 @@ import pytest
 import yaml
 from helpers.running import ROOT, SMALL, only_run, python, write_image_folder
 
+from vitrine.cli import COMMANDS
+
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -244,6 +246,23 @@ print({"torch", "hydra", "omegaconf", "rich"} & set(sys.modules))
     module = python("-m", "vitrine", "comapre", cwd=tmp_path)
     assert (module.returncode, module.stdout) == (2, "")
     assert module.stderr == "vitrine: there is no command comapre; did you mean compare?\n"
+
+
+def test_the_help_of_every_command_is_quick(tmp_path):
+    code = """
+import sys
+from vitrine.cli import COMMANDS
+from vitrine.cli.main import main
+for name in COMMANDS:
+    try:
+        main([name, "--help"])
+    except SystemExit as end:
+        assert not end.code, name
+    print(name, {"torch", "scipy", "pandas", "sklearn", "matplotlib", "plotly", "wandb", "optuna"} & set(sys.modules))
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^(\S+) set\(\)$", done.stdout, re.MULTILINE) == list(COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_wandb_without_a_login_is_reported(tmp_path):
 
 def test_trusted_prefixes_are_separated_by_commas_or_repeated(monkeypatch, capsys):
     received = []
-    monkeypatch.setattr("vitrine.cli.compare.load_results", lambda paths, trust: received.append(trust) or sys.exit(9))
+    monkeypatch.setattr("vitrine.compare.load.load_results", lambda paths, trust: received.append(trust) or sys.exit(9))
     with pytest.raises(SystemExit):
         main(["RUNS", "--trust", "my_lab,other_lab", "--trust", "third"])
     assert received == [["my_lab", "other_lab", "third"]]

@@ -11,16 +11,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
-from vitrine.compare.comparison import Comparison, compare
-from vitrine.compare.load import RunResults, load_results
-from vitrine.compare.looks import record_look
-from vitrine.compare.table_formats import latex, markdown, terminal
 from vitrine.errors import RunError
 from vitrine.text import print_table, printable
+
+if TYPE_CHECKING:  # they import SciPy, for which --help and mistakes do not wait
+    from vitrine.compare.comparison import Comparison
+    from vitrine.compare.load import RunResults
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.difference is not None and not options.difference > 0:
         parser.error(f"--difference {options.difference:g} must be above 0")
     with errors_in_one_line():
+        from vitrine.compare.comparison import compare
+        from vitrine.compare.looks import record_look
+
         compared = compare(
             _load(options.paths, options.group, options.trust),
             metric=options.metric,
@@ -75,11 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record_look(compared.table)
 
 
-def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:
+def _load(paths: list[str], group: str | None, trust: list[str]) -> "RunResults":
     projects = [path.removeprefix("wandb:") for path in paths if path.startswith("wandb:")]
     if not projects:
         if group is not None:
             raise RunError("--group needs wandb:ENTITY/PROJECT; on disk, give the sweep's folder: outputs/sweeps/NAME")
+        from vitrine.compare.load import load_results
+
         return load_results(paths, trust=trust)
     if len(paths) > 1:
         raise RunError("give one wandb:ENTITY/PROJECT, or paths; not both")
@@ -88,7 +94,9 @@ def _load(paths: list[str], group: str | None, trust: list[str]) -> RunResults:
     return load_wandb_results(projects[0], group)
 
 
-def _print(compared: Comparison, options: argparse.Namespace) -> None:
+def _print(compared: "Comparison", options: argparse.Namespace) -> None:
+    from vitrine.compare.table_formats import latex, markdown, terminal
+
     if options.markdown:
         print(markdown(compared))
     if options.latex:
