@@ -1,0 +1,165 @@
+"""A run in which every part is a user's own, each named on the command line."""
+
+import pytest
+from helpers.running import SMALL
+from helpers.user_parts import enter_lab
+
+from vitrine import compose, fit, load_run
+from vitrine.errors import ConfigError
+
+LAB = "lab_of_a_run"
+PARTS = """
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+
+CALLED = []
+
+
+class Patches(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.proj = nn.Conv2d(config.in_channels, config.dim, config.patch_size, config.patch_size)
+
+    def forward(self, images):
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class Place(nn.Module):
+    def __init__(self, config, scale=1.0):
+        super().__init__()
+        self.table = nn.Parameter(scale * torch.ones(config.tokens, config.dim))
+
+    def forward(self, tokens):
+        return tokens + self.table
+
+
+class Attention(nn.MultiheadAttention):
+    def __init__(self, dim, heads):
+        super().__init__(dim, heads, batch_first=True)
+
+    def forward(self, tokens):
+        return super().forward(tokens, tokens, tokens, need_weights=False)[0]
+
+
+class Mlp(nn.Sequential):
+    def __init__(self, dim, hidden):
+        super().__init__(nn.Linear(dim, hidden), nn.Tanh(), nn.Linear(hidden, dim))
+
+
+class Norm(nn.RMSNorm):
+    pass
+
+
+class Pool(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, tokens):
+        return tokens.amax(1)
+
+
+def init(model, std=0.01):
+    CALLED.append(f"init {std}")
+
+
+def loss(logits, targets, scale=1.0):
+    CALLED.append("loss")
+    return scale * nn.functional.cross_entropy(logits, targets)
+
+
+class Optimizer(torch.optim.SGD):
+    def step(self, closure=None):
+        CALLED.append("optimizer")
+        return super().step(closure)
+
+
+def schedule(step, total):
+    CALLED.append("schedule")
+    return 1 - step / (total + 1)
+
+
+class Flip:
+    num_draws = 1
+
+    def __call__(self, images, draws):
+        CALLED.append("augment")
+        return images.flip(3)
+
+
+class Watch(Callback):
+    def on_train_start(self, trainer, module):
+        CALLED.append("callbacks")
+
+
+class Log(CSVLogger):
+    def __init__(self, folder="logs"):
+        super().__init__(folder)
+
+    def log_metrics(self, metrics, step=None):
+        CALLED.append("logger")
+
+
+def images(count=40):
+    CALLED.append("data")
+    labels = torch.arange(count) % 2
+    return {"train": ((127 * labels)[:, None, None, None].expand(-1, 1, 8, 8).byte(), labels), "classes": ["a", "b"]}
+
+
+images.config = {"image_size": 8, "in_channels": 1, "num_classes": 2, "patch_size": 4}
+"""
+NAMES = {
+    "patch_embed": "Patches",
+    "position": "Place",
+    "attention": "Attention",
+    "mlp": "Mlp",
+    "norm": "Norm",
+    "pool": "Pool",
+    "model.init": "init",
+    "loss": "loss",
+    "optimizer": "Optimizer",
+    "schedule": "schedule",
+    "augment": "Flip",
+    "callbacks": "[default,{}]",
+    "logger": "Log",
+    "data": "images",
+}
+LISTED = {"callbacks": "Watch"}
+OPTIONS = ["model.position_options.scale=0.5", "model.init_options.std=0.02", "loss.options.scale=2.0"]
+
+
+@pytest.fixture
+def overrides(tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, LAB, parts=PARTS)
+    parts = {
+        key: name.format(f"{LAB}.parts.{LISTED[key]}") if key in LISTED else f"{LAB}.parts.{name}"
+        for key, name in NAMES.items()
+    }
+    return [*SMALL, *(f"{key}={name}" for key, name in parts.items()), *OPTIONS]
+
+
+def test_every_part_of_a_run_can_be_the_users(overrides, tmp_path):
+    run_dir = fit(compose([*overrides, "debug=quick", "accelerator=cpu", f"paths.output_dir={tmp_path}"])).run_dir
+    from lab_of_a_run import parts
+
+    called = {"init 0.02", "loss", "optimizer", "schedule", "augment", "callbacks", "logger", "data"}
+    assert set(parts.CALLED) == called
+    kinds = {type(module).__name__ for module in load_run(run_dir, trust=[LAB]).model.modules()}
+    assert {"Patches", "Place", "Attention", "Mlp", "Norm", "Pool"} <= kinds
+    assert (run_dir / "parts" / LAB / "parts.py").read_text() == (tmp_path / LAB / "parts.py").read_text()
+
+
+def test_signatures_that_do_not_fit_are_refused_together(overrides, tmp_path):
+    (tmp_path / LAB / "wrong.py").write_text("def nothing(): ...\ndef needy(*, bands): ...\n")
+    only_options = ["augment", "callbacks", "logger", "data"]  # which are called with nothing else
+    wrong = [f"{key}={LAB}.wrong.{'needy' if key in only_options else 'nothing'}" for key in NAMES]
+    with pytest.raises(ConfigError) as caught:
+        compose(["model=vit_nano", *wrong])
+    found = {fault.key: fault.problem for fault in caught.value.faults}
+    called = [key for key in NAMES if key not in only_options]
+    refused = {key for key, problem in found.items() if "must be callable as nothing(" in problem}
+    sections = ("loss", "optimizer", "schedule")
+    assert refused == {f"{key}.name" if key in sections else f"model.{key.removeprefix('model.')}" for key in called}
+    needed = {key for key, problem in found.items() if f"is needed by {LAB}.wrong.needy" in problem}
+    assert needed == {f"{key}.parts_options.needy.bands" for key in only_options[:3]} | {"data.options.bands"}
