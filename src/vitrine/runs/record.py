@@ -14,6 +14,7 @@
         confusion.png     confusion matrix of the test images
         attention.png     attention rollout on a few images
         checkpoints/      best.ckpt, last.ckpt, previous.ckpt; *.damaged was moved aside
+        parts/            source of a user's own parts; parts.1/ is that of before edited code was resumed
         .lock             held by the process that writes to the run (:mod:`vitrine.runs.lock`)
 
 The ``status`` in run.json is ``running``, ``finished``, ``failed`` (with ``error``), ``interrupted`` (with ``reason``),
