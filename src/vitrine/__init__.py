@@ -1,6 +1,6 @@
 """vitrine trains Vision Transformers, sweeps over their choices, and says which is better and how sure one can be.
 
-``compose(overrides)`` gives a checked configuration, ``fit(config)`` trains it, ``resume(folder)`` goes on with a run
+``compose(overrides)`` gives a checked configuration, ``fit(config)`` trains it, ``resume(folder)`` resumes a run
 and ``load_run(folder)`` opens one. Each is imported when it is first used: ``import vitrine`` alone imports no torch.
 """
 

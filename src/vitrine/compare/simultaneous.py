@@ -78,7 +78,7 @@ class Family:
 
     @property
     def rows(self) -> int:
-        """Number of rows that have so many pairs."""
+        """Number of rows that have this many pairs."""
         return round((1 + math.sqrt(1 + 8 * self.comparisons)) / 2)
 
 

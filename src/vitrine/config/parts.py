@@ -142,7 +142,7 @@ def part_faults(config: Any, prefix: str = "") -> list[Fault]:
 def load(name: str) -> Any:
     """Import the part ``name``: a class or function of its own top-level package, at its public name.
 
-    What the modules of a package import from elsewhere is no part of it: ``my_lab.fourier.os.system`` is refused.
+    What the modules of a package import from elsewhere does not belong to it: ``my_lab.fourier.os.system`` is refused.
 
     Raises:
         PartError: it cannot be imported, or is not a class or function of the package that its name begins with.

@@ -238,7 +238,7 @@ def _write_parquet(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> 
 
 
 def _text(path: Cell) -> str:
-    """A path as valid Unicode: bytes of a file name that are none are replaced."""
+    """A path as valid Unicode: bytes of a file name that are not UTF-8 are replaced."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

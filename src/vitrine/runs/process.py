@@ -32,7 +32,7 @@ def process_exists(pid: Any, start: Any) -> bool:
     """Return whether a process of this machine still exists.
 
     Args:
-        pid: its id, as run.json has it; anything but a process id is none that exists.
+        pid: its id, as run.json has it; a value that is not a process id counts as one of a process that has ended.
         start: its :func:`process_start`; empty or ``None`` if unknown.
     """
     try:

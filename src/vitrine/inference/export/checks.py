@@ -19,7 +19,7 @@ Computation = Callable[[Tensor], Tensor]
 
 BATCHES = (1, 2, 7, 64)
 LATENCY_BATCHES = (1, 64)
-ROUNDS, LATENCY_SECONDS = 25, 3.0  # of measurements at each batch size: so many, or until so much time is spent
+ROUNDS, LATENCY_SECONDS = 25, 3.0  # per batch size: at most this many rounds, in at most this time
 VALIDATION_BATCH = 256
 
 
