@@ -100,11 +100,15 @@ def test_a_documented_command_compares(command, compare, patches):
         assert stderr == "written to report.html\n"
 
 
-def test_markdown_and_latex_print_the_table_alone(compare, sweep):
-    code, printed, stderr = compare("sweep", "--markdown", "--latex", "--by", "position")
+def test_markdown_has_findings_and_latex_is_the_table_alone(compare, sweep):
+    code, printed, stderr = compare("sweep", "--markdown")
     assert (code, stderr) == (0, "")
     assert printed.startswith("| position | n |")
-    assert "\\begin{tabular}" in printed
+    assert "\n- highest mean" in printed
+    assert re.search(r"on fresh seeds: `python train\.py -m like=.*`$", printed, re.MULTILINE)
+    code, printed, stderr = compare("sweep", "--latex")
+    assert (code, stderr) == (0, "")
+    assert printed.startswith("\\begin{tabular}")
     assert "highest" not in printed
 
 

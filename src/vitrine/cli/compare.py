@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
-    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
+    parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
     options = parser.parse_args(arguments)
     if options.target is not None and not 0 < options.target <= 1:

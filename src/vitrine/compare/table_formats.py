@@ -82,13 +82,23 @@ def terminal(compared: Comparison) -> Grid:
 
 
 def markdown(compared: Comparison) -> str:
-    """Return the table in GitHub's Markdown."""
+    """Return the table, the findings and the caveats in GitHub's Markdown."""
     titles = headings(compared)
     lines = [_markdown_line([_markdown_text(heading.title) for heading in titles])]
     lines.append(_markdown_line(["--:" if heading.number else "---" for heading in titles]))
     for summary in compared.summaries:
         lines.append(_markdown_line(map(_markdown_text, cells(compared, summary))))
+    found = compared.findings
+    sentences = [*found.sentences, *(sentence for tested in found.comparisons for sentence in tested.sentences)]
+    lines += ["", *map(_markdown_item, sentences)]
+    lines += [_markdown_item(f"caveat: {caveat}") for caveat in compared.caveats]
     return "\n".join(lines)
+
+
+def split_command(sentence: str) -> tuple[str, str]:
+    """Split a finding into what it says and the command that it ends with, empty if there is none."""
+    said, found, command = sentence.partition(": python ")
+    return said, f"python {command}" if found else ""
 
 
 def latex(compared: Comparison) -> str:
@@ -126,6 +136,12 @@ def _time_to_target(summary: RowSummary) -> str:
 def _markdown_text(text: str) -> str:
     """Escape HTML, links, images and the bars between cells."""
     return re.sub(r"[\\|<>&\[\]]", lambda found: MARKDOWN.get(found[0]) or f"\\{found[0]}", text)
+
+
+def _markdown_item(sentence: str) -> str:
+    said, command = split_command(one_line(sentence))
+    shown = _markdown_text(command) if "`" in command else f"`{command}`"
+    return f"- {_markdown_text(said)}" + (f": {shown}" if command else "")
 
 
 def _markdown_line(texts: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from vitrine.compare.report import image_panels, plots, prediction_plots
 from vitrine.compare.report.image_panels import Gallery
 from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
-from vitrine.compare.table_formats import cells, headings
+from vitrine.compare.table_formats import cells, headings, split_command
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.text import plural
@@ -77,6 +77,7 @@ def render(compared: Comparison, sources: Sequence[str]) -> str:
         made=f"{now.day} {now:%B %Y, %H:%M}",
         compared=compared,
         verdicts=VERDICTS,
+        split_command=split_command,
         legend=[(*styles.style(row), styles.name(row)) for row in styles.coloured],
         glyphs=dict(zip(SYMBOLS, "●■◆▲✚★▼⬟", strict=True)),
         others=len(styles.others),
