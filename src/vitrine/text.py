@@ -118,7 +118,10 @@ def print_table(table: "Table") -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, Console(width=10_000).measure(table).maximum)
-    console.print(table, crop=False)
+    with console.capture() as captured:
+        console.print(table, crop=False)
+    # without the spaces that fill the last column, which would wrap into blank lines
+    print(re.sub(r" +((\x1b\[0m)?)$", r"\1", captured.get(), flags=re.MULTILINE), end="")
 
 
 def _escaped(found: re.Match[str]) -> str:
