@@ -15,6 +15,7 @@ from vitrine.compare.statistics import (
     ConfidenceInterval,
     bootstrap_interval,
     difference,
+    freedom_of_sum,
     holm,
     largest_spread,
     mcnemar,
@@ -167,8 +168,26 @@ def test_the_variance_over_seeds_and_images_is_that_of_a_pigeonhole_bootstrap():
     variance = over_seeds + image_variance(*right.astype(float), paired=True)
     assert variance > 1.5 * over_seeds
     assert pigeonhole - 2 * of_both == pytest.approx(variance, rel=0.08)
-    freedom = (seeds - 1) * (variance / over_seeds) ** 2
-    assert found.high - found.mean == pytest.approx(stats.t.isf(0.025, freedom) * math.sqrt(variance))
+    critical = np.average(stats.t.isf(0.025, [seeds - 1, images - 1]), weights=[over_seeds, variance - over_seeds])
+    assert found.high - found.mean == pytest.approx(critical * math.sqrt(variance))
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0, 5.0])
+def test_an_interval_of_three_seeds_holds_the_truth_of_new_seeds_and_images(share):
+    """Satterthwaite's degrees of freedom give 92 % where the part over images is a tenth of that over seeds."""
+    rng = np.random.default_rng(7)
+    seeds, images = rng.normal(size=(20_000, 3)), rng.normal(size=20_000) * math.sqrt(share / 3)
+    over_seeds, over_images = seeds.var(1, ddof=1) / 3, share / 3
+    freedom = np.array([freedom_of_sum((part, over_images), (2, 359)) for part in over_seeds])
+    half = stats.t.isf(0.025, freedom) * np.sqrt(over_seeds + over_images)
+    assert 0.945 < np.mean(np.abs(seeds.mean(1) + images) < half) < 0.975
+
+
+def test_the_degrees_of_freedom_of_a_sum_lie_between_those_of_its_parts():
+    assert freedom_of_sum((1.0, 0.0), (2, 359)) == 2
+    assert freedom_of_sum((0.0, 1.0), (2, 359)) == 359
+    assert freedom_of_sum((1.0, 1.0), (7, 7)) == 7
+    assert 2 < freedom_of_sum((1.0, 1.0), (2, 359)) < freedom_of_sum((1.0, 5.0), (2, 359)) < 359
 
 
 def test_tangos_interval_inverts_the_score_test_of_the_most_likely_proportions():

@@ -112,8 +112,8 @@ def difference(
         others: by seed.
         family: the differences whose intervals hold together with this one's.
         correct: which of N test images each seed of both sides classified correctly, (N,) each. Seeds and images then
-            both count as samples: the variance is the sum of their parts, with Satterthwaite's degrees of freedom
-            (Clark, 1973; Miller, arXiv:2411.00640).
+            both count as samples: the variance is the sum of their parts (Clark, 1973; Miller, arXiv:2411.00640), with
+            :func:`freedom_of_sum`.
         pooled: the variance of all rows, if they have equal seeds; by default, the two sides have their own.
         overlap: validation images per training image, where values are of folds that share training images: it is added
             to 1 / n in the variance of a mean of n values (Nadeau and Bengio, 2003, section 3).
@@ -145,8 +145,10 @@ def difference(
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
         over_seeds = variance
-        variance += image_variance(ours, theirs, paired=paired)
-        freedom *= (variance / over_seeds) ** 2
+        over_images = image_variance(ours, theirs, paired=paired)
+        variance += over_images
+        level = SIGNIFICANCE_LEVEL / family.comparisons
+        freedom = freedom_of_sum((over_seeds, over_images), (freedom, ours.shape[1] - 1), level)
     error = math.sqrt(variance)
     groups = None if paired else counts
     half_width = family.critical_t(freedom, groups) * error
@@ -158,6 +160,27 @@ def difference(
         freedom=spread_freedom,
         new_images=correct is not None,
     )
+
+
+def freedom_of_sum(
+    variances: tuple[float, float], freedoms: tuple[float, float], level: float = SIGNIFICANCE_LEVEL
+) -> float:
+    """Degrees of freedom of a sum of two variances: at ``level``, its t is the mean of theirs, weighted by variance.
+
+    That is the approximation of Cochran (1964, Biometrics 20). Satterthwaite's has intervals of three seeds hold the
+    truth in 92 % of cases where images matter little: a variance over seeds that is small by chance counts as sure.
+
+    Args:
+        variances: the parts, not both 0.
+        freedoms: of each part.
+        level: two-sided.
+    """
+    if variances[1] == 0 or freedoms[0] == freedoms[1]:
+        return freedoms[0]
+    if variances[0] == 0:
+        return freedoms[1]
+    wanted = np.average(special.stdtrit(freedoms, 1 - level / 2), weights=variances)
+    return float(brentq(lambda freedom: special.stdtrit(freedom, 1 - level / 2) - wanted, *freedoms))
 
 
 def _partly_paired(x: np.ndarray, y: np.ndarray, both: int, overlap: float) -> tuple[float, float]:
