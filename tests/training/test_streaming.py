@@ -13,7 +13,9 @@ from helpers.levels import slow
 from helpers.running import ROOT, SMALL, descendants, only_run, wait_until_gone, write_image_folder
 
 from vitrine import compose, fit
-from vitrine.data import memory
+from vitrine.data import memory, pixel_store
+from vitrine.data.decode import Decoder
+from vitrine.training import run as run_module
 
 pytestmark = pytest.mark.whole
 
@@ -92,6 +94,19 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
     assert facts["status"] == "failed"
     assert "7.png cannot be decoded" in facts["error"]
+
+
+def test_a_first_epoch_that_decodes_trains_the_same_and_fills_the_cache(monkeypatch, capsys, pictures, tmp_path):
+    overrides = [*PICTURES, f"data.root={pictures}", f"paths.cache_dir={tmp_path / 'cache'}", "trainer.compile=nothing"]
+    monkeypatch.setattr(pixel_store, "CHUNK", 7)
+    monkeypatch.setattr(run_module, "PATIENCE", 0.0)
+    fit(compose([*overrides, f"paths.output_dir={tmp_path / 'first'}"]))
+    assert "in memory: 15.4 kB; 66 images still to be decoded, in the first epoch\n" in capsys.readouterr().out
+    assert len(list((tmp_path / "cache").glob("*.npz"))) == 2  # of train and test
+    monkeypatch.setattr(Decoder, "read", lambda *_: pytest.fail("decoded again"))
+    fit(compose([*overrides, f"paths.output_dir={tmp_path / 'second'}"]))
+    assert "in memory: 15.4 kB\n" in capsys.readouterr().out
+    assert outcome(tmp_path / "first") == outcome(tmp_path / "second")
 
 
 @pytest.mark.quick

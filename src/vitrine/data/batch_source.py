@@ -53,9 +53,10 @@ class PinnedMemorySource:
     def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
         """Yield one batch for each tensor of ``indices``; see :class:`BatchSource`."""
         for chosen in indices:
-            yield self._copy(self.images, chosen), self._copy(self.labels, chosen)
+            yield self.gathered(self.images, chosen), self.gathered(self.labels, chosen)
 
-    def _copy(self, values: Tensor, indices: Tensor) -> Tensor:
+    def gathered(self, values: Tensor, indices: Tensor) -> Tensor:
+        """Return the rows of ``values`` at ``indices`` (B,) int64 on :attr:`device`."""
         pinned = self.device.type == "cuda"
         buffer = torch.empty((len(indices), *values.shape[1:]), dtype=values.dtype, pin_memory=pinned)
         return torch.index_select(values, 0, indices, out=buffer).to(self.device, non_blocking=True)

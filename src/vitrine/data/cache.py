@@ -26,8 +26,8 @@ def cached(
     label: str,
     sources: Sequence[Path],
     settings: Mapping[str, Any],
-    make: Callable[[], np.ndarray],
-) -> np.ndarray:
+    make: Callable[[], np.ndarray | None],
+) -> np.ndarray | None:
     """Return the cached array for ``sources`` and ``settings``; call ``make`` and store its result if there is none.
 
     Args:
@@ -35,7 +35,7 @@ def cached(
         label: readable prefix of the entry's file name.
         sources: files that the array is computed from.
         settings: everything else that affects the array, as JSON values.
-        make: computes the array; called by one process at a time.
+        make: computes the array; called by one process at a time. ``None`` is returned, and not stored.
 
     Raises:
         DataError: ``folder`` is not writable.
@@ -49,6 +49,8 @@ def cached(
             if images is None:
                 remove_leftovers(folder, path.name)
                 images = make()
+                if images is None:
+                    return None
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.savez(file, key=np.array(key), images=images)
             return images

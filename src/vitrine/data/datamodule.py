@@ -1,5 +1,6 @@
 """The data of a run: loaded, split, placed and batched."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from vitrine.data.datasets import load_dataset
 from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_per_epoch
+from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
 from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
 from vitrine.data.transforms.augment import build_augmentation
@@ -28,6 +30,7 @@ class ImageDataModule(pl.LightningDataModule):
         accelerator: ``cpu``, ``cuda`` or ``mps``.
         devices: number of ranks on this machine.
         placement: where the images lie, if another process has chosen it already.
+        patience: seconds to decode image files for; what is left is decoded when it is needed.
 
     Attributes:
         dataset: the data set as its source provides it; with a fingerprint, unless another process has chosen
@@ -42,16 +45,25 @@ class ImageDataModule(pl.LightningDataModule):
     """
 
     def __init__(
-        self, config: TrainConfig, accelerator: str = "cpu", devices: int = 1, placement: Placement | None = None
+        self,
+        config: TrainConfig,
+        accelerator: str = "cpu",
+        devices: int = 1,
+        placement: Placement | None = None,
+        patience: float = math.inf,
     ) -> None:
         super().__init__()
         self.config = config
         memory = memory_budget(config.data.storage if placement is None else placement.place, devices)
         self.dataset: ImageDataset = load_dataset(
-            config.data, Path(config.paths.cache_dir), memory, with_fingerprint=placement is None
+            config.data,
+            Path(config.paths.cache_dir),
+            memory,
+            with_fingerprint=placement is None,
+            patience=patience,
         )
         self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
-        self._streams: list[StreamingSource] = []
+        self._streams: list[StreamingSource | StoredSource] = []
         self.features_of: Extract | None = None
         self.train_val_split: TrainValSplit | None = None
         data, train, classes = config.data, self.dataset.train, self.dataset.classes
@@ -101,6 +113,12 @@ class ImageDataModule(pl.LightningDataModule):
     def steps(self) -> int:
         """Training steps of the whole run."""
         return self.steps_per_epoch * self.config.trainer.max_epochs
+
+    @property
+    def incomplete(self) -> list[PixelStore]:
+        """Stores of images that are not all decoded and cached yet."""
+        stores = [split.images.store for split in self.dataset.splits if isinstance(split.images, StoredFiles)]
+        return [store for store in stores if not store.cached]
 
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's training batches, which start at the trainer's current epoch and batch."""
@@ -155,6 +173,10 @@ class ImageDataModule(pl.LightningDataModule):
 
     def _source(self, split: Split) -> BatchSource:
         device = self._trainer().strategy.root_device
+        if isinstance(split.images, StoredFiles):
+            in_memory = device.type == "cpu" or (self.placement.place == "memory" and device.type == "cuda")
+            self._streams.append(StoredSource(split, device, resident=not in_memory))
+            return self._streams[-1]
         if self.placement.place == "disk":
             self._streams.append(StreamingSource(split, device, self.placement.workers))
             return self._streams[-1]

@@ -9,8 +9,9 @@ import hashlib
 import io
 import math
 import textwrap
+import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,19 @@ from torch import Tensor
 from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import Size
-from vitrine.data.cache import cached
 from vitrine.data.decode import ImageFiles
 from vitrine.data.file_datasets import csv, huggingface, imagefolder
 from vitrine.data.fingerprint import fingerprint
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.image_folder import cifar10_folder
+from vitrine.data.pixel_store import PixelStore, StoredFiles
+from vitrine.data.placement import decoding_workers
 from vitrine.data.preparation import resized
 from vitrine.data.shards import read_shards, shards_folder
 from vitrine.data.user_data import user_dataset
 from vitrine.errors import DataError, first_line
 from vitrine.files import disk_full
 from vitrine.text import plural
-
-DECODING = 2  # the version of what Decoder makes of a file; entries of others are not in the cache
 
 OFFLINE = "offline, use data=digits, or data.root=DIR with a folder that holds the data set"
 
@@ -48,13 +48,19 @@ MNIST_MD5 = {
 
 
 def load_dataset(
-    config: DataConfig, cache_dir: Path, memory: float = math.inf, *, with_fingerprint: bool = False
+    config: DataConfig,
+    cache_dir: Path,
+    memory: float = math.inf,
+    *,
+    with_fingerprint: bool = False,
+    patience: float = math.inf,
 ) -> ImageDataset:
     """Load the data set that ``config`` names, from shards if there are any; download it if it is missing.
 
     Images are resized to ``config.image_size``, bilinear with antialiasing, whatever the ratio of their sides. Image
     files are decoded and cached in ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they
-    stay files. The fingerprint, if it is asked for, is that of the images before this.
+    stay files. What is not decoded after ``patience`` seconds is left for later (data/pixel_store.py). The fingerprint,
+    if it is asked for, is that of the images before this.
 
     Raises:
         DataError: the data set is damaged, missing and not downloadable, or has another number of channels or classes.
@@ -67,7 +73,8 @@ def load_dataset(
     if with_fingerprint:
         dataset = replace(dataset, fingerprint=fingerprint(dataset))
     if dataset.nbytes <= memory:
-        dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir))
+        end = time.monotonic() + patience
+        dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir, decoding_workers(config), end))
     channels = dataset.train.images.shape[1]
     if channels != config.in_channels:
         expected = f"data.in_channels={config.in_channels}"
@@ -95,7 +102,7 @@ def missing_file(config: DataConfig) -> Path | None:
 
 
 def _map_splits(dataset: ImageDataset, function: Callable[[Split], Split]) -> ImageDataset:
-    val, test = (split and function(split) for split in (dataset.val, dataset.test))
+    val, test = (split and function(split) for split in (dataset.val, dataset.test))  # first, as a rule the smaller
     return replace(dataset, train=function(dataset.train), val=val, test=test)
 
 
@@ -105,19 +112,16 @@ def _from_shards(folder: Path, name: str) -> ImageDataset:
     return ImageDataset(classes, splits["train"], splits.get("val"), splits.get("test"))
 
 
-def _decoded(split: Split, cache_dir: Path) -> Split:
+def _decoded(split: Split, cache_dir: Path, workers: int, end: float) -> Split:
+    """Return a split with its images in memory, or, where decoding takes longer than to ``end``, stored files."""
     files = split.images
     if isinstance(files, Tensor):
         return split
-    decoder = files.decoder
-    images = cached(
-        cache_dir,
-        label=files.label,
-        sources=files.on_disk,
-        settings={**asdict(decoder), "decoding": DECODING},
-        make=lambda: decoder.read(files.paths),
-    )
-    return Split(torch.from_numpy(images), split.labels)
+    store = PixelStore(files, cache_dir, workers)
+    if store.complete(end - time.monotonic()):
+        return Split(store.pixels, split.labels)
+    rows = torch.arange(len(files))
+    return Split(StoredFiles(files.label, files.paths, files.decoder, store, rows), split.labels)
 
 
 def _resized(split: Split, size: Size) -> Split:

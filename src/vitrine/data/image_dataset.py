@@ -71,6 +71,11 @@ class ImageDataset:
     fingerprint: Fingerprint | None = None
 
     @property
+    def splits(self) -> list[Split]:
+        """The splits that there are."""
+        return [split for split in (self.train, self.val, self.test) if split is not None]
+
+    @property
     def nbytes(self) -> int:
         """Size of all decoded images in bytes."""
-        return sum(split.images.nbytes for split in (self.train, self.val, self.test) if split is not None)
+        return sum(split.images.nbytes for split in self.splits)

@@ -7,6 +7,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.data import memory
 from vitrine.data.decode import ImageFiles
 from vitrine.data.image_dataset import ImageDataset
+from vitrine.data.pixel_store import StoredFiles
 from vitrine.runs.provenance import available_cores
 from vitrine.text import file_size, plural
 
@@ -60,15 +61,28 @@ def choose_placement(
     total = dataset.nbytes
     size, requested = file_size(total), f", as data.storage={config.storage} requests"
     each = " in each rank" if ranks > 1 else ""
-    if isinstance(dataset.train.images, ImageFiles):
-        workers = config.workers or max(1, min(MAX_WORKERS, available_cores() // ranks))
+    later = _decoded_later(dataset)
+    if isinstance(dataset.train.images, ImageFiles) and not isinstance(dataset.train.images, StoredFiles):
+        workers = decoding_workers(config, ranks)
         reason = requested if config.storage == "disk" else f" exceeds the {file_size(budget)} of memory for images"
         return Placement("disk", workers, f"streamed from disk by {plural(workers, 'worker')}{each}: {size}{reason}")
     free = memory.device_memory(accelerator, ranks)
     if free is None:
-        return Placement("memory", 0, f"in memory{each}: {size}")
+        return Placement("memory", 0, f"in memory{each}: {size}{later}")
     limit = DEVICE_SHARE * free
     if config.storage == "device" or (config.storage == "auto" and total <= limit):
-        return Placement("device", 0, f"in GPU memory: {size}{'' if config.storage == 'auto' else requested}")
+        return Placement("device", 0, f"in GPU memory: {size}{'' if config.storage == 'auto' else requested}{later}")
     reason = f" exceeds the {file_size(limit)} of GPU memory for images" if config.storage == "auto" else requested
-    return Placement("memory", 0, f"in memory{each}, copied to the GPU batch by batch: {size}{reason}")
+    return Placement("memory", 0, f"in memory{each}, copied to the GPU batch by batch: {size}{reason}{later}")
+
+
+def decoding_workers(config: DataConfig, ranks: int = 1) -> int:
+    """Return the number of decoding processes of each rank."""
+    return config.workers or max(1, min(MAX_WORKERS, available_cores() // ranks))
+
+
+def _decoded_later(dataset: ImageDataset) -> str:
+    """How many images are not decoded yet, for people; empty if all are."""
+    stores = [split.images.store for split in dataset.splits if isinstance(split.images, StoredFiles)]
+    left = sum(int((~store.known).sum()) for store in stores)
+    return f"; {plural(left, 'image')} still to be decoded, in the first epoch" if left else ""

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.pixel_store import complete_all
 from vitrine.errors import Pruned
 from vitrine.training.graceful_stop import GracefulStop
 from vitrine.training.lit_module import Classifier
@@ -36,6 +38,21 @@ class Pruning(Callback):
         if stop and epoch != trainer.max_epochs and not self.graceful_stop.agreed(trainer, trained=False):
             reached = ", ".join(f"{name} {value:.4f}" for name, value in sorted(values.items()))
             raise Pruned(f"after epoch {epoch} of {trainer.max_epochs}, at {reached}")
+
+
+class CompleteCache(Callback):
+    """Decodes, after an epoch, the image files that it did not need, and writes the cache of pixels.
+
+    Comes after ``graceful_stop``, so that it does not count as a part of the epoch's end.
+    """
+
+    def __init__(self, data: ImageDataModule, graceful_stop: GracefulStop) -> None:
+        self.data = data
+        self.graceful_stop = graceful_stop
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Complete what is incomplete, unless a signal or the time limit comes first."""
+        complete_all(self.data.incomplete, self.graceful_stop.due)
 
 
 class TrainingLog(Callback):

@@ -139,6 +139,10 @@ class GracefulStop(Callback):
         if stop := self.agreed(trainer, trained=trained):
             raise stop
 
+    def due(self) -> bool:
+        """Whether this rank has a reason to stop before another step."""
+        return self.asked or (self.limit is not None and self.limit.over())
+
     def agreed(self, trainer: pl.Trainer, *, trained: bool) -> Interrupted | None:
         """Return the exception to stop with if any rank has a reason to stop; every rank must call this."""
         asked = self.asked

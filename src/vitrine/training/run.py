@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,8 @@ from vitrine.durations import duration_seconds
 from vitrine.runs import RunRecord
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.pretrained import Pretrained
+
+PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,10 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
     Raises:
         DataError: the data is missing or damaged.
     """
+    patience = PATIENCE if ranks.count == hardware.devices == 1 else math.inf  # other ranks read what rank 0 caches
 
     def read(placement: Placement | None = None) -> ImageDataModule:
-        return ImageDataModule(config, hardware.accelerator, hardware.per_node, placement)
+        return ImageDataModule(config, hardware.accelerator, hardware.per_node, placement, patience)
 
     data = read() if ranks.rank == 0 else None
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))

@@ -22,7 +22,7 @@ from vitrine.distributed.launch import Launch
 from vitrine.errors import Interrupted
 from vitrine.signals import restored_handlers
 from vitrine.tracking.loggers import RunLogger
-from vitrine.training.callbacks import Pruning, TrainingLog
+from vitrine.training.callbacks import CompleteCache, Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from vitrine.training.compile import Compilation, Compiled, Showing
 from vitrine.training.ema import ExponentialMovingAverage
@@ -107,6 +107,7 @@ def train(
             checkpoints,
             *pruning,
             stop,
+            CompleteCache(data, stop),
             _compilation(run, on_compiled, showing),
         ],
         max_epochs=config.trainer.max_epochs,

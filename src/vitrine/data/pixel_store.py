@@ -1,0 +1,212 @@
+"""Pixels of image files, decoded as they are needed and cached when all are: the first epoch need not wait for them.
+
+Decoding 100,000 files takes minutes. So that training can begin sooner, they are decoded for a few seconds only, and
+the rest in the first epoch, when their batch is due. Batches do not depend on it.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
+from vitrine.data.cache import cached
+from vitrine.data.decode import ImageFiles
+from vitrine.data.image_dataset import Batch, Split
+from vitrine.errors import VitrineError
+from vitrine.text import report
+
+DECODING = 2  # the version of what Decoder makes of a file; entries of others are not in the cache
+CHUNK = 256  # files that a worker decodes at a time; fewer are decoded without workers
+
+
+class PixelStore:
+    """Decoded pixels of all files of a split as its source provides it, whichever runs and parts of it use them.
+
+    Args:
+        files: the files.
+        cache_dir: folder of the cache.
+        workers: decoding processes.
+
+    Attributes:
+        pixels: (N, C, H, W) uint8 on the CPU, undefined where nothing is decoded yet.
+        known: (N,) bool, whether a file is decoded.
+        cached: whether the cache has had its turn.
+    """
+
+    def __init__(self, files: ImageFiles, cache_dir: Path, workers: int) -> None:
+        self.files = files
+        self.cache_dir = cache_dir
+        self.workers = workers
+        self.pixels = torch.empty(0, dtype=torch.uint8)
+        self.known = torch.zeros(len(files), dtype=torch.bool)
+        self.cached = False
+
+    def complete(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Read the pixels from the cache; or decode what is missing, and write all to the cache in one piece.
+
+        Args:
+            seconds: time for decoding; what is decoded by then is kept.
+            stop: asked repeatedly whether to end early.
+
+        Returns:
+            Whether all is decoded.
+
+        Raises:
+            DataError: a file cannot be decoded, or the folder of the cache cannot be written.
+        """
+        images = cached(
+            self.cache_dir,
+            label=self.files.label,
+            sources=self.files.on_disk,
+            settings={**asdict(self.files.decoder), "decoding": DECODING},
+            make=lambda: self._decoded(seconds, stop),
+        )
+        if images is not None:
+            self.pixels = torch.from_numpy(images)
+            self.known.fill_(True)
+            self.cached = True
+        return self.cached
+
+    def decode(self, parts: Sequence[Tensor]) -> Generator[None, None, None]:
+        """Decode the files at each of ``parts``, (B,) int64, a part for each step of the generator."""
+        if not len(self.pixels):
+            self.pixels = torch.empty(self.files.shape, dtype=torch.uint8)
+        if len(parts) == 1 and len(parts[0]) <= CHUNK:
+            self._keep(parts[0], self.files[parts[0]])
+            yield
+            return
+        nothing = torch.zeros(len(self.files), dtype=torch.uint8)  # in place of labels
+        stream = StreamingSource(Split(self.files, nothing), torch.device("cpu"), self.workers)
+        with closing(stream.batches(parts)) as batches:
+            for part, (images, _) in zip(parts, batches, strict=True):
+                self._keep(part, images)
+                yield
+
+    def _keep(self, rows: Tensor, images: Tensor) -> None:
+        self.pixels[rows] = images
+        self.known[rows] = True
+
+    def _decoded(self, seconds: float, stop: Callable[[], bool]) -> np.ndarray | None:
+        """Decode what is missing; ``None`` if time was up before the end."""
+        end = time.monotonic() + seconds
+        missing = (~self.known).nonzero()[:, 0]
+        with (
+            _shown(len(missing)) as advance,
+            closing(self.decode(missing.split(CHUNK) if len(missing) else [])) as work,
+        ):
+            for _ in work:
+                advance(CHUNK)
+                if (time.monotonic() > end or stop()) and not self.known.all():
+                    return None
+        return self.pixels.numpy()
+
+
+@dataclass(frozen=True)
+class StoredFiles(ImageFiles):
+    """Image files whose pixels are kept in a store once they are decoded.
+
+    Attributes:
+        store: the pixels.
+        rows: (N,) int64, the place of each file in the store.
+    """
+
+    store: PixelStore
+    rows: Tensor
+
+    def subset(self, indices: Tensor) -> "StoredFiles":
+        """Return the files at ``indices`` (B,) int64, with the same store."""
+        return StoredFiles(self.label, self.paths_at(indices), self.decoder, self.store, self.rows[indices])
+
+
+class StoredSource:
+    """Source of batches from a store: decodes by worker processes what is missing, a few batches ahead.
+
+    Args:
+        split: stored files and their labels.
+        device: device of the batches.
+        resident: whether to copy the pixels to the device once all are decoded.
+    """
+
+    def __init__(self, split: Split, device: torch.device, *, resident: bool) -> None:
+        assert isinstance(split.images, StoredFiles)
+        self.store, self.rows = split.images.store, split.images.rows
+        self.labels = split.labels
+        self.device = device
+        self.resident = resident
+        self._copy: Split | None = None  # on the device
+        self._work: Generator[None, None, None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
+        """Yield one batch for each tensor of ``indices``; see :class:`vitrine.data.batch_source.BatchSource`.
+
+        Raises:
+            DataError: a file is damaged or missing, or a worker was killed.
+        """
+        if self.resident and self.store.known.all():
+            if self._copy is None:
+                pixels = self.store.pixels.index_select(0, self.rows).to(self.device)
+                self._copy = Split(pixels, self.labels.to(self.device))
+            yield from self._copy.batches(indices)
+            return
+        wanted = [self.rows[chosen] for chosen in indices]
+        missing, planned = [], self.store.known.clone()
+        for rows in wanted:
+            missing.append(rows[~planned[rows]].unique())
+            planned[missing[-1]] = True
+        self._work = self.store.decode([new for new in missing if len(new)])
+        with closing(self._work) as work:
+            for chosen, rows, new in zip(indices, wanted, missing, strict=True):
+                if len(new):
+                    next(work)
+                kept = PinnedMemorySource(Split(self.store.pixels, self.labels), self.device)
+                yield kept.gathered(kept.images, rows), kept.gathered(kept.labels, chosen)
+
+    def close(self) -> None:
+        """Stop the workers of an unfinished pass."""
+        if self._work is not None:
+            self._work.close()
+            self._work = None
+
+
+def complete_all(stores: Sequence[PixelStore], stop: Callable[[], bool]) -> None:
+    """Decode what the first epoch did not need, and write the cache; a cache that cannot be written is reported.
+
+    Raises:
+        DataError: a file cannot be decoded.
+    """
+    for store in stores:
+        try:
+            store.complete(stop=stop)
+        except VitrineError as error:
+            if not store.known.all():
+                raise
+            store.cached = True
+            report(f"warning: {error}; the next run decodes the images again")
+
+
+@contextmanager
+def _shown(count: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, elsewhere a line, while many images are decoded; yields what advances the bar."""
+    if count <= CHUNK:
+        yield lambda images: None
+        return
+    if not sys.stdout.isatty():
+        print(f"decoding {count:,} images", flush=True)
+        yield lambda images: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress("decoding images", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+        task = bar.add_task("", total=count)
+        yield lambda images: bar.advance(task, images)

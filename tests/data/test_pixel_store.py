@@ -1,0 +1,120 @@
+"""Images that are decoded while training goes on make the batches that decoded images make, and the same cache."""
+
+import errno
+import gc
+import multiprocessing
+
+import pytest
+import torch
+from helpers.running import write_image_folder
+
+from vitrine.data import pixel_store
+from vitrine.data.datasets import load_dataset
+from vitrine.data.decode import Decoder
+from vitrine.data.loader import EvalLoader, TrainLoader
+from vitrine.data.pixel_store import StoredFiles, StoredSource, complete_all
+from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
+from vitrine.errors import DataError
+
+CPU = torch.device("cpu")
+AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    """60 files are several parts; no worker outlives its test."""
+    monkeypatch.setattr(pixel_store, "CHUNK", 7)
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture
+def config(data_config, tmp_path):
+    """60 image files in three classes, larger than the decoded images and not square."""
+    write_image_folder(tmp_path / "images", "train", classes=("a", "b", "c"), size=(20, 13))
+    settings = {"image_size": 9, "in_channels": 3, "num_classes": 3, "workers": 2}
+    return data_config(name="imagefolder", root=str(tmp_path / "images"), **settings)
+
+
+@pytest.fixture
+def partial(config, tmp_path):
+    """The images with the first 7 of them decoded, as time was up."""
+    train = load_dataset(config, tmp_path / "cache", patience=0).train
+    assert isinstance(train.images, StoredFiles)
+    assert train.images.store.known.sum() == 7
+    assert list((tmp_path / "cache").glob("*.npz*")) == []
+    return train
+
+
+def entries(tmp_path):
+    return sorted(path.name for path in (tmp_path / "cache").glob("*.npz"))
+
+
+def epochs(source, balanced=None):
+    """All batches of two epochs, each followed by a pass over the images in order."""
+    found = []
+    for epoch in range(2):
+        values = {"augmentation": AUGMENT, "seed": 3, "position": lambda epoch=epoch: (epoch, 0)}
+        found += TrainLoader(source, batch_size=8, balanced=balanced, **values)
+        found += EvalLoader(source, batch_size=16)
+    return found
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("resident", [False, True])
+def test_batches_equal_those_of_the_finished_cache(config, partial, tmp_path, balanced, resident):
+    read = load_dataset(config, tmp_path / "other cache").train
+    assert isinstance(read.images, torch.Tensor)
+    part = torch.arange(60)[torch.arange(60) % 5 > 0]  # the rest is for validation
+    labels = read[part].labels if balanced else None
+    streamed = epochs(StoredSource(partial[part], CPU, resident=resident), labels)
+    for (images, targets), (same, same_targets) in zip(streamed, epochs(read[part], labels), strict=True):
+        assert torch.equal(images, same)
+        assert torch.equal(targets, same_targets)
+    store = partial.images.store
+    assert set(part.tolist()) <= set(store.known.nonzero()[:, 0].tolist())
+    assert not store.known.all()
+
+    complete_all([store], lambda: False)
+    assert store.known.all()
+    assert torch.equal(load_dataset(config, tmp_path / "cache").train.images, read.images)
+    assert entries(tmp_path) == sorted(path.name for path in (tmp_path / "other cache").glob("*.npz"))
+
+
+def test_a_finished_cache_is_reused_and_one_of_another_process_taken(config, partial, tmp_path, monkeypatch):
+    whole = load_dataset(config, tmp_path / "cache").train  # another process was faster
+    monkeypatch.setattr(Decoder, "read", lambda *_: pytest.fail("decoded again"))
+    complete_all([partial.images.store], lambda: False)
+    assert torch.equal(partial.images.store.pixels, whole.images)
+    assert torch.equal(load_dataset(config, tmp_path / "cache", patience=0).train.images, whole.images)
+
+
+def test_what_was_stopped_leaves_nothing_that_is_taken_for_whole(config, partial, tmp_path):
+    assert not partial.images.store.complete(stop=lambda: True)
+    assert 7 < partial.images.store.known.sum() < 60
+    assert entries(tmp_path) == []
+    again = load_dataset(config, tmp_path / "cache", patience=0).train
+    assert again.images.store.known.sum() == 7
+
+
+def test_a_damaged_file_is_named_when_it_is_due(config, partial):
+    path = partial.images.paths[40]
+    path.write_bytes(b"damaged")
+    source = StoredSource(partial, CPU, resident=False)
+    with pytest.raises(DataError, match=path.name):
+        list(source.batches([torch.arange(0, 20), torch.arange(20, 60)]))
+    with pytest.raises(DataError, match=path.name):
+        complete_all([partial.images.store], lambda: False)
+
+
+def test_a_cache_that_cannot_be_written_is_reported_once_and_training_goes_on(partial, monkeypatch, capfd):
+    def full(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("vitrine.data.cache.np.savez", full)
+    store = partial.images.store
+    complete_all([store], lambda: False)
+    assert "cannot cache decoded images" in capfd.readouterr().err
+    assert store.known.all()
+    assert store.cached
