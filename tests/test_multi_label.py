@@ -23,6 +23,7 @@ from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.page.page import write_page
 from vitrine.training.evaluate import evaluate_run
+from vitrine.training.lit_module import Classifier
 
 COLOURS = ["blue", "green", "red"]
 LABELLED = ["data=csv", "data.multi_label=true", "data.image_size=8", "patch=4"]
@@ -80,6 +81,20 @@ def test_metrics_of_the_test_images_are_scikit_learns(run):
     assert expected["test/map"] > labels.mean() + 0.2, "it learns"
     assert {"val/map", "val/auroc", "val/acc", "val/loss"} <= set(run.metrics)
     assert not (run.record.path / "confusion.png").exists()
+
+
+class Unsure(torch.nn.Module):
+    """Gives every label a logit of 0.1."""
+
+    def forward(self, images):
+        return torch.full((len(images), 3), 0.1)
+
+
+def test_logits_near_zero_are_not_taken_for_probabilities(table, tmp_path):
+    module = Classifier(configured(table, tmp_path, BINARY), steps=1, images_per_step=2, model=Unsure())
+    images, labels = torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    module.validation_step((images, labels.to(torch.uint8)), 0)
+    assert module.accuracy["val"].compute() == 0.5
 
 
 def test_evaluation_gives_the_same(run):
