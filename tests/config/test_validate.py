@@ -9,8 +9,9 @@ from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import MONITORS, EarlyStoppingConfig, EmaConfig, TrainConfig
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import train_faults
-from vitrine.errors import Fault
+from vitrine.errors import ConfigError, Fault
 
+SIZE = "must be a whole number, or [height,width]"
 WITH_BETAS = "adamw, adam, muon, lamb, lion and schedule_free"
 
 
@@ -268,3 +269,35 @@ def test_a_configuration_survives_the_way_through_plain_values(compose):
     again = from_plain(TrainConfig, plain)
     assert again == config
     assert again != replace(config, seed=1)
+
+
+def test_a_square_is_the_same_configuration_as_a_number():
+    pairs = vitrine.compose(["model=vit_nano", "data.image_size=[16,16]", "model.patch_size=[4,4]"])
+    numbers = vitrine.compose(["model=vit_nano", "data.image_size=16", "model.patch_size=4"])
+    assert to_plain(pairs) == to_plain(numbers)
+    assert (pairs.data.image_size, pairs.model.image_size, pairs.model.patch_size) == (16, 16, 4)
+
+
+def test_a_size_that_is_not_square_goes_to_the_model_and_through_plain_values():
+    made = vitrine.compose(["model=vit_nano", "data.image_size=[16,24]", "augment=light"])
+    assert (made.data.image_size, made.model.image_size, made.model.grid) == ([16, 24], [16, 24], (8, 12))
+    assert made.augment.crop == 2
+    assert from_plain(TrainConfig, to_plain(made)) == made
+
+
+@pytest.mark.parametrize("size", ["wide", [16], [16, 1.5], True])
+def test_a_size_in_a_run_folder_that_is_none_is_refused(default, size):
+    values = to_plain(default)
+    values["model"]["image_size"] = size
+    with pytest.raises(ConfigError) as refusal:
+        from_plain(TrainConfig, values)
+    (fault,) = refusal.value.faults
+    assert (fault.key, fault.problem) == ("model.image_size", SIZE)
+
+
+def test_crops_are_measured_by_the_shorter_side(change):
+    faults = change(data__image_size=[8, 16], model__image_size=[8, 16], augment__crop=8, augment__cutout=9)
+    assert [fault.problem for fault in faults] == [
+        "must be smaller than the image, data.image_size=[8,16]",
+        "must be at most the image, data.image_size=[8,16]",
+    ]

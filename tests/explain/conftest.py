@@ -11,6 +11,7 @@ import torch
 from vitrine import compose, load_run
 from vitrine.config.serialize import to_plain
 from vitrine.data.datasets import digits
+from vitrine.data.preparation import resized
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.metrics_file import MetricsFile
@@ -49,7 +50,8 @@ def write_run(
     if logits is None:
         test = digits(config.data).test
         with torch.no_grad():
-            logits = model(load_run(record.path).transform.normalised(test.images)).numpy()
+            images = resized(test.images, config.data.image_size)
+            logits = model(load_run(record.path).transform.normalised(images)).numpy()
         labels = test.labels.numpy()
     np.savez(record.path / "predictions.npz", logits=logits.astype(np.float32), labels=labels)
     correct = float((logits.argmax(axis=1) == labels).mean())

@@ -172,6 +172,7 @@ KINDS = [
     "position=conv model.patch_stride=1",
     "position=sincos1d norm_placement=post",
     "position=learned2d",
+    "position=learned2d data.image_size=[8,16] model.patch_size=[2,8] model.patch_stride=[2,4]",
 ]
 
 

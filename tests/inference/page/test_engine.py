@@ -118,6 +118,8 @@ def cases():
             seen[name].add(str(value) if isinstance(value := getattr(config, name), list) else value)
     assert {name: seen[name] for name in OPTIONS} == {name: set(options) for name, options in OPTIONS.items()}
     assert all(len(values) > 1 for name, values in seen.items() if name not in ("name", "pretrained"))
+    heads = {"position": "alibi2d", "dim": 12, "heads": 3, "depth": 1}  # whose biases differ; few are drawn
+    configs.append(ViTConfig(image_size=[8, 12], patch_size=[2, 4], in_channels=1, num_classes=5, **heads))
     return [Case.of(config) for config in configs]
 
 

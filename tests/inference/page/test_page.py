@@ -186,6 +186,23 @@ def test_each_test_image_gives_the_probabilities_of_pytorch(digits, digits_page)
         assert right in digits_page.page.locator("#status").inner_text()
 
 
+@pytest.mark.whole
+def test_images_and_patches_that_are_not_square_are_answered_and_shown_as_they_are(tmp_path, browser):
+    record = write_run(tmp_path, "data.image_size=[8,12]", "model.patch_size=[2,4]", "position=relative")
+    opened = OpenPage(browser, write_page(record.path).path)
+    shown = opened.wait(0)
+    assert len(shown["pixels"]) == 8 * 12
+    assert shown["logits"] == pytest.approx(logits_of(record, shown["pixels"]).tolist(), abs=1e-3)
+    text = opened.page.locator("body").inner_text()
+    assert re.search(r"\b8 \W 12 pixels, 4 \W 3 patches", text)
+    size = opened.page.locator("#seen").bounding_box()
+    assert size["width"] / size["height"] == pytest.approx(1.5, abs=0.01)
+    opened.after(lambda: opened.page.locator("#seen").click(position={"x": size["width"] - 5, "y": size["height"] / 3}))
+    assert opened.page.locator("#asker").inner_text() == "The patch in row 2, column 3 attends to:"
+    assert opened.troubles == []
+    opened.page.close()
+
+
 def test_a_drawing_is_answered_while_it_is_drawn(digits, digits_page):
     page = digits_page.page
     box = page.locator("#pad").bounding_box()
