@@ -35,7 +35,11 @@ def csv(config: DataConfig) -> ImageDataset:
     table = read_csv(config.root, multi_label=config.multi_label)
     if not config.multi_label and (several := [name for name in table.classes if SEPARATOR in name]):
         hint = "data.multi_label=true makes them several labels of an image"
-        report(f"warning: {config.root}: {listed(several, MAX_LISTED)} is taken for one label; {hint}")
+        report(f"warning: {config.root}: {listed(several, MAX_LISTED)} taken for one label each; {hint}")
+    if config.multi_label and not any(
+        len(label) != 1 for _, label in table.splits["train"] if isinstance(label, tuple)
+    ):
+        report(f"warning: {config.root}: no image of train has several labels, or none; {SEPARATOR} separates them")
     paths = {split: [path for path, _ in found] for split, found in table.splits.items()}
     if pairs := repeated(paths):
         shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
