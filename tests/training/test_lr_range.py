@@ -19,6 +19,7 @@ from vitrine.training import lr_range
 from vitrine.training.lit_module import Classifier
 from vitrine.training.lr_range import HIGHEST, LOWEST, STEPS, RisingRate, best_rate, with_lr
 from vitrine.training.optim import build_optimizer
+from vitrine.training.plots import lr_range as lr_range_figure
 from vitrine.training.weights import read_checkpoint
 
 # Two batches in an epoch, so that the test repeats them; dropout would show another random state.
@@ -97,6 +98,14 @@ def test_a_run_records_what_it_found(found):
     assert max(float(row[3]) for row in rows(found) if row[3]) <= facts["found"]
     assert found.facts["status"] == "finished"  # although the loss diverged in the test
     assert losses[-1] > lr_range.DIVERGED * min(losses) or len(losses) == STEPS
+
+
+def test_the_picture_names_rates_in_plain_text():
+    figure = lr_range_figure(RATES, [2.0 + abs(math.log10(rate / 1e-2)) for rate in RATES], 5e-3)
+    figure.draw_without_rendering()
+    shown = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert "1e+00" in shown
+    assert not any("$" in text for text in shown)
 
 
 @pytest.mark.whole

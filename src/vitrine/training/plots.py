@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import is_dotted
@@ -82,6 +82,8 @@ def lr_range(rates: Sequence[float], losses: Sequence[float], found: float) -> F
     axes.axvline(found, color=VAL, linestyle="--", label=f"found: {found:g}")
     low, high = min(mean), max(mean[0], min(mean))
     axes.set(xscale="log", xlabel="learning rate", ylabel="training loss (nats)")
+    axes.xaxis.set_major_formatter("{x:.0e}")  # others are in mathematical notation, which the style turns off
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(low - 0.3 * (high - low) - 0.1, high + 0.6 * (high - low) + 0.1)  # what has diverged is outside
     axes.grid()
     axes.legend()
