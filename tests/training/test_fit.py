@@ -10,9 +10,10 @@ import torch
 from helpers.running import SMALL, only_run, write_image_folder
 from lightning.pytorch.callbacks import Callback
 
-from vitrine import compose, fit, load_run
+from vitrine import compose, fit, load_run, resume
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
+from vitrine.runs import RunRecord
 from vitrine.training.lit_module import MeanLoss
 
 
@@ -163,6 +164,25 @@ def test_every_optimizer_and_position_and_pool_trains(small):
     ):
         metrics = fit(small("debug=quick", *overrides)).metrics
         assert np.isfinite(metrics["test/loss"])
+
+
+def test_a_run_killed_as_soon_as_it_has_a_record_can_be_resumed(small, tmp_path):
+    """A folder with a run.json is a run."""
+    child = os.fork()
+    if child == 0:
+
+        def write(record, name, text):
+            real(record, name, text)
+            if name == "run.json":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        real, RunRecord.write = RunRecord.write, write
+        fit(small())
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    folder = only_run(tmp_path)
+    facts = json.loads((folder / "run.json").read_text())
+    assert (facts["id"], facts["status"]) == (folder.name, "running")
+    assert resume(folder).metrics["test/loss"] == fit(small()).metrics["test/loss"]
 
 
 def test_a_failed_run_has_its_error_in_run_json(small, tmp_path):

@@ -246,12 +246,12 @@ class RunRecord:
         known = self.facts if (self.path / "run.json").exists() else {}
         self.write("run.json", json.dumps(known | facts, indent=2) + "\n")
 
-    def start(self) -> None:
-        """Mark the run as running in this process, and delete temporary files that a killed process left."""
+    def start(self, **facts: Any) -> None:
+        """Mark the run as running in this process, set ``facts``, and delete files that a killed process half wrote."""
         for leftover in self.path.rglob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         process = {"host": socket.gethostname(), "pid": os.getpid(), "process": process_start()}
-        self.update(status="running", error=None, reason=None, diverged=None, **process)
+        self.update(**facts, status="running", error=None, reason=None, diverged=None, **process)
 
     def end(self, status: str, error: str | None = None, reason: str | None = None) -> None:
         """Set the final status; ``failed``, ``diverged`` and ``pruned`` have an error, ``interrupted`` a reason."""

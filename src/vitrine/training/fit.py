@@ -120,7 +120,7 @@ def fit(
                     *(config, record, hardware, began, data.placement, end, group, varies),
                     *(pretrained, pruning_rule, callbacks),
                 )
-                with recorded(record, ranks):
+                with recorded(record, ranks, new=status == "new"):
                     if status != "new":
                         ranks.share(partial(recover, record))
                     if ranks.rank == 0 and status == "new":

@@ -42,9 +42,12 @@ def owned(record: RunRecord, ranks: Ranks, claim: Claim | None = None, *, force:
 
 
 @contextmanager
-def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
-    """Mark the run as running, and set its final status at the end; only rank 0 writes."""
-    if ranks.rank == 0:
+def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[None]:
+    """Mark the run as running, and set its final status at the end; only rank 0 writes.
+
+    A new run is marked by :func:`record_origin`: without its configuration, a killed one could not be resumed.
+    """
+    if ranks.rank == 0 and not new:
         record.start()
     try:
         with ranks.failing_together():
@@ -52,7 +55,8 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
     except BaseException as error:
         if ranks.rank == 0:
             record.check_claim()
-            if record.facts.get("status") == "finished":  # all is written; something failed after that
+            has_status = (record.path / "run.json").exists()
+            if has_status and record.facts.get("status") == "finished":  # all is written; something failed after that
                 raise
             record.end_with(error)
         resume = shlex.quote(f"resume={record.path}")
@@ -67,7 +71,7 @@ def recorded(record: RunRecord, ranks: Ranks) -> Iterator[None]:
 
 
 def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None, facts: Mapping[str, Any]) -> None:
-    """Write what is known before training to the run folder: configuration, command, code, versions, machine, data.
+    """Write what is known before training: configuration, command, code, versions, machine, data; run.json last.
 
     Args:
         run: the run.
@@ -78,28 +82,29 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
     code, difference = provenance.code_state()
     if difference:
         run.record.write("code.diff", difference)
-    run.record.update(
+    known = {
         **facts,
-        id=run.record.name,
-        started=now(),
+        "id": run.record.name,
+        "started": now(),
         **store_code(run.record, run.config),
-        command=provenance.command(),
-        code=code,
-        versions=provenance.versions(),
-        machine=provenance.machine(),
-        device=run.hardware.name,
-        processes=run.hardware.devices,
-        precision=run.hardware.precision,
-        attention_kernel=run.hardware.attention_kernel,
-        storage=asdict(data.placement),
+        "command": provenance.command(),
+        "code": code,
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        "device": run.hardware.name,
+        "processes": run.hardware.devices,
+        "precision": run.hardware.precision,
+        "attention_kernel": run.hardware.attention_kernel,
+        "storage": asdict(data.placement),
         **data_facts(data),
-        group=run.group,
-        varies=run.varies,
-        like=inherited,
-        tags=run.config.tags,
-        pretrained=None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
-    )
+        "group": run.group,
+        "varies": run.varies,
+        "like": inherited,
+        "tags": run.config.tags,
+        "pretrained": None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
+    }
     run.record.write_config(to_plain(run.config))
+    run.record.start(**known)
 
 
 def record_resumption(run: TrainingRun) -> None:
