@@ -55,15 +55,15 @@ def kills(lab: Lab) -> str:
             words = [f"resume={again[0]}"] if again else [*SMALL, "trainer.max_epochs=4", f"paths.output_dir={name}"]
             process = lab.start(*words, *commands[kind])
             try:
-                process.communicate(timeout=chance.uniform(1, longest))
+                _, err = process.communicate(timeout=chance.uniform(1, longest))
                 break
             except subprocess.TimeoutExpired:
                 kill(process)
                 process.communicate()
                 count += 1
                 longest *= 1.1  # a machine that has become slower lets it end, too
-        assert process.returncode == 0, name
-        assert sorted(str(result(run)) for run in lab.runs(name)) == expected[kind], name
+        assert process.returncode == 0, f"{name}: {err}"
+        assert (found := sorted(str(result(run)) for run in lab.runs(name))) == expected[kind], f"{name}: {found}"
     return f"{count} kills in {rounds} commands: every result is bit-equal to that without kills; none is lost"
 
 
@@ -372,8 +372,11 @@ def make(chosen: Fault, folder: Path) -> dict[str, Any]:
         outcome, happened = "not made", f"not made here: {skipped}"
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
         outcome, happened = "failed", f"**{type(error).__name__}**: {str(error)[-400:]}"
-    shutil.rmtree(place, ignore_errors=True)
-    happened = happened.replace(f"{place}/", "")
+    if outcome == "failed":
+        happened += f"; everything is kept in {place}"
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+        happened = happened.replace(f"{place}/", "")
     return {"outcome": outcome, "happened": happened, "seconds": round(time.monotonic() - began, 1)}
 
 
