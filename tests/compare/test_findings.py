@@ -149,14 +149,14 @@ def test_the_best_of_several_rows_comes_with_what_its_selection_means(tmp_path, 
     shrunk = float(best.partition("; ")[2].split()[0])
     assert 95.9 < shrunk < 96.07
     assert best.endswith(" % without what the best of 3 owes to chance on average")
-    assert among == "with 95 %, the best of all 3 is among 2 of them: none and rope"
+    assert among == "with 95 % confidence, the best of all 3 is among 2 of them: none and rope"
     assert fresh.startswith("to measure none on fresh seeds: ")
     assert fresh.endswith(" seed=3,4,5")
     assert " -m like=" in fresh
     (losses,) = [text for text in compared(tmp_path, metric="test/loss").findings.sentences if "95 %" in text]
     assert losses == among
     write_rows(write_run, tmp_path / "more", conv=[0.99, 0.991, 0.993])
-    assert "with 95 %, conv is the best of all 4" in compared(tmp_path).findings.sentences
+    assert "with 95 % confidence, conv is the best of all 4" in compared(tmp_path).findings.sentences
 
 
 def test_pairs_that_were_computed_differently_are_reported(tmp_path, write_run):

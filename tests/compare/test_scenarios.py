@@ -134,7 +134,7 @@ def test_the_best_of_all_is_among_those_that_are_named():
 
     def scenario(rng):
         sentence = compare(results(drawn(rng, 4, 4))).findings.sentences[1]
-        assert sentence.startswith("with 95 %, ")
+        assert sentence.startswith("with 95 % confidence, ")
         return "row0" not in sentence and "any of the 4" not in sentence
 
     assert share_of(scenario) <= MOST

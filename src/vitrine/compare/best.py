@@ -68,11 +68,11 @@ def _candidates(
             found = replace(found, low=-found.high, high=-found.low) if metric.lower_is_better else found
             left += [] if found.low > 0 else [row]  # NaN leaves a row in
     if len(left) == 1:
-        return f"with 95 %, {best.label} is the best of all {len(table.rows)}"
+        return f"with 95 % confidence, {best.label} is the best of all {len(table.rows)}"
     if len(left) == len(table.rows):
-        return f"with 95 %, any of the {len(left)} may be the best"
+        return f"with 95 % confidence, any of the {len(left)} may be the best"
     labels = listed([row.label for row in left], LISTED)
-    return f"with 95 %, the best of all {len(table.rows)} is among {len(left)} of them: {labels}"
+    return f"with 95 % confidence, the best of all {len(table.rows)} is among {len(left)} of them: {labels}"
 
 
 def _on_fresh_seeds(row: ConfigurationRow) -> list[str]:
