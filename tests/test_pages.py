@@ -128,7 +128,14 @@ def test_the_python_of_a_page_runs(page, tmp_path):
 @pytest.mark.parametrize("command", [command for command in COMPOSED if not re.search("RUN|my_lab|-dir", command)])
 @pytest.mark.whole
 def test_a_command_of_another_page_composes(command, tmp_path):
-    script, *arguments = shlex.split(command.replace("root=DIR", f"root={tmp_path}"))[1:]
+    table = tmp_path / "FILE.csv"
+    if "FILE.csv" in command:
+        write_image_folder(tmp_path, "train")
+        images = sorted(tmp_path.glob("train/*/*"))
+        lines = [f"{image},{'|'.join(sorted({'dog', image.parent.name}))}\n" for image in images]
+        table.write_text("path,label\n" + "".join(lines))
+    command = command.replace("root=DIR", f"root={tmp_path}").replace("FILE.csv", str(table))
+    script, *arguments = shlex.split(command)[1:]
     multirun = "-m" in arguments
     if f"data.root={tmp_path}" in arguments:
         write_image_folder(tmp_path, "train", "test")

@@ -239,7 +239,9 @@ def print_decision(queue: SeedQueue) -> int:
     for arm in decision.verdicts:
         print(finding(arm, decision, queue.metric))
     level = f"{100 * (1 - decision.alpha):g} %"
-    print(f"\n{decision.runs} of {decision.max_runs} runs; with {level}, all intervals hold, after every seed")
+    print(
+        f"\n{decision.runs} of {decision.max_runs} runs; with {level} confidence, all intervals hold after every seed"
+    )
     print_location(queue.sweep)
     return print_failures(queue.sweep, queue.sweep.results())
 
