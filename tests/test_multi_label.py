@@ -25,6 +25,8 @@ from vitrine.inference.page.page import write_page
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import Classifier
 
+pytestmark = pytest.mark.whole
+
 COLOURS = ["blue", "green", "red"]
 LABELLED = ["data=csv", "data.multi_label=true", "data.image_size=8", "patch=4"]
 SMALL = ["model=vit_nano", "depth=1", "trainer.max_epochs=2", "trainer.compile=nothing", "trainer.precision=32-true"]

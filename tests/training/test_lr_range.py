@@ -87,6 +87,7 @@ def test_rates_of_groups_are_those_of_an_optimizer_built_with_the_rate(name):
     assert rising.rates == pytest.approx(RATES[:3])
 
 
+@pytest.mark.whole
 def test_a_run_records_what_it_found(found):
     facts = found.facts["lr_range"]
     rates, losses = lr_range.read_curve(found)
@@ -109,6 +110,7 @@ def test_the_picture_names_rates_in_plain_text():
 
 
 @pytest.mark.whole
+@pytest.mark.whole
 def test_training_starts_as_without_the_test(found, tmp_path):
     given = trained(tmp_path, f"optimizer.lr={found.facts['lr_range']['found']}")
     assert rows(given) == rows(found)
@@ -116,6 +118,7 @@ def test_training_starts_as_without_the_test(found, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+@pytest.mark.whole
 @pytest.mark.whole
 def test_a_seed_finds_the_same_rate_again_and_a_resumed_run_does_not_search(found, tmp_path, monkeypatch):
     again = trained(tmp_path, "optimizer.lr=auto")
