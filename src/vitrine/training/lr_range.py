@@ -1,7 +1,7 @@
 """The learning-rate range test behind ``optimizer.lr=auto`` (arXiv:1506.01186, section 3.3).
 
-A copy of the model trains on the run's first batches while the learning rate rises from step to step; the rate at which
-the loss falls fastest is chosen. The model itself, and the random state, stay as they were. Divergence ends the test.
+A copy of the model trains on the run's first batches while the learning rate rises from step to step; half the rate
+with the lowest loss is chosen. The model itself, and the random state, stay as they were. Divergence ends the test.
 
 Lightning's ``Tuner.lr_find`` does not serve here: it gives every parameter group the same rate, which undoes those of
 layers; it steps the rate in automatic optimisation only; and it restores the model from a checkpoint on disk.
@@ -40,7 +40,7 @@ LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 100
 SHARE = 0.5  # of the rate with the lowest loss: beyond it, training is unstable
 DIVERGED = 4.0  # times the lowest loss so far
 CURVE = "lr_range.csv"
-SMOOTHING = 5  # steps on each side in the mean that the slope is taken of
+SMOOTHING = 5  # steps on each side in the running mean of the loss
 
 
 @dataclass(frozen=True)
