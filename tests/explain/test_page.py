@@ -131,6 +131,16 @@ def test_the_maps_are_the_models_attention(opened, record):
     brightest = opened.locator("#heads canvas").first.get_attribute("aria-label")
     most = int(expected[0].argmax())
     assert f"most at row {most // 4 + 1}, column {most % 4 + 1}" in brightest
+    scale = opened.evaluate("""() => {
+      const real = headMaps;
+      headMaps = () => real().map((map) => ({...map, values: map.values.map((_, index) => Number(index === 0))}));
+      show();
+      headMaps = real;
+      const text = document.getElementById("most").textContent;
+      show();
+      return text;
+    }""")
+    assert scale == "100 % of the attention"
 
 
 def test_a_patch_is_chosen_by_a_click_and_everything_by_the_keyboard(opened):

@@ -115,7 +115,7 @@ function show() {
   const name = step > depth ? "pool" : String(step);
   document.getElementById("block-name").textContent = name;
   block.setAttribute("aria-valuetext", step > depth ? "the pool" : `block ${step} of ${depth}`);
-  document.getElementById("most").textContent = `${(100 * most).toPrecision(2)} % of the attention`;
+  document.getElementById("most").textContent = `${Number((100 * most).toPrecision(2))} % of the attention`;
   const query = step > depth ? "the pool's query" : patch === null ? explored.reader.split(";")[0] : `the patch in ${where(patch)}`;
   document.getElementById("seen").textContent = `${images[chosen].caption}. What ${query} attends to.`;
 }
