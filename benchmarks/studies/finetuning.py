@@ -16,7 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seeds import NEUTRAL_IN_SWEEPS, ROOT, SEEDS, STUDIES, device_name, markdown_table, split_arguments, write_between
+from seeds import (
+    NEUTRAL_IN_SWEEPS,
+    ROOT,
+    SEEDS,
+    STUDIES,
+    commits_of,
+    device_name,
+    markdown_table,
+    split_arguments,
+    write_between,
+)
 
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, difference
@@ -129,21 +139,25 @@ def collect(source: str) -> dict[str, Any]:
     record = RunRecord(ROOT / source)
     found: dict[str, Any] = {
         "on": device_name(record.facts),
+        "commits": [],
         "source": {"command": " ".join(pretraining()), "test/acc": record.metrics["test/acc"]},
         "methods": {},
     }
+    commits = {(record.facts.get("code") or {}).get("commit")}
     for name in METHODS:
         records = [RunRecord(path.parent) for path in (ROOT / folder(name)).glob("sweeps/*/*/run.json")]
         by_seed = {record.config["seed"]: record for record in records if record.status == "finished"}
         if sorted(by_seed) != list(SEEDS):
             raise SystemExit(f"{name}: seeds {sorted(by_seed)} are finished, not {list(SEEDS)}")
         facts = by_seed[0].facts
+        commits |= {(by_seed[seed].facts.get("code") or {}).get("commit") for seed in SEEDS}
         found["methods"][name] = {
             "command": " ".join(command(name, "RUN")),
             "images": facts["images"],
             "trained_parameters": facts["trained_parameters"],
             **{key: [by_seed[seed].metrics[key] for seed in SEEDS] for key in (*METRICS, "train_seconds")},
         }
+    found["commits"] = sorted(commits)
     return found
 
 
@@ -158,7 +172,7 @@ def table(results: Mapping[str, Any]) -> list[str]:
         rows.append([name, f"{values['trained_parameters']:,}", *shown])
     lines = [
         f"{images['train']:,} training pictures, {images['val']:,} for validation, {images['test']:,} for testing; on "
-        f"{results['on']}. Means over {len(SEEDS)} seeds with 95 % intervals (Student's t).",
+        f"{results['on']}, at {commits_of([results])}. Means over {len(SEEDS)} seeds; 95 % intervals (Student's t).",
         "",
         *markdown_table(["", "trained weights", *METRICS.values()], rows),
         "",
