@@ -142,15 +142,7 @@ def other_host(lab: Lab) -> str:
     """`kill -9` on a host of another name, then `resume=RUN` here."""
     needs("unshare", "hostname")
     away = ("unshare", "-u", "sh", "-c", 'hostname elsewhere; exec "$@"', "sh")
-    process = lab.start(*SMALL, "paths.output_dir=out", "trainer.max_epochs=3000", under=away)
-    wait_for(lambda: [run for run in lab.runs("out") if (run / "checkpoints" / "last.ckpt").exists()], process)
-    kill(process)
-    process.communicate()
-    (run,) = lab.runs("out")
-    epochs = len((run / "metrics.csv").read_text().splitlines())
-    ended = lab.run(f"resume={run}", f"trainer.max_epochs={epochs}")
-    assert ended.code == 0, ended.err
-    return f"taken over and finished in {ended.seconds:.0f} s"
+    return f"taken over and finished in {seconds_to_take_over(lab, away):.0f} s"
 
 
 @fault(
@@ -159,7 +151,14 @@ def other_host(lab: Lab) -> str:
 )
 def other_machine(lab: Lab) -> str:
     """The same on another machine, whose processes cannot be looked up: another kernel and network."""
-    process = lab.start(*SMALL, "paths.output_dir=out", "trainer.max_epochs=3000", under=elsewhere(lab))
+    seconds = seconds_to_take_over(lab, elsewhere(lab))
+    assert seconds > LEASE, seconds
+    return f"watched for {LEASE} s, then taken over and finished, in {seconds:.0f} s"
+
+
+def seconds_to_take_over(lab: Lab, under: tuple[str, ...]) -> float:
+    """Kill a training that runs ``under`` a command, then resume it here to its end."""
+    process = lab.start(*SMALL, "paths.output_dir=out", "trainer.max_epochs=3000", under=under)
     wait_for(lambda: [run for run in lab.runs("out") if (run / "checkpoints" / "last.ckpt").exists()], process)
     kill(process)
     process.communicate()
@@ -167,8 +166,7 @@ def other_machine(lab: Lab) -> str:
     epochs = len((run / "metrics.csv").read_text().splitlines())
     ended = lab.run(f"resume={run}", f"trainer.max_epochs={epochs}")
     assert ended.code == 0, ended.err
-    assert ended.seconds > LEASE, ended
-    return f"watched for {LEASE} s, then taken over and finished, in {ended.seconds:.0f} s"
+    return ended.seconds
 
 
 @fault(

@@ -262,7 +262,7 @@ def _our_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_page(results: Mapping[str, Any]) -> None:
-    """Write what was typed, its cost and what the comparisons printed between their markers in docs/peers.md."""
+    """Fill the marked parts of docs/peers.md: the commands, their cost, and the output of each comparison."""
     rows = []
     for name, result in results.items():
         *training, compare = result["steps"]

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -51,23 +51,34 @@ def interrupting() -> Iterator[list[int]]:
         if number == signal.SIGINT:  # a closing terminal sends SIGHUP twice
             end_process(128 + signal.SIGINT)
 
-    def report(unraisable: Any) -> None:
-        if unraisable.exc_type is KeyboardInterrupt and received:  # raised inside a finalizer, which swallows it
+    def again() -> None:
+        if received:
             send_again(received.pop())
-        else:
-            report_before(unraisable)
 
-    report_before = sys.unraisablehook
-    with restored_handlers():
-        sys.unraisablehook = report
+    with restored_handlers(), swallowed(KeyboardInterrupt, again):
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, interrupt)
-        try:
-            yield received
-        finally:
-            sys.unraisablehook = report_before
+        yield received
+
+
+@contextmanager
+def swallowed(kind: type[BaseException], handle: Callable[[], None]) -> Iterator[None]:
+    """Call ``handle`` where Python swallows an exception of ``kind``: in a finalizer or a weak reference's callback."""
+
+    def report(unraisable: Any) -> None:
+        if unraisable.exc_type is kind:
+            handle()
+        else:
+            before(unraisable)
+
+    before = sys.unraisablehook
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

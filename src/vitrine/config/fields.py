@@ -77,14 +77,7 @@ def store_sizes(config: Any) -> None:
 
 def size_faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a size in a dataclass, and in the dataclasses in it, that is none, whatever its limits."""
-    found: list[Fault] = []
-    for field in dataclasses.fields(config):
-        value, key = getattr(config, field.name), f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(value):
-            found += size_faults(value, f"{key}.")
-        elif "size" in field.metadata and value is not None and not is_size(value):
-            found.append(no_size(key, value))
-    return found
+    return [no_size(key, value) for field, key, value in _set_values(config, prefix) if _is_no_size(field, value)]
 
 
 def no_size(key: str, value: Any) -> Fault:
@@ -143,14 +136,21 @@ def part_options() -> Any:
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
-    found: list[Fault] = []
+    return [fault for field, key, value in _set_values(config, prefix) for fault in _field_faults(field, key, value)]
+
+
+def _set_values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]", str, Any]]:
+    """Yield field, key and value of all that is not ``None`` in a dataclass, and in the dataclasses in it."""
     for field in dataclasses.fields(config):
         value, key = getattr(config, field.name), f"{prefix}{field.name}"
         if dataclasses.is_dataclass(value):
-            found += faults(value, f"{key}.")
+            yield from _set_values(value, f"{key}.")
         elif value is not None:
-            found += _field_faults(field, key, value)
-    return found
+            yield field, key, value
+
+
+def _is_no_size(field: "dataclasses.Field[Any]", value: Any) -> bool:
+    return "size" in field.metadata and not is_size(value)
 
 
 def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
@@ -164,10 +164,10 @@ def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
 
 
 def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:
+    if _is_no_size(field, value):
+        yield no_size(key, value)
+        return
     if "size" in field.metadata:
-        if not is_size(value):
-            yield no_size(key, value)
-            return
         yield from _out_of_bounds(key, value, *field.metadata["bounds"], text=size_override(value))
         return
     if (word := field.metadata.get("word")) is not None:

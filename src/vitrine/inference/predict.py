@@ -110,7 +110,9 @@ def _classify(
 def _check(options: PredictConfig, pictures: Pictures, classes: list[str], several: bool) -> None:
     """Raise ConfigError where ``options`` do not suit the runs or the pictures."""
     if several and options.top_k > 1:
-        problem = "is for one label per picture; of several, all are given that have the probability confidence=0.5"
+        problem = (
+            f"is for one label per picture; of several, all are given that have the probability confidence={THRESHOLD}"
+        )
         raise ConfigError([Fault("top_k", str(options.top_k), problem)])
     if several and options.calibrate:
         problem = "is for one label per picture, and this run's have several"

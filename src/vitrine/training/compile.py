@@ -9,7 +9,6 @@ Dropout draws the same masks as without the compiler, so results differ by round
 import math
 import shutil
 import signal
-import sys
 import sysconfig
 import threading
 import time
@@ -27,7 +26,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from vitrine.errors import first_line
-from vitrine.signals import importing
+from vitrine.signals import importing, swallowed
 from vitrine.training.finetune import has_constant_features
 from vitrine.training.lit_module import Classifier
 
@@ -236,19 +235,14 @@ def _at_most(seconds: float | None) -> Iterator[None]:
         if not importing(frame):
             raise TrialTooLong
 
-    def report_unraisable(unraisable: Any) -> None:
-        if unraisable.exc_type is not TrialTooLong:  # lost in a destructor or a weak reference's callback: raised again
-            reported_before(unraisable)
-
-    before, reported_before = signal.signal(signal.SIGALRM, abandon), sys.unraisablehook
-    sys.unraisablehook = report_unraisable
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-        sys.unraisablehook = reported_before
+    before = signal.signal(signal.SIGALRM, abandon)
+    with swallowed(TrialTooLong, lambda: None):  # the next signal raises it again
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def missing_for(device: str) -> str:
