@@ -1,5 +1,6 @@
 """Fine-tuning: layers have timm's learning rates, and frozen parts take nothing and stay as they are."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,13 @@ from vitrine.config.schema import OptimizerConfig
 from vitrine.data.feature_source import FeatureSource
 from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
 from vitrine.training.finetune import freeze, has_constant_features
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, parameter_groups
 from vitrine.training.schedules import build_schedule
 from vitrine.training.throughput import flops_per_image, flops_per_pass
+from vitrine.training.weights import model_weights, read_checkpoint
 
 ADAMW = OptimizerConfig("adamw", lr=2e-3, weight_decay=0.3, betas=[0.9, 0.999])
 PROBE = ["finetune=linear_probe", "augment=none"]
@@ -199,6 +202,21 @@ def test_a_stopped_fine_tuning_resumes_to_the_same_weights(run):
         for folder in (whole.run_dir, resumed.run_dir)
     ]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.whole
+def test_the_head_is_new_for_as_many_other_classes(run, tmp_path, capsys, others):
+    shutil.copytree(run, tmp_path / "run")
+    record = RunRecord(tmp_path / "run")
+    if others:
+        record.update(classes=[f"letter {name}" for name in record.facts["classes"]])
+    still = ["trainer.max_epochs=1", "debug.limit_batches=1", "optimizer.lr=1e-9", f"paths.output_dir={tmp_path}/tuned"]
+    tuning = RunRecord(fit(tuned(record.path, *still)).run_dir)
+    before, after = (model_weights(read_checkpoint(one.best)) for one in (record, tuning))
+    new = [name for name in before if not torch.allclose(before[name], after[name], atol=1e-6)]
+    assert new == (["head.weight", "head.bias"] if others else [])
+    assert ("new head for 10 classes: that of the weights is for others" in capsys.readouterr().out) == others
 
 
 @pytest.mark.parametrize(

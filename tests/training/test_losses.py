@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from helpers.running import SMALL
 from sklearn.utils.class_weight import compute_class_weight
 from timm.loss import BinaryCrossEntropy
 from torch.nn import functional as F
 from torchvision.ops import sigmoid_focal_loss
 
-from vitrine import compose
+from vitrine import compose, fit
 from vitrine.config.loss import LossConfig
 from vitrine.errors import DataError
 from vitrine.training.lit_module import Classifier
@@ -82,6 +83,16 @@ def test_weights_can_be_listed_or_named_and_a_class_that_is_none_is_refused():
     assert weights({"bee": 4}).tolist() == [1.0, 4.0, 1.0]
     with pytest.raises(DataError, match=r"a weight for beee, which is no class of the data; did you mean bee\?"):
         weights({"beee": 4})
+    with pytest.raises(
+        DataError, match="a weight for newt, which is no class of the data; its classes are ant, bee and c"
+    ):
+        weights({"newt": 4})
+
+
+def test_weights_of_other_classes_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(DataError, match="a weight for newt"):
+        fit(compose([*SMALL, "loss.class_weights={newt: 5}", f"paths.output_dir={tmp_path}/out"]))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_weighted_batch_has_the_same_loss_in_parts(batch):

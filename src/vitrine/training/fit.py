@@ -38,7 +38,7 @@ from vitrine.training.evaluate import classifier_from, test
 from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
-from vitrine.training.losses import class_weights
+from vitrine.training.losses import check_class_names, class_weights
 from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
@@ -106,6 +106,9 @@ def fit(
         with hardware.set_up():
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
+            check_class_names(config.loss, data.dataset.classes)
+            if pretrained is not None:
+                pretrained = pretrained.for_classes(data.dataset.classes)
             ranks.wait_for_all()  # nothing is written before every rank has its data
             attempt = ranks.share(lambda: asdict(begin_attempt(config, folder, varies, time_from or began)))
             record, status = RunRecord(Path(attempt["path"])), attempt["status"]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vitrine.config.loss import LossConfig
 from vitrine.config.parts import function, part_at
 from vitrine.errors import DataError
-from vitrine.text import did_you_mean, nearest
+from vitrine.text import did_you_mean, listed, nearest
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -135,6 +135,7 @@ def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], nu
     given = config.class_weights
     if given is None:
         return None
+    check_class_names(config, classes)
     weights = torch.ones(num_classes, dtype=torch.float64)
     counts = labels.cpu().bincount(minlength=num_classes).double()
     present = counts > 0
@@ -148,8 +149,15 @@ def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], nu
         weights[: len(given)] = torch.tensor(given, dtype=torch.float64)
     else:
         for name, value in given.items():
-            if str(name) not in classes:
-                hint = did_you_mean(nearest(str(name), classes))
-                raise DataError(f"loss.class_weights has a weight for {name}, which is no class of the data{hint}")
             weights[list(classes).index(str(name))] = value
     return weights.float()
+
+
+def check_class_names(config: LossConfig, classes: Sequence[str]) -> None:
+    """Raise DataError where ``loss.class_weights`` names a class that is not among ``classes``, those of the data."""
+    if not isinstance(config.class_weights, dict):
+        return
+    for name in map(str, config.class_weights):
+        if name not in classes:
+            hint = did_you_mean(nearest(name, classes)) or f"; its classes are {listed(classes, most=20)}"
+            raise DataError(f"loss.class_weights has a weight for {name}, which is no class of the data{hint}")

@@ -5,13 +5,14 @@ extra ``pretrained``. ``model.pretrained=FILE`` is a state dict in a .safetensor
 checkpoint of vitrine; ``model.pretrained=RUN`` is the best checkpoint of a run folder. Parameters have timm's names.
 
 Patch filters and position embeddings are resized, colour filters are summed for grey images, and the head is new if the
-number of classes differs. Everything else must agree with the configuration; all differences are reported at once.
+classes are others: if their number differs or, where the weights are a run's, their names. Everything else must agree
+with the configuration; all differences are reported at once.
 """
 
 import math
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from vitrine.config.size import by
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
+from vitrine.runs import RunRecord
 from vitrine.text import as_override, did_you_mean, nearest, plural
 from vitrine.training.weights import check_weights, load_weights, model_weights, read_checkpoint
 
@@ -47,11 +49,13 @@ class Pretrained:
         source: ``model.pretrained``.
         weights: by the model's parameter names; without a head if that is to be a new one.
         changes: the adaptations, for people.
+        classes: names of the classes that the head was trained on, in the order of its outputs; ``None`` if unknown.
     """
 
     source: str
     weights: dict[str, Tensor]
     changes: list[str]
+    classes: list[str] | None = None
 
     @classmethod
     def prepare(cls, config: ViTConfig) -> "Pretrained | None":
@@ -74,11 +78,19 @@ class Pretrained:
             raise RunError(f"model.pretrained={config.pretrained} {problem}")
         if found := _differences(facts, config):
             raise ConfigError(found)
-        start = cls(config.pretrained, *_fit(weights, config, stored))
+        start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained))
         with torch.device("meta"):
             model = VisionTransformer(config)
         check_weights(model, start.with_head_of(model), start.source)
         return start
+
+    def for_classes(self, classes: Sequence[str]) -> "Pretrained":
+        """Return the weights for images of ``classes``, without a head that was trained on as many others."""
+        if "head.weight" not in self.weights or self.classes is None or self.classes == list(classes):
+            return self
+        weights = {name: value for name, value in self.weights.items() if not name.startswith("head.")}
+        change = f"new head for {len(classes)} classes: that of the weights is for others"
+        return replace(self, weights=weights, changes=[*self.changes, change])
 
     def copy_to(self, model: nn.Module) -> None:
         """Copy the weights to ``model``, which keeps its own head if they have none.
@@ -130,6 +142,15 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
     if not isinstance(weights, dict):
         raise RunError(f"{path} holds no state dict")
     return None, {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+
+
+def _classes(source: str) -> list[str] | None:
+    """Return the classes of the run that holds the weights; ``None`` if they are in no run folder."""
+    path = weights_file(source)
+    run = path.parent.parent
+    if path.suffix != ".ckpt" or not (run / "run.json").is_file():
+        return None
+    return RunRecord.open(run).facts.get("classes")
 
 
 def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
