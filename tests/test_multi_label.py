@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from helpers.user_parts import enter
 from PIL import Image
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
@@ -22,6 +23,7 @@ from vitrine.explain.page import run_sections
 from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.page.page import write_page
+from vitrine.training import compile as compilation
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import Classifier
 
@@ -97,6 +99,20 @@ def test_logits_near_zero_are_not_taken_for_probabilities(table, tmp_path):
     images, labels = torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([[1, 1, 1], [1, 1, 0]])
     module.validation_step((images, labels.to(torch.uint8)), 0)
     assert module.accuracy["val"].compute() == 0.5
+
+
+def test_a_loss_of_ones_own_is_given_the_labels_of_all_classes_also_where_a_step_is_timed(
+    table, tmp_path, monkeypatch, capsys
+):
+    enter(tmp_path, monkeypatch, "mylosses")
+    (tmp_path / "mylosses.py").write_text(
+        "from torch.nn.functional import binary_cross_entropy_with_logits\n\n\n"
+        "def loss(logits, targets):\n    return binary_cross_entropy_with_logits(logits, targets.to(logits.dtype))\n"
+    )
+    monkeypatch.setitem(compilation.WHAT, "cpu", "blocks")
+    quick = ["trainer.max_epochs=1", "trainer.compile=auto", "debug.limit_batches=1"]
+    assert fit(configured(table, tmp_path, "loss=mylosses.loss", *quick)).metrics["test/loss"] < 1
+    assert "compiler  not used: training takes less than" in capsys.readouterr().out
 
 
 def test_evaluation_gives_the_same(run):

@@ -173,6 +173,8 @@ class Compilation(Callback):
         shape = (module.images_per_step // parts, data.in_channels, *data.image_hw)
         images = torch.zeros(shape, dtype=torch.uint8, device=module.device)
         labels = torch.zeros(len(images), dtype=torch.int64, device=module.device)
+        if data.multi_label:
+            labels = labels.new_zeros((len(images), data.num_classes), dtype=torch.uint8)
         statistics = {name: buffer.clone() for name, buffer in module.model.named_buffers()}
         seconds = []
         try:
