@@ -15,6 +15,7 @@ from vitrine.data.preparation import resized
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.metrics_file import MetricsFile
+from vitrine.training.lr_range import RangeTest, best_rate, read_curve, write_curve
 from vitrine.training.throughput import flops_per_image
 
 WriteRun = Callable[..., RunRecord]
@@ -66,5 +67,9 @@ def _write_run() -> WriteRun:
 
 @pytest.fixture(scope="session")
 def record(tmp_path_factory) -> RunRecord:
-    """A run with a class token and learned positions."""
-    return write_run(tmp_path_factory.mktemp("run"), "pool=cls", "position=learned")
+    """A run with a class token and learned positions, and a learning rate that a range test has found."""
+    run = write_run(tmp_path_factory.mktemp("run"), "pool=cls", "position=learned")
+    rates = np.geomspace(1e-6, 1.0, 30).tolist()
+    write_curve(run, rates, [2.3 - step / 25 if step < 20 else 1.5 * 1.4 ** (step - 20) for step in range(30)])
+    run.update(lr_range=asdict(RangeTest(best_rate(*read_curve(run)), len(rates), 1.0)))
+    return run

@@ -255,6 +255,7 @@ def test_figures_are_written_for_paper(record, tmp_path, capsys, monkeypatch):
     assert names == {
         "curve_loss",
         "curve_acc",
+        "lr_range",
         "confusion",
         "confusion_normalised",
         "classes",
@@ -324,6 +325,20 @@ def test_what_is_missing_or_foreign_is_said_in_its_place(record, tmp_path, monke
     for section, text in expected.items():
         assert re.search(text, parts[section].text)
         assert not parts[section].figures
+
+
+@pytest.mark.whole
+def test_a_range_test_is_drawn_and_a_damaged_one_named(record, tmp_path, monkeypatch):
+    copy = type(record)(shutil.copytree(record.path, tmp_path / "copy"))
+    monkeypatch.setattr("vitrine.explain.page.learned_sections", lambda *given: [])
+    curves = run_sections(copy)[0]
+    drawn = curves.figures[-1]
+    assert (drawn.key, len(drawn.numbers), curves.text) == ("lr_range", 31, "")
+    assert f"{copy.facts['lr_range']['found']:g} was found" in drawn.alt
+    (copy.path / "lr_range.csv").write_text("lr,loss\n1e-3\n")
+    curves = run_sections(copy)[0]
+    assert [one.key for one in curves.figures] == ["curve_loss", "curve_acc"]
+    assert curves.text.startswith("lr_range.csv is damaged: ")
 
 
 @pytest.mark.parametrize(

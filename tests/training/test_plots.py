@@ -13,7 +13,7 @@ from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.training.lit_module import Classifier
-from vitrine.training.plots import TRAIN, VAL, can_be_drawn, draw_attention, draw_confusion, draw_curves
+from vitrine.training.plots import TRAIN, VAL, can_be_drawn, curves, draw_attention, draw_confusion, draw_curves
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +73,13 @@ def test_a_run_without_validation_has_no_curve_of_it(tmp_path):
     picture = pixels(draw_curves(record))
     assert has_colour(picture, TRAIN)
     assert not has_colour(picture, VAL)
+
+
+def test_a_single_value_is_a_dot():
+    row = {"step": 5, "epoch": 1, "train/loss": 2.0, "val/loss": 1.9, "val/acc": 0.5}
+    assert [line.get_marker() for line in curves([row], ["loss"], width=4).axes[0].lines] == [".", "o"]
+    (line, _) = curves([row, row | {"step": 10, "epoch": 2}], ["loss"], width=4).axes[0].lines
+    assert line.get_marker() == ""
 
 
 def test_a_run_without_rows_has_empty_axes(tmp_path):

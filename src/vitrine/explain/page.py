@@ -86,7 +86,7 @@ def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSect
     result = _result(record, trust)
     predictions, problem = _predictions(result)
     names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
-    found = [curve_section(record.history())]
+    found = [curve_section(record)]
     if predictions is None:
         found.append(RunSection("predictions", "Predictions", problem))
     else:

@@ -12,9 +12,11 @@ from vitrine.compare.report.image_panels import reason, test_images
 from vitrine.errors import VitrineError
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.runs import RunRecord
 from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
 from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short, styled
+from vitrine.training.lr_range import CURVE, read_curve
 from vitrine.training.plots import CURVES
 
 MOST_CLASSES = 100  # of a confusion matrix and of a table of classes
@@ -23,9 +25,9 @@ SHOWN_WRONG = 12
 TITLES = {"loss": "Loss", "acc": "Accuracy"}
 
 
-def curve_section(history: Sequence[dict[str, float]]) -> RunSection:
-    """Curves by epoch."""
-    if not history:
+def curve_section(record: RunRecord) -> RunSection:
+    """Curves by epoch, and by learning rate those of a range test."""
+    if not (history := record.history()):
         return RunSection("curves", "Curves", "No step has been logged yet.")
     figures = []
     for name, title in TITLES.items():
@@ -36,7 +38,24 @@ def curve_section(history: Sequence[dict[str, float]]) -> RunSection:
             alt += f" On validation images it is best at epoch {best_epoch:.0f}: {best:.4g}."
         figure = plots.curves(history, [name], width=WIDTH)
         figures.append(DrawnFigure(f"curve_{name}", title, f"{CURVES[name].capitalize()} by epoch.", alt, figure))
+    found = (record.facts.get("lr_range") or {}).get("found")
+    if found is None or not (record.path / CURVE).is_file():
+        return RunSection("curves", "Curves", figures=figures)
+    try:
+        figures.append(_range_figure(*read_curve(record), found))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return RunSection("curves", "Curves", f"{CURVE} is damaged: {reason(error)}.", figures)
     return RunSection("curves", "Curves", figures=figures)
+
+
+def _range_figure(rates: Sequence[float], losses: Sequence[float], found: float) -> DrawnFigure:
+    """The range test that found the learning rate."""
+    alt = f"Loss in each of {plural(len(rates), 'step')} in which the learning rate rose from {rates[0]:.1e} to "
+    alt += f"{rates[-1]:.1e}, and its running mean; {found:g} was found."
+    caption = "Loss while the learning rate rose, before training. Half the rate of the lowest mean was taken."
+    numbers = [["learning rate", "loss"], *([f"{x:.2e}", f"{y:.4g}"] for x, y in zip(rates, losses, strict=True))]
+    figure = plots.lr_range(rates, losses, found, WIDTH)
+    return DrawnFigure("lr_range", "Learning rate", caption, alt, figure, numbers)
 
 
 def prediction_sections(run: RunResult, predictions: Predictions, names: Sequence[str]) -> list[RunSection]:

@@ -56,6 +56,7 @@ def curves(rows: Rows, names: Sequence[str], width: float) -> Figure:
             key = f"{stage}/{name}"
             points = [(row["step"] / steps_per_epoch, row[key]) for row in rows if key in row]
             if points:
+                marker = marker or ("." if len(points) == 1 else "")  # a line has no end
                 axes.plot(*zip(*points, strict=True), line, label=label, color=colour, marker=marker, markersize=3)
         axes.set_xlim(left=0)
         axes.set(xlabel="epoch", ylabel=CURVES[name])
@@ -72,9 +73,9 @@ def draw_lr_range(record: RunRecord, found: float) -> Path:
 
 
 @styled()
-def lr_range(rates: Sequence[float], losses: Sequence[float], found: float) -> Figure:
+def lr_range(rates: Sequence[float], losses: Sequence[float], found: float, width: float = 6.0) -> Figure:
     """Return the loss of each step of a range test as a dot, their running mean as a line, and the chosen rate."""
-    figure = Figure(figsize=(6, 4))
+    figure = Figure(figsize=(width, 2 / 3 * width))
     axes = figure.subplots()
     axes.plot(rates, losses, ".", color=TRAIN, alpha=0.5, markersize=4, label="step")
     mean = smoothed(losses)
