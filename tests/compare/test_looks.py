@@ -10,8 +10,8 @@ from vitrine.compare.looks import read_looks, record_look
 from vitrine.errors import RunError
 
 
-def compared(folder):
-    return compare(load_results([folder]))
+def compared(folder, **options):
+    return compare(load_results([folder]), **options)
 
 
 def plan(folder):
@@ -81,3 +81,25 @@ def test_a_sweep_that_decides_needs_no_notes_and_a_damaged_file_is_reported(look
     (looked_at / "sweep.json").write_text('{"trials": [], "decision": null}')
     record_look(compared(looked_at).table)
     assert not (looked_at / "looks.json").exists()
+
+
+def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparisons_have_no_verdict(sweep):
+    look = {"low": 0.01, "high": 0.09}
+    arms = ["position=rope", "position=none"]
+    decision = {"metric": "val/acc", "baseline": "position=learned", "verdicts": dict.fromkeys(arms, "better")}
+    decision |= {"looks": {arm: [look] for arm in arms}, "findings": {arm: f"{arm} was decided" for arm in arms}}
+    (sweep / "sweep.json").write_text(json.dumps({"trials": [], "decision": decision}))
+
+    found = compared(sweep)
+    assert found.metric.name == "val/acc"
+    assert [one.sentences[0] for one in found.findings.comparisons] == [f"{arm} was decided" for arm in arms]
+    assert {one.verdict for one in found.findings.comparisons} == {"better"}
+    assert not any("seeds were added" in text for text in found.caveats)
+
+    for options in ({"metric": "test/acc"}, {"baseline": "rope"}):
+        found = compared(sweep, **options)
+        assert {one.verdict for one in found.findings.comparisons} == {"inconclusive"}
+        for one in found.findings.comparisons:
+            assert "no verdict, since seeds were added until val/acc decided" in one.sentences[0]
+            assert one.difference.low != one.difference.low
+        assert any("other comparisons have no verdict" in text for text in found.caveats)

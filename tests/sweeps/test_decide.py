@@ -142,7 +142,7 @@ def test_equal_configurations_are_given_up_or_equal_within_a_difference(tmp_path
     queue = run(decide(tmp_path / "b", *THREE, "sweep.difference=0.02"), equal)
     assert set(queue.decision.verdicts.values()) == {"equal"}
     line = finding("position=rope", queue.decision, queue.metric)
-    assert line.startswith("position=rope and position=learned are equal within 2.00 points after ")
+    assert line.startswith("position=rope and position=learned are equal within 2 points after ")
 
 
 def test_test_accuracy_uses_stored_predictions(tmp_path):
@@ -179,7 +179,7 @@ def test_intervals_are_printed_as_they_shrink(tmp_path, capsys):
         run(queue, equal)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  position=none: after ")]
     assert len(lines) == 4
-    assert lines[0].startswith("  position=none: after 3 seeds ")
+    assert lines[0].startswith("  position=none: after 3 seeds, ")
 
 
 def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):

@@ -94,7 +94,8 @@ def compare(
 
     Args:
         results: runs, and damaged runs.
-        metric: name of the metric; by default test accuracy, or the first of ``PREFERRED`` that all runs have.
+        metric: name of the metric; by default that by which the sweep was decided (``sweep=decide``), else test
+            accuracy, or the first of ``PREFERRED`` that all runs have.
         by: a column whose main effect is compared; by default, every configuration is a row.
         baseline: the row that others are compared with; by default the one that was started first.
         target: validation accuracy in (0, 1] for the time to reach it.
@@ -114,7 +115,8 @@ def compare(
     unfinished = [run for run in results.runs if run.status != "finished"]
     if not finished:
         raise RunError(_nothing_finished(results))
-    chosen = choose_metric(finished, metric)
+    decision = SweepDecision.of(finished)
+    chosen = choose_metric(finished, metric if metric or decision is None else decision.metric)
     diverged = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
     finished = [run for run in finished if run not in diverged]
     if not finished:
@@ -128,7 +130,7 @@ def compare(
     reference = table.row(baseline) if baseline else table.rows[0]
     comparable = predictions if _have_equal_labels(finished) else {}
     selected = baseline is not None and _is_selected(reference, table, chosen)
-    decision, growth = SweepDecision.of(finished), Growth.of(table)
+    growth = Growth.of(table)
     found = findings(
         table,
         chosen,
@@ -155,8 +157,8 @@ def compare(
         warnings.append(growth.caveat)
     if decision is not None and (by or chosen.name != decision.metric or reference is not table.rows[0]):
         warnings.append(
-            f"seeds were added until {decision.metric} decided between configurations: intervals and p-values of other "
-            "comparisons do not allow for that"
+            f"seeds were added until {decision.metric} decided between configurations: p-values and intervals of a "
+            "fixed number of seeds do not hold, and other comparisons have no verdict"
         )
     if selected:
         warnings.append(

@@ -113,10 +113,12 @@ def findings(
         if (tested.low > 0 or tested.high < 0) and min(tested.counts) >= MIN_SEEDS:  # false for NaN
             verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
         sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
-        if growth is not None and {row.label, baseline.label} & growth.rows and not math.isnan(tested.p):
+        decided = None if decision is None else decision.about(row, baseline, metric.name)
+        added = _why_seeds_were_added(row, baseline, decision, growth)
+        if decided is None and added and not math.isnan(tested.p):
             tested, p = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan
-            verdict, sentences = "inconclusive", [_grown_sentence(row, baseline, tested, growth, metric)]
-        if decision is not None and (decided := decision.about(row, baseline, metric.name)) is not None:
+            verdict, sentences = "inconclusive", [_grown_sentence(row, baseline, tested, added, metric)]
+        if decided is not None:
             tested, p = replace(tested, low=decided.low, high=decided.high, p=math.nan), math.nan
             verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
             sentences = [decided.sentence]
@@ -259,26 +261,37 @@ def _seed_sentence(
     size = difference_of_interest
     if size is None:
         shown = smallest_difference(count, tested.sd, paired=tested.paired, family=family, freedom=tested.freedom)
-        return f"{text}, which show differences of {_short_magnitude(shown, metric)} with 80 % power"
+        return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
     if _are_equal(tested, size):
         interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += _images(row, tested, metric)
-        return f"{names} are equal within {_short_magnitude(size, metric)} ({interval})"
+        return f"{names} are equal within {metric.short_magnitude(size)} ({interval})"
     spread = largest_spread(tested.sd, tested.freedom)
     needed = seeds_needed(size, spread, paired=tested.paired, comparisons=family.comparisons)
     if needed is None:
-        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power takes more than 1,000 seeds"
+        return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes more than 1,000 seeds"
     if needed > count:
-        return f"{text}; detecting {_short_magnitude(size, metric)} with 80 % power takes up to {needed} seeds"
+        return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes up to {needed} seeds"
     return text
 
 
+def _why_seeds_were_added(
+    row: ConfigurationRow, baseline: ConfigurationRow, decision: SweepDecision | None, growth: Growth | None
+) -> str:
+    """Return which results decided on the number of seeds; empty if none did."""
+    if decision is not None:
+        return f"until {decision.metric} decided between configurations"
+    if growth is not None and {row.label, baseline.label} & growth.rows:
+        return f"after a comparison on {growth.day}"
+    return ""
+
+
 def _grown_sentence(
-    row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, growth: Growth, metric: Metric
+    row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, added: str, metric: Metric
 ) -> str:
     unit = " points" if metric.is_accuracy else metric.unit
     return (
-        f"{row.label} and {baseline.label}: no verdict, since seeds were added after a comparison on {growth.day}; "
+        f"{row.label} and {baseline.label}: no verdict, since seeds were added {added}; "
         f"the difference is {metric.signed(tested.mean)}{unit} over {_seeds(tested, row.repetitions)}"
     )
 
@@ -305,9 +318,3 @@ def _seeds(tested: Difference, what: str) -> str:
         return f"{plural(count, what)}{correlation}"
     counts = f"{plural(count, what)} each" if count == other else f"{count} and {plural(other, what)}"
     return f"{counts}, {tested.shared} of them in common{correlation}" if tested.shared else f"{counts}, unpaired"
-
-
-def _short_magnitude(value: float, metric: Metric) -> str:
-    """A difference to two significant digits, without trailing zeros: ``0.2 points``, ``1 point``."""
-    number, _, unit = metric.magnitude(float(f"{value:.1e}")).partition(" ")
-    return f"{float(number):g} {'point' if (float(number), unit) == (1, 'points') else unit}".strip()

@@ -71,6 +71,11 @@ class Metric:
         """Return the absolute value of a difference: ``0.42 points``."""
         return self.number(abs(value)) + (" points" if self.is_accuracy else self.unit)
 
+    def short_magnitude(self, value: float) -> str:
+        """Return the size of a difference to two significant digits: ``0.2 points``, ``1 point``."""
+        number, _, unit = self.magnitude(float(f"{value:.1e}")).partition(" ")
+        return f"{float(number):g} {'point' if (float(number), unit) == (1, 'points') else unit}".strip()
+
     def interval(self, mean: float, low: float, high: float) -> str:
         """Return a mean and its interval without unit: ``98.46 ± 0.07``, or ``99.80 [98.91, 99.97]`` if asymmetric."""
         if math.isnan(low):

@@ -199,12 +199,12 @@ def arm_name(varies: Mapping[str, str]) -> str:
 
 
 def look_text(look: Look, metric: Metric) -> str:
-    """``after 4 seeds +0.83 points [-0.20, 1.86]``."""
+    """``after 4 seeds, +0.83 points [-0.20, +1.86]``."""
     after = f"after {plural(look.seeds, 'seed')}"
     if math.isinf(look.low):
         return f"{after}, no interval yet"
     unit = " points" if metric.is_accuracy else metric.unit
-    return f"{after} {metric.signed(look.mean)}{unit} [{metric.signed(look.low)}, {metric.signed(look.high)}]"
+    return f"{after}, {metric.signed(look.mean)}{unit} [{metric.signed(look.low)}, {metric.signed(look.high)}]"
 
 
 def finding(arm: str, decision: Decision, metric: Metric) -> str:
@@ -213,10 +213,11 @@ def finding(arm: str, decision: Decision, metric: Metric) -> str:
     if not looks:
         return f"{arm}: fewer than {plural(decision.rule.min_seeds, 'seed')} have ended"
     look = looks[-1]
+    size = metric.short_magnitude(decision.rule.difference or 0)
     says = {
         "better": f"{arm} is better than {decision.baseline}",
         "worse": f"{arm} is worse than {decision.baseline}",
-        "equal": f"{arm} and {decision.baseline} are equal within {metric.magnitude(decision.rule.difference or 0)}",
+        "equal": f"{arm} and {decision.baseline} are equal within {size}",
         "undecided": f"{arm} and {decision.baseline}: undecided",
         None: f"{arm} and {decision.baseline}: not decided yet",
     }[verdict]
