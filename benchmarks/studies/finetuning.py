@@ -155,6 +155,9 @@ def collect(source: str) -> dict[str, Any]:
             "command": " ".join(command(name, "RUN")),
             "images": facts["images"],
             "trained_parameters": facts["trained_parameters"],
+            "device": facts["device"],
+            "precision": facts["precision"],
+            "seeds": list(SEEDS),
             **{key: [by_seed[seed].metrics[key] for seed in SEEDS] for key in (*METRICS, "train_seconds")},
         }
     found["commits"] = sorted(commits)

@@ -27,6 +27,13 @@ def test_readmes_table_is_what_its_study_writes(study, tmp_path, monkeypatch):
     assert copy.read_text() == (ROOT / "README.md").read_text()
 
 
+def test_the_table_of_finetuning_is_what_its_study_writes(study, tmp_path):
+    script, copy = study("finetuning"), tmp_path / "finetuning.md"
+    copy.write_text((DOCS / "finetuning.md").read_text())
+    script.write_between(copy, "study", script.table(known("finetuning")))
+    assert copy.read_text() == (DOCS / "finetuning.md").read_text()
+
+
 def test_the_page_of_reproductions_is_written_from_its_record(study, tmp_path, monkeypatch):
     page = study("reproductions_page")
     monkeypatch.setattr(page, "DOCS", tmp_path)
@@ -47,6 +54,11 @@ def test_every_published_mean_has_its_runs():
         assert len(result["seeds"]) == len(result["test/acc"]) == len(set(result["seeds"]))
         assert result["device"]
         assert result.get("commit") or result["commits"][0]
+    assert known("finetuning")["commits"]
+    for method in known("finetuning")["methods"].values():
+        assert len(method["seeds"]) == len(method["test/balanced_acc"])
+        assert method["device"]
+        assert method["precision"]
     for question in known("recipes").values():
         assert question["commit"]
         assert all(run["val/acc"] > 0 for seeds in question["rows"].values() for run in seeds.values())
