@@ -133,6 +133,16 @@ def test_a_row_that_fails_more_often_is_not_called_better(tmp_path, write_run):
     )
 
 
+def test_a_run_that_finished_with_nan_counts_as_diverged(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97])
+    write_run(tmp_path, "position=rope", seed=3, metrics={"test/acc": 0.1, "test/loss": math.nan})
+    (tested,) = compared(tmp_path, metric="test/loss").findings.comparisons
+    assert tested.verdict == "inconclusive"
+    assert tested.sentences[0].endswith(
+        "over survivors; of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)"
+    )
+
+
 def test_rows_that_fail_differently_often_are_not_called_equal(tmp_path, write_run):
     learned = [0.90, 0.91, 0.92, 0.905]
     write_rows(write_run, tmp_path, learned=learned, rope=[acc + 0.0001 * number for number, acc in enumerate(learned)])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -140,7 +140,7 @@ def compare(
         all_pairs=selected,
         fixed_images=fixed_images,
         decision=decision,
-        unfinished=unfinished,
+        unfinished=[*unfinished, *(replace(run, status="diverged") for run in diverged)],
         growth=growth,
     )
     summaries = [summarise(row, chosen, target) for row in table.rows]
