@@ -3,7 +3,9 @@ import math
 from ast import literal_eval
 
 import pytest
+import torch
 from helpers.published import PUBLISHED
+from timm.layers import PatchDropout
 
 from vitrine.config import model as vit
 from vitrine.config.model import ViTConfig, vit_config_from
@@ -75,6 +77,18 @@ def test_the_sequence_counts_patches_class_token_and_registers(changes, tokens):
     assert made.tokens == tokens
     assert made.prefix == made.class_token + made.registers
     assert made.tokens == made.prefix + made.patches
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.75, 0.99])
+@pytest.mark.parametrize("patch", [28, 14, 7, 4])
+def test_patch_dropout_keeps_as_many_patches_as_timms(rate, patch):
+    made = config(patch_size=patch, patch_dropout=rate)
+    theirs = PatchDropout(rate, num_prefix_tokens=1)(torch.zeros(1, made.tokens, 1))
+    assert made.prefix + made.kept_patches == theirs.shape[1]
+
+
+def test_the_patches_that_are_kept_do_not_depend_on_rounding():
+    assert config(image_size=40, patch_size=4, patch_dropout=0.9).kept_patches == 10  # 100 * (1 - 0.9) is below 10
 
 
 def test_what_follows_from_sizes_that_are_not_square():
@@ -275,6 +289,25 @@ def test_each_rule_names_the_key_and_a_value_that_is_accepted(changes, key, near
         ),
         ({"num_classes": 1}, Fault("num_classes", "1", "must be >= 2 and <= 1000000")),
         ({"depth": 0}, Fault("depth", "0", "must be >= 1 and <= 1000")),
+        ({"patch_dropout": 1.0}, Fault("patch_dropout", "1.0", "must be >= 0 and < 1")),
+        (
+            {"patch_dropout": 0.25, "position": "conv"},
+            Fault(
+                "patch_dropout",
+                "0.25",
+                "leaves gaps in the grid of patches, which position=conv is a convolution over",
+                "patch_dropout=0.0",
+            ),
+        ),
+        (
+            {"patch_dropout": 0.99, "attention": "local", "class_token": False, "pool": "mean"},
+            Fault(
+                "patch_dropout",
+                "0.99",
+                "leaves one token, which attention=local keeps from itself",
+                "patch_dropout=0.0",
+            ),
+        ),
         ({"drop_path": 1.0}, Fault("drop_path", "1.0", "must be >= 0 and < 1")),
         (
             {"drop_path": 0.1, "residual": False},
@@ -293,6 +326,7 @@ RATES = (
     "projection_dropout",
     "mlp_dropout",
     "mlp_hidden_dropout",
+    "patch_dropout",
     "drop_path",
 )
 OUT_OF_RANGE = {

@@ -30,6 +30,7 @@ UNTIED = {name: st.sampled_from(options) for name, options in OPTIONS.items()} |
     "projection_dropout": RATE,
     "mlp_dropout": RATE,
     "mlp_hidden_dropout": st.none() | RATE,
+    "patch_dropout": RATE,
     "drop_path": RATE,
     "zero_head": st.booleans(),
     "same_init_layers": st.booleans(),
@@ -42,6 +43,7 @@ def fitting(draw):
     """Sizes that go together; the rest does, most of the time."""
     untied = {name: draw(values) for name, values in UNTIED.items()}
     untied["drop_path"] *= untied["residual"]
+    untied["patch_dropout"] *= untied["position"] != "conv"
     stem, position = untied["patch_embed"] == "conv_stem", untied["position"]
     patch = draw(st.sampled_from([2, 4, 8] if stem else [1, 2, 3, 4, 5]))
     stride = None if stem else draw(st.none() | st.integers(1, patch))

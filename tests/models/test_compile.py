@@ -117,6 +117,13 @@ def test_training_with_every_dropout_is_one_graph_and_draws_the_same(build, imag
     assert_one_graph(model, images_for(model.config), graphs)
 
 
+@pytest.mark.parametrize("position", quick(["learned", "relative", "rope", "rope_mixed"], ["rope_mixed"]))
+@pytest.mark.whole
+def test_training_on_a_part_of_the_patches_is_one_graph_and_draws_the_same(build, images_for, graphs, position):
+    model = build(position=position, patch_dropout=0.4)
+    assert_one_graph(model, images_for(model.config), graphs)
+
+
 @pytest.mark.parametrize("position", ["learned", "relative", "rope_mixed"])
 def test_mixed_precision_is_one_graph(build, images_for, graphs, position):
     model = build(position=position).float()

@@ -6,7 +6,15 @@ from scipy.stats import kstest
 from torch import nn
 
 from vitrine.models import VisionTransformer
-from vitrine.models.layers import BatchNorm, Dropout, HeadwiseLinear, PackedLinear, apply_dropout, build_norm
+from vitrine.models.layers import (
+    BatchNorm,
+    Dropout,
+    HeadwiseLinear,
+    PackedLinear,
+    PatchDropout,
+    apply_dropout,
+    build_norm,
+)
 
 KINDS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm, "batchnorm": BatchNorm}
 EVERYWHERE = {
@@ -51,6 +59,24 @@ def test_the_seed_decides():
 
     assert torch.equal(draw(1), draw(1))
     assert not torch.equal(draw(1), draw(2))
+
+
+def test_patch_dropout_keeps_the_prefix_and_as_many_patches_of_each_image_each_as_often():
+    images, prefix, kept, patches = 6000, 2, 3, 8
+    tokens = torch.arange(images * (prefix + patches), dtype=torch.float32).view(images, prefix + patches, 1)
+    left, places = PatchDropout(kept, patches, prefix)(tokens)
+    assert torch.equal(left, tokens.gather(1, places.unsqueeze(2)))
+    assert torch.equal(places[:, :prefix], torch.arange(prefix).expand(images, -1))
+    assert (places.diff(dim=1) > 0).all()
+    often = places[:, prefix:].flatten().bincount(minlength=prefix + patches)[prefix:] / images
+    assert often.tolist() == pytest.approx([kept / patches] * patches, abs=8 * (0.25 / images) ** 0.5)
+    pairs = torch.tensor([(row == prefix).any() and (row == prefix + 1).any() for row in places]).double().mean()
+    assert pairs.item() == pytest.approx(kept * (kept - 1) / (patches * (patches - 1)), abs=0.03)
+
+
+def test_patch_dropout_is_off_in_evaluation():
+    tokens = torch.randn(2, 9, 4)
+    assert PatchDropout(3, 8, 1).eval()(tokens) == (tokens, None)
 
 
 def test_rates_at_the_ends():

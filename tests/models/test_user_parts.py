@@ -32,6 +32,15 @@ def failing(model):
     raise ValueError("no such layer")
 
 
+class Grid(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.proj = nn.Conv1d(dim, dim, 1)
+
+    def forward(self, x):
+        return self.proj(x.transpose(1, 2).unflatten(2, (4, 4)).flatten(2)).transpose(1, 2)
+
+
 class Linear(nn.Module):
     def __init__(self, num_classes, image_size, bias=True):
         super().__init__()
@@ -74,6 +83,10 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
         (
             {"mlp": f"{LAB}.parts.Failing"},
             r"fails on a tensor \(2, 16, 8\): ValueError: no such width \(.*parts.py, line 10",
+        ),
+        (
+            {"attention": f"{LAB}.parts.Grid", "patch_dropout": 0.5},
+            r"fails on a tensor \(2, 8, 8\), as with model.patch_dropout=0.5: RuntimeError: unflatten: ",
         ),
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
     ],

@@ -33,6 +33,15 @@ def test_flops_of_vit_base_equal_the_published_count():
     assert flops_per_image(config) / 1e9 == pytest.approx(35.1, abs=0.05)
 
 
+def test_flops_of_training_are_those_of_the_patches_that_are_kept():
+    some = replace(SMALL, patch_dropout=0.25)
+    assert flops_per_image(some) == flops_per_image(some, training=False) == flops_per_image(SMALL)
+    embed = 2 * 16 * (2 * 2 * 3) * 16  # of every patch
+    tokens, blocks = 13, 2  # the class token, and 12 patches of 16
+    each = 2 * tokens * 16 * 4 * 16 + 2 * tokens * tokens * 16 * 2 + 2 * tokens * 16 * 32 * 2
+    assert flops_per_image(some, training=True) == embed + blocks * each + 2 * 16 * 10
+
+
 @pytest.mark.parametrize("kernel", ["auto", "sdpa", "explicit"])
 def test_the_count_does_not_depend_on_how_attention_is_computed(kernel):
     assert flops_per_image(replace(SMALL, attention_kernel=kernel)) == flops_per_image(SMALL)

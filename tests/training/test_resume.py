@@ -33,6 +33,7 @@ OVERRIDES = [
     "model.mlp_dropout=0.1",
     "model.attention_dropout=0.1",
     "model.drop_path=0.2",
+    "model.patch_dropout=0.25",
     "callbacks=[default,ema]",
 ]
 

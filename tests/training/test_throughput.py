@@ -78,6 +78,15 @@ def test_speed_is_recorded_by_epoch_and_overall(trained):
     assert json.loads((record.path / "run.json").read_text())["speed"] == speed
 
 
+def test_patches_that_are_left_out_count_neither_as_flops_nor_in_utilisation(trained, capsys):
+    facts = trained("trainer.max_epochs=1", "model.patch_dropout=0.5").facts
+    speed, forward = facts["speed"], facts["flops_per_image"]
+    assert 1.3 * forward < facts["training_flops_per_image"] < 1.6 * forward, "of 3 times, half"
+    expected = facts["training_flops_per_image"] * speed["images_per_second"]
+    assert speed["flops_per_second"] == pytest.approx(expected, rel=1e-3)
+    assert "in training, on 8 of 16 patches" in capsys.readouterr().out
+
+
 def test_a_slow_loader_counts_as_waiting(trained, monkeypatch):
     batches = TrainLoader.__iter__
 

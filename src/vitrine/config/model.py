@@ -1,6 +1,7 @@
 """The one description of a Vision Transformer: flat, plain values only, so that a checkpoint can carry it as a dict."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -93,6 +94,8 @@ class ViTConfig:
         projection_dropout: dropout on the output of attention.
         mlp_dropout: dropout after each of the MLP's two layers.
         mlp_hidden_dropout: dropout after the first of them; null is ``mlp_dropout``.
+        patch_dropout: share of the patches that training leaves out, drawn for each image (PatchDropout,
+            arXiv:2208.07220); how many are kept is rounded down, to one at least. Prefix tokens stay.
         drop_path: probability of skipping a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
         drop_path_shape: that probability grows linearly from 0 in the first block, or is the same in all.
         init: how weights start (models/init.py).
@@ -152,6 +155,7 @@ class ViTConfig:
     projection_dropout: float = number(0.0, ge=0, lt=1)
     mlp_dropout: float = number(0.0, ge=0, lt=1)
     mlp_hidden_dropout: float | None = number(None, ge=0, lt=1)
+    patch_dropout: float = number(0.0, ge=0, lt=1)
     drop_path: float = number(0.1, ge=0, lt=1)
     drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
     init: str = part(INITS, "xavier", interface=Interface(("model",), function=True))
@@ -191,6 +195,12 @@ class ViTConfig:
     def patches(self) -> int:
         """Number of patches (P), in raster order: left to right, then down."""
         return self.grid[0] * self.grid[1]
+
+    @property
+    def kept_patches(self) -> int:
+        """Number of patches that training computes with: all but those that ``patch_dropout`` leaves out."""
+        kept = self.patches * (1 - self.patch_dropout)
+        return max(1, math.floor(round(kept, 6)))  # 0.1 of 100 is 10, and in floating point a little less
 
     @property
     def prefix(self) -> int:

@@ -129,6 +129,17 @@ def _local_attention_has_other_tokens(config: ViTConfig, fault: AddFault, prefix
         fault("attention", "keeps a token from itself, but there is only one token", "attention=joint")
 
 
+def _patches_can_be_left_out(config: ViTConfig, fault: AddFault, prefix: str) -> None:
+    if config.patch_dropout == 0:
+        return
+    if config.position == "conv":
+        problem = f"leaves gaps in the grid of patches, which {prefix}position=conv is a convolution over"
+        fault("patch_dropout", problem, "patch_dropout=0.0")
+    if config.attention == "local" and config.tokens > 1 == config.prefix + config.kept_patches:
+        problem = f"leaves one token, which {prefix}attention=local keeps from itself"
+        fault("patch_dropout", problem, "patch_dropout=0.0")
+
+
 def _drop_path_has_a_way_around(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     if config.drop_path > 0 and not config.residual:
         fault("drop_path", f"skips branches, around which {prefix}residual=false leaves no way", "drop_path=0.0")
@@ -161,6 +172,7 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str],
     (("dim", "position", "sincos_frequencies", "rope_theta"), _position_fits_the_width),
     (("pool", "position", "depth"), _head_has_something_to_read),
     (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_other_tokens),
+    (("image_size", "patch_size", "patch_stride", "registers", "patch_dropout"), _patches_can_be_left_out),
     (("drop_path",), _drop_path_has_a_way_around),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
     (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),

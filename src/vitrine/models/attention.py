@@ -65,10 +65,20 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim) if out_projection else nn.Identity()
         self.proj_drop = Dropout(projection_dropout)
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
+    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
+        """Let tokens attend to each other.
+
+        Args:
+            x: (B, N, D).
+            record: takes the attention weights.
+            places: (B, N) int64, of the tokens in the whole sequence, of which patch dropout has left some out;
+                ``None`` where the sequence is whole.
+
+        Returns:
+            (B, N, D).
+        """
         q, k, v = self.project(x)
-        q, k, bias = self.relate(self.q_norm(q), self.k_norm(k))
+        q, k, bias = self.relate(self.q_norm(q), self.k_norm(k), places)
         if record.active:
             record("weights", attention_weights(q, k, bias, self.scale))
         rate = self.dropout if self.training else 0.0
@@ -84,9 +94,9 @@ class Attention(nn.Module):
         """(B, N, D) -> queries, keys and values, (3, B, heads, N, D/heads)."""
         return self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
-    def relate(self, q: Tensor, k: Tensor) -> Related:
+    def relate(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
         """Return queries and keys, (B, heads, N, D/heads), as they are compared, and the bias of their scores."""
-        return self.relation(q, k)
+        return self.relation(q, k, places)
 
 
 class HeadwiseAttention(Attention):
@@ -126,11 +136,12 @@ class LocalAttention(Attention):
         itself = torch.zeros(tokens, tokens).fill_diagonal_(-torch.inf)
         self.register_buffer("itself", itself, persistent=False)
 
-    def relate(self, q: Tensor, k: Tensor) -> Related:
+    def relate(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
         """Return queries times the temperature, keys, and a bias of minus infinity for a token and itself."""
-        q, k, bias = super().relate(q, k)
+        q, k, bias = super().relate(q, k, places)
         q = q * self.temperature[:, None, None].to(q.dtype)  # in mixed precision, too, q keeps the type of k
-        return q, k, self.itself if bias is None else bias + self.itself
+        itself = self.itself if places is None else self.itself[: q.shape[2], : q.shape[2]]
+        return q, k, itself if bias is None else bias + itself
 
 
 ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}
@@ -175,7 +186,7 @@ def attend(
         q: queries, (B, heads, N, width).
         k: keys, likewise.
         v: values, likewise.
-        bias: (heads, N, N) or (N, N), added to the scores; minus infinity masks.
+        bias: (B, heads, N, N), (heads, N, N) or (N, N), added to the scores; minus infinity masks.
         scale: ``None`` is 1 / sqrt(width).
         dropout: rate at which attention weights are zeroed, in [0, 1).
         kernel: ``sdpa`` is PyTorch's fused kernel; ``explicit`` is two matrix products with a softmax between them;

@@ -34,18 +34,18 @@ class Block(nn.Module):
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.drop_path = DropPath(drop_path) if config.drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        x = self.join(x, self.attention_branch(self.norm1(x), record))
+    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D); ``places`` as of :meth:`Attention.forward`."""
+        x = self.join(x, self.attention_branch(self.norm1(x), record, places))
         return self.join(x, self.mlp_branch(self.norm2(x), record))
 
     def join(self, x: Tensor, branch: Tensor) -> Tensor:
         """Add a branch to the block's input, both (B, N, D); without residual connections, return the branch alone."""
         return x + self.drop_path(branch) if self.residual else branch
 
-    def attention_branch(self, x: Tensor, record: Recorder) -> Tensor:
+    def attention_branch(self, x: Tensor, record: Recorder, places: Tensor | None) -> Tensor:
         """(B, N, D) -> (B, N, D): attention and layer scale."""
-        x = self.attn(x, record.scope("attn")) if isinstance(self.attn, Attention) else self.attn(x)
+        x = self.attn(x, record.scope("attn"), places) if isinstance(self.attn, Attention) else self.attn(x)
         return record("attn", self.ls1(x))
 
     def mlp_branch(self, x: Tensor, record: Recorder) -> Tensor:
@@ -56,9 +56,9 @@ class Block(nn.Module):
 class PostNormBlock(Block):
     """Post-norm block (arXiv:1706.03762, section 3.1): normalises the sum of branch and residual: ``post``."""
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        x = self.norm1(self.join(x, self.attention_branch(x, record)))
+    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D); ``places`` as of :meth:`Attention.forward`."""
+        x = self.norm1(self.join(x, self.attention_branch(x, record, places)))
         return self.norm2(self.join(x, self.mlp_branch(x, record)))
 
 
@@ -70,9 +70,9 @@ class SandwichBlock(Block):
         self.norm1_out = build_norm(config, config.dim)
         self.norm2_out = build_norm(config, config.dim)
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        x = self.join(x, self.norm1_out(self.attention_branch(self.norm1(x), record)))
+    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D); ``places`` as of :meth:`Attention.forward`."""
+        x = self.join(x, self.norm1_out(self.attention_branch(self.norm1(x), record, places)))
         return self.join(x, self.norm2_out(self.mlp_branch(self.norm2(x), record)))
 
 

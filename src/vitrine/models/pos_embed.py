@@ -6,7 +6,9 @@ A scheme of ``position=`` is one of these:
   ``nn.Parameter`` if it is learned, a float32 tensor if it is fixed, ``None`` if nothing is added;
 - a module that maps the tokens, once: :class:`ConvPosition` (``conv``) after the first block;
 - a relation (``LEARNED_RELATIONS``, ``FIXED_RELATIONS``): a module that maps queries and keys, (B, heads, N, D/heads),
-  to those that are compared, and to a bias of their scores, (heads, N, N) or ``None``.
+  to those that are compared, and to a bias of their scores, (heads, N, N) or ``None``. Where patch dropout leaves
+  tokens out, it also takes the places of the others in the whole sequence, (B, N) int64; the bias is then one for each
+  image, (B, heads, N, N).
 
 Patches are in raster order. Prefix tokens, the class token and registers, have no position in the image.
 """
@@ -123,7 +125,7 @@ Related = tuple[Tensor, Tensor, Tensor | None]
 class NoRelation(nn.Module):
     """No relative positions."""
 
-    def forward(self, q: Tensor, k: Tensor) -> Related:
+    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
         """Return queries and keys as they are, and no bias."""
         return q, k, None
 
@@ -155,8 +157,8 @@ class RelativeBias(nn.Module):
         down, right = (places[:, None] - places[None, :] + torch.tensor(grid) - 1).unbind(2)
         self.register_buffer("offsets", (down * width + right).flatten(), persistent=False)  # into the flattened table
 
-    def forward(self, q: Tensor, k: Tensor) -> Related:
-        """Return queries and keys as they are, and the bias (heads, N, N)."""
+    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+        """Return queries and keys as they are, and the bias."""
         bias = self.table.flatten(1).index_select(1, self.offsets).unflatten(1, (self.patches, self.patches))
         if self.prefix is not None:
             for_patches, for_prefix, among = self.prefix[:, :, None, None].unbind(1)
@@ -166,7 +168,7 @@ class RelativeBias(nn.Module):
                 for_patches.expand(-1, self.prefix_tokens, self.patches),
             ]
             bias = torch.cat([torch.cat(above, dim=2), bias], dim=1)
-        return q, k, bias
+        return q, k, bias if places is None else bias_between(bias, places)
 
 
 class Alibi2d(nn.Module):
@@ -190,9 +192,15 @@ class Alibi2d(nn.Module):
         bias = -torch.tensor(alibi_slopes(heads)).reshape(-1, 1, 1) * distances
         self.register_buffer("bias", F.pad(bias, (prefix, 0, prefix, 0)), persistent=False)
 
-    def forward(self, q: Tensor, k: Tensor) -> Related:
-        """Return queries and keys as they are, and the bias (heads, N, N)."""
-        return q, k, self.bias
+    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+        """Return queries and keys as they are, and the bias."""
+        return q, k, self.bias if places is None else bias_between(self.bias, places)
+
+
+def bias_between(bias: Tensor, places: Tensor) -> Tensor:
+    """Pick the bias between the tokens at ``places`` (B, K) of the sequence: (heads, N, N) -> (B, heads, K, K)."""
+    pairs = places[:, :, None] * bias.shape[2] + places[:, None, :]
+    return bias.flatten(1).index_select(1, pairs.flatten()).unflatten(1, pairs.shape).transpose(0, 1)
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -232,9 +240,12 @@ class Rope(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, q: Tensor, k: Tensor) -> Related:
+    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
         """Return queries and keys, rotated, and no bias."""
-        return rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin), None
+        cos, sin = self.cos, self.sin
+        if places is not None:
+            cos, sin = cos[places].unsqueeze(1), sin[places].unsqueeze(1)  # (B, 1, K, D/heads/2)
+        return rotate(q, cos, sin), rotate(k, cos, sin), None
 
 
 class RopeMixed(nn.Module):
@@ -266,13 +277,20 @@ class RopeMixed(nn.Module):
         places = F.pad(_rows_and_columns(grid), (0, 0, prefix, 0))
         self.register_buffer("places", places, persistent=False)
 
-    def forward(self, q: Tensor, k: Tensor) -> Related:
+    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
         """Return queries and keys, rotated, and no bias."""
         rows, columns = self.places.float().unsqueeze(2).unbind(1)
         x, y = self.frequencies.float().unsqueeze(2)
         angles = columns * x + rows * y  # (heads, N, D/heads/2)
         cos, sin = angles.cos().type_as(self.frequencies), angles.sin().type_as(self.frequencies)
+        if places is not None:
+            cos, sin = rows_at(cos, places), rows_at(sin, places)
         return rotate(q, cos, sin), rotate(k, cos, sin), None
+
+
+def rows_at(table: Tensor, places: Tensor) -> Tensor:
+    """Pick the rows of the tokens at ``places`` (B, K) of the sequence: (heads, N, C) -> (B, heads, K, C)."""
+    return table.index_select(1, places.flatten()).unflatten(1, places.shape).transpose(0, 1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

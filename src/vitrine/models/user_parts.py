@@ -9,11 +9,15 @@ from torch import nn
 from vitrine.config import ViTConfig
 from vitrine.config.parts import PartError, build, faults_of, part_at
 
+OF_KEPT_PATCHES = ("attention", "mlp", "norm", "pool")  # keys of parts that come after patch dropout
+
 
 def user_module(
     config: ViTConfig, key: str, *arguments: Any, takes: Sequence[int], gives: Sequence[int], **keywords: Any
 ) -> nn.Module | None:
     """Return the user's module that ``key`` names, tried on zeros; ``None`` where it names a built-in part.
+
+    With patch dropout, it is also tried on as many tokens as training keeps.
 
     Args:
         config: the model's.
@@ -33,13 +37,21 @@ def user_module(
     if not isinstance(module, nn.Module):
         raise PartError(part.name, f"must give an nn.Module, not {type(module).__name__}")
     module.eval()
-    failing = faults_of(part.name, f"fails on a tensor {tuple(takes)}")
+    _try(part.name, module, takes, gives)
+    if key in OF_KEPT_PATCHES and config.patch_dropout > 0:
+        kept = config.prefix + config.kept_patches
+        fewer, given = ([shape[0], kept, *shape[2:]] if len(shape) == 3 else shape for shape in (takes, gives))
+        _try(part.name, module, fewer, given, f", as with model.patch_dropout={config.patch_dropout:g}")
+    return module.train()
+
+
+def _try(name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "") -> None:
+    failing = faults_of(name, f"fails on a tensor {tuple(takes)}{why}")
     with failing, torch.no_grad(), torch.random.fork_rng(devices=[]):
         output = module(torch.zeros(*takes))
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if shape != tuple(gives):
-        raise PartError(part.name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}, not {shape}")
-    return module.train()
+        raise PartError(name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}{why}, not {shape}")
 
 
 def user_model(config: ViTConfig) -> nn.Module | None:

@@ -18,7 +18,7 @@ from vitrine.errors import ConfigError, Fault
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
 from vitrine.models.intermediates import NO_RECORDER, Recorder
-from vitrine.models.layers import Dropout, build_norm
+from vitrine.models.layers import Dropout, PatchDropout, build_norm
 from vitrine.models.patch_embed import build_patch_embed
 from vitrine.models.pool import POOLS, build_pool
 from vitrine.models.pos_embed import TABLES, ConvPosition, build_relations, none, per_token
@@ -75,6 +75,7 @@ class VisionTransformer(nn.Module):
         self.pos_module = user_module(config, "position", config, takes=shape, gives=shape)
         self.norm_pre = build_norm(config, config.dim) if config.embed_norm else nn.Identity()
         self.pos_drop = Dropout(config.embed_dropout)
+        self.patch_drop = PatchDropout(config.kept_patches, config.patches, config.prefix)
 
         parts = zip(drop_path_rates(config), build_relations(config), strict=True)
         self.blocks = nn.ModuleList(BLOCKS[config.norm_placement](config, rate, relation) for rate, relation in parts)
@@ -107,13 +108,16 @@ class VisionTransformer(nn.Module):
         return record("pooled", x)
 
     def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
-        """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches."""
+        """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches.
+
+        With patch dropout, in training: those that are kept.
+        """
         if images.shape[1:] != (self.config.in_channels, *self.config.image_hw):
             raise ValueError(self._shape_problem(images))
         x = record("patches", self.patch_embed(images))
-        x = record("embedded", self.embed(x))
+        x, places = self.patch_drop(record("embedded", self.embed(x)))
         for index, block in enumerate(self.blocks):
-            x = block(x, record.scope(f"blocks.{index}"))
+            x = block(x, record.scope(f"blocks.{index}"), places)
             if index == 0:
                 x = self.pos_conv(x)
             x = record(f"blocks.{index}", x)

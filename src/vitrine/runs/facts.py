@@ -17,6 +17,7 @@ SHAPES: dict[str, Any] = {
     **dict.fromkeys(("device", "precision", "attention_kernel", "compiled", "validation", "fingerprint"), str),
     **dict.fromkeys(("group", "varies", "like", "wandb_id", "wandb_pushed"), str),
     **dict.fromkeys(("processes", "parameters", "flops_per_image", "epochs", "fingerprint_version"), int),
+    "training_flops_per_image": int,
     **{name: [str] for name in ("tags", "classes", "wandb_kept", "wandb_project")},
     "pid": PIDS,
     "wandb_open": bool,

@@ -55,7 +55,8 @@ def show_start(
         "images": storage,
         "model": architecture,
         "parameters": f"{facts['parameters']:,}{_trained(config, facts)}",
-        "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)",
+        "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)"
+        f"{_kept(config, facts)}",
         "training": f"{plan}, {config.optimizer.name} at {_rate(config)}, seed {config.seed}",
         "device": f"{hardware.name}{processes}",
         "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
@@ -64,6 +65,15 @@ def show_start(
     if pretrained is not None:
         rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
     _print(console, rows)
+
+
+def _kept(config: TrainConfig, facts: Mapping[str, int]) -> str:
+    """What patch dropout leaves of the patches, and of the FLOPs."""
+    model = config.model
+    if model.patch_dropout == 0:
+        return ""
+    forward = facts["training_flops_per_image"] / 3
+    return f"; {short_number(forward)} in training, on {model.kept_patches} of {model.patches} patches"
 
 
 def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:

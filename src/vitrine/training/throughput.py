@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import DTYPES, Hardware
-from vitrine.models import build_model
+from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import has_constant_features
 from vitrine.training.lit_module import Classifier
 
@@ -41,11 +41,16 @@ PEAKS: dict[str, tuple[float, float, float]] = {
 }
 
 
-def flops_per_image(config: ViTConfig) -> int:
-    """Floating-point operations of a forward pass on one image: matrix products only, a multiply-add counting as 2."""
+def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
+    """Floating-point operations of a forward pass on one image: matrix products only, a multiply-add counting as 2.
+
+    With ``training``, of the patches that patch dropout keeps.
+    """
     device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
     with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
+        if isinstance(model, VisionTransformer):
+            model.patch_drop.train(training)
         images = torch.zeros(1, config.in_channels, *config.image_hw)
         with FlopCounterMode(display=False) as counter:
             model(images)
@@ -53,17 +58,18 @@ def flops_per_image(config: ViTConfig) -> int:
 
 
 def flops_per_pass(config: TrainConfig, forward: int) -> float:
-    """FLOPs per image of a training step, a third of them: of a model trained in full, those of ``forward``.
+    """FLOPs per image of a training step, a third of them.
 
-    The backward pass is two passes through what is trained. Frozen layers take none, and no forward pass either where
-    their features are computed once.
+    The backward pass is two passes through what is trained. So these are the FLOPs of ``forward`` for a model that is
+    trained in full, on all patches. Frozen layers take no backward pass, and no forward pass either where their
+    features are computed once.
 
     Args:
         config: how the model is trained.
         forward: FLOPs of a forward pass on an image.
     """
     if config.finetune.name == "full":
-        return forward
+        return flops_per_image(config.model, training=True) if config.model.patch_dropout else forward
     head = 2 * config.model.dim * config.model.num_classes
     if has_constant_features(config):
         return head
