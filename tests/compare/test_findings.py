@@ -246,7 +246,7 @@ def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_
     )
     sentence = sentences_of(tmp_path)["rope"][0]
     assert sentence.startswith(
-        f"rope and learned: no significant difference over 4 seeds, r = 0.74{THESE} after correction for 4 comparisons"
+        f"rope and learned: no significant difference over 4 seeds, r = 0.74{THESE}, after correction for 4 comparisons"
     )
     rope = next(tested for tested in compared(tmp_path).findings.comparisons if tested.row.label == "rope")
     assert rope.difference.p < 0.05 < rope.p

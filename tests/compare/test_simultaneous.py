@@ -1,6 +1,7 @@
 """Critical values of intervals that hold together, against scipy, statsmodels and published tables."""
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -88,6 +89,14 @@ def test_variances_are_not_pooled_if_seeds_or_variances_differ():
     assert PooledVariance.of([dict.fromkeys(range(4), 0.5)] * 3) is None
 
 
+def test_rows_whose_residuals_are_of_one_size_are_compared_without_a_warning():
+    sizes = [[0.01, 0.01, -0.01, -0.01], [-0.01, -0.01, 0.01, 0.01], [0.0, 0.0, 0.0, 0.0]]
+    rows = [{seed: 0.5 + size for seed, size in enumerate(row)} for row in sizes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert PooledVariance.of(rows) is None, "they vary differently"
+
+
 def test_partly_paired_seeds_lie_between_welchs_and_the_paired_test():
     rng = np.random.default_rng(4)
     common = 2 * rng.normal(size=12)
@@ -107,3 +116,17 @@ def test_partly_paired_seeds_lie_between_welchs_and_the_paired_test():
     assert found.p == pytest.approx(2 * stats.t.sf(abs(a.mean() - b.mean()) / error, freedom))
     alone = {seed + 100: value for seed, value in y.items()}
     assert difference(x, alone).p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+@pytest.mark.parametrize(("counts", "comparisons"), [((3, 10), 9), ((3, 20), 3)])
+def test_groups_of_very_different_size_keep_their_level_at_every_ratio_of_variances(counts, comparisons):
+    generator, family, found = np.random.default_rng(0), Family(comparisons), []
+    for ratio in (0.1, 0.3, 1.0, 3.0, 10.0):
+        x, y = (generator.normal(0, spread, (100_000, n)) for spread, n in zip((ratio, 1.0), counts, strict=True))
+        squares = [group.var(1, ddof=1) / n for group, n in zip((x, y), counts, strict=True)]
+        freedom = sum(squares) ** 2 / sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
+        critical = stats.t.isf(family._level(counts) / 2, freedom)
+        found.append(float((abs(x.mean(1) - y.mean(1)) > critical * np.sqrt(sum(squares))).mean()))
+    level = 0.05 / comparisons
+    assert 0.5 * level < max(found) < level + 3 * math.sqrt(level / 100_000)
+    assert family.critical_t(5.0, counts) > Family(comparisons).critical_t(5.0)

@@ -253,7 +253,7 @@ def _seed_sentence(
     text = f"{names}: no significant difference over {seeds}{_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
         text += (
-            f" after correction for {family.comparisons} comparisons (p = {format_p(tested.p)} uncorrected, "
+            f", after correction for {family.comparisons} comparisons (p = {format_p(tested.p)} uncorrected, "
             f"{format_p(tested.corrected)} corrected)"
         )
     if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice

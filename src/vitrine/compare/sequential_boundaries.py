@@ -81,8 +81,10 @@ def welch_level(level: float, counts: tuple[int, int]) -> float:
     def excess(log_level: float) -> float:
         return math.log(welch_size(math.exp(log_level), counts) / level)
 
-    start = math.log(level)
-    return level if excess(start) <= 0 else math.exp(brentq(excess, start - 4, start, xtol=1e-4))
+    low = high = math.log(level)
+    while excess(low) > 0:  # two and ten values take a level that is lower by orders of magnitude
+        low, high = low - 4, low
+    return level if low == high else math.exp(brentq(excess, low, high, xtol=1e-4))
 
 
 @lru_cache(maxsize=1024)

@@ -142,4 +142,5 @@ class PooledVariance:
 
 def equal_variances(residuals: np.ndarray) -> float:
     """Return the p-value of equal variances of rows, from what seeds and rows leave of their values (K, S)."""
-    return float(stats.levene(*residuals, center="mean").pvalue)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of ties, all residuals of a row may be of one size
+        return float(stats.levene(*residuals, center="mean").pvalue)
