@@ -132,8 +132,11 @@ def test_a_command_of_another_page_composes(command, tmp_path):
     if "FILE.csv" in command:
         write_image_folder(tmp_path, "train")
         images = sorted(tmp_path.glob("train/*/*"))
-        lines = [f"{image},{'|'.join(sorted({'dog', image.parent.name}))}\n" for image in images]
-        table.write_text("path,label\n" + "".join(lines))
+        labels = [f"{'|'.join(sorted({'dog', image.parent.name}))},{image.parent.name},in" for image in images]
+        lines = [
+            f"{image},{label}{number % 2}\n" for number, (image, label) in enumerate(zip(images, labels, strict=True))
+        ]
+        table.write_text("path,label,animal,place\n" + "".join(lines))
     command = command.replace("root=DIR", f"root={tmp_path}").replace("FILE.csv", str(table))
     script, *arguments = shlex.split(command)[1:]
     multirun = "-m" in arguments

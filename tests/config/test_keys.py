@@ -134,6 +134,7 @@ def test_keys_that_comparisons_leave_out_beside_those_without_effect():
     assert set(keys_where(TrainCommand, in_comparisons=False)) == {
         "seed",
         "data.fold",
+        "data.target_classes",
         "callbacks.test_curve",
         "debug.detect_anomaly",
     }

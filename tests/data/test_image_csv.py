@@ -44,6 +44,28 @@ def test_without_a_column_split_all_images_are_for_training(table, tmp_path):
     assert {split: len(images) for split, images in found.splits.items()} == {"train": 3}
 
 
+def test_each_target_is_a_column_with_classes_of_its_own(table, tmp_path):
+    found = read_csv(table(), targets=["taken by", "label"])
+    assert found.targets == {"taken by": ["me", "you"], "label": ["cat", "dog"]}
+    assert found.classes == ["me", "you"]
+    assert found.splits["train"] == [(tmp_path / "im/a.png", (0, 0)), (tmp_path / "im/b.png", (1, 1))]
+    assert read_csv(table(), targets=["taken by"]).splits["test"] == [(tmp_path / "im/c.png", 0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "targets", "problem"),
+    [
+        (ROWS, ["label", "taken"], "no column taken; its first line is .*; rename taken by to taken"),
+        (ROWS.replace("you", "me"), ["label", "taken by"], "at least two classes in column taken by; found only me"),
+        (ROWS.replace("test,me", "test,yo"), ["taken by"], "test has labels in column taken by that train lacks: yo"),
+        (ROWS.replace("train,you", "train,"), ["label", "taken by"], "line 3: there is no taken by"),
+    ],
+)
+def test_a_mistake_in_a_column_of_a_target_is_named(table, rows, targets, problem):
+    with pytest.raises(DataError, match=problem):
+        read_csv(table(rows), targets=targets)
+
+
 def test_labels_that_are_numbers_are_sorted_as_numbers(table):
     assert read_csv(table("path,label\nim/a.png,10\nim/b.png,9\n")).classes == ["9", "10"]
 

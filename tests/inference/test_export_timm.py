@@ -138,7 +138,7 @@ def test_the_card_has_the_metadata_that_the_hub_reads(card):
     head = yaml.safe_load(card.split("---")[1])
     assert (head["license"], head["library_name"], head["pipeline_tag"]) == ("mit", "timm", "image-classification")
     (result,) = head["model-index"][0]["results"]
-    accuracy = Accuracy.of(RunRecord.open(TRAINED))
+    accuracy = Accuracy.of(load_run(TRAINED))
     assert result["metrics"] == [{"type": "accuracy", "value": round(accuracy.value, 4)}]
     assert result["dataset"]["name"] == "digits"
 

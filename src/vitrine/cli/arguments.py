@@ -37,6 +37,12 @@ def add_trust(parser: ArgumentParser, *, where: str = "") -> None:
     )
 
 
+def add_target(parser: ArgumentParser) -> None:
+    """Add ``--target NAME``."""
+    help = "of a run with several targets, the one that the model answers (the first)"
+    parser.add_argument("--target", default="", metavar="NAME", help=help)
+
+
 @contextmanager
 def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
     """Print an error that a user can fix without a traceback and exit; end quietly if the reader of a pipe has."""

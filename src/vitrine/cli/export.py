@@ -10,7 +10,7 @@ vitrine export RUN --format hf --hub me/digits         # with a model card; push
 
 from collections.abc import Sequence
 
-from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_target, add_trust, errors_in_one_line, make_parser
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
 from vitrine.text import printable
 
@@ -36,6 +36,7 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     parser.add_argument(
         "--data-root", metavar="DIR", help="where the data set is now; float16 and int8 are tried on it"
     )
+    add_target(parser)
     add_trust(parser)
     parser.add_argument(
         "--license", default="unknown", metavar="NAME", help="of the model, for its card: mit, cc-by-4.0"

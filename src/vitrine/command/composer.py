@@ -32,6 +32,7 @@ from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
 from vitrine.config.sweep import TrainCommand, unmeasured
+from vitrine.config.targets import TARGETS, target_faults
 from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.own_files import NEEDED_ROOT, count_classes
 from vitrine.errors import ConfigError, DataError, Fault, RunError
@@ -43,6 +44,7 @@ NEEDED = {
     "run": "needs a run folder: {} run=outputs/runs/RUN",
     "input": "needs a picture, folder, glob pattern or CSV file: {} input=DIR",
 }
+COUNTED = "data.target_classes"  # found from the data, and stored with a run's configuration
 # Keys of permissions, and their values that allow nothing.
 PERMISSIONS = {"trust": [], "allow_changed_code": False, "accept_changed_data": False, "force": False}
 
@@ -87,6 +89,7 @@ class Composer:
             if self.command == "train":
                 _check_trust(config, overrides)
                 if config.resume is None:
+                    found += [_counted(override) for override in values if override.key_or_group == COUNTED]
                     found += self._count_classes(config.data)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError([composition_fault(error)]) from None
@@ -254,24 +257,36 @@ class Composer:
         return self._parsed[text]
 
     def _count_classes(self, data: DictConfig) -> list[Fault]:
-        """Fill in the number of classes of the user's own image files; return why it can't be counted."""
+        """Fill in numbers of classes that targets or the user's own image files decide; return why they can't be."""
+        targets, inherited = tuple(data.targets), bool(data.target_classes)  # from the run of like=
+        data.target_classes = []
+        found = list(target_faults(data.name, targets))
         if is_dotted(data.name):
-            return complete_data(data)
-        if data.name not in OWN_FILES:
-            return []
-        found = []
-        classes = 2  # stands in where they can't be counted, so that the rest is checked all the same
-        if not data.root:
-            problem = f"data={data.name} needs {NEEDED_ROOT[data.name]}"
-            found.append(Fault("data.root", "", problem))
-        else:
-            try:
-                classes = self._count(data.name, data.root, multi_label=data.multi_label)
-            except DataError as error:
-                found.append(Fault("data.root", data.root, str(error)))
-        if OmegaConf.is_missing(data, "num_classes"):
-            data.num_classes = classes
+            return found + complete_data(data)
+        try:
+            classes = self._classes(data, () if found else targets)
+        except DataError as error:
+            found.append(Fault("data.root", data.root, str(error)))
+            classes = [2] * max(1, len(targets))  # stand in, so that the rest is checked all the same
+        if targets:
+            data.target_classes = classes
+        if targets or inherited or OmegaConf.is_missing(data, "num_classes"):
+            data.num_classes = classes[0]
         return found
+
+    def _classes(self, data: DictConfig, targets: tuple[str, ...]) -> list[int]:
+        """Return the number of classes of each target, or of what the data is about.
+
+        Raises:
+            DataError: the user's own image files can't be read.
+        """
+        if (known := TARGETS.get(data.name)) is not None:
+            return [len(known[name].classes) for name in targets or list(known)[:1]]
+        if data.name not in OWN_FILES:
+            return [data.num_classes]
+        if not data.root:
+            raise DataError(f"data={data.name} needs {NEEDED_ROOT[data.name]}")
+        return self._count(data.name, data.root, multi_label=data.multi_label, targets=targets)
 
     def _surroundings_faults(self, composed: DictConfig) -> list[Fault]:
         """Return why the initial weights can't be read, or the output folder can't be written."""
@@ -299,6 +314,11 @@ class Variants:
             overrides = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
             checked: TrainCommand | ConfigError = self._composer.checked(quote(overrides, self._composer.loader))
             return checked
+
+
+def _counted(override: Override) -> Fault:
+    given = (override.input_line or "").partition("=")[2]
+    return Fault(COUNTED, given, "is counted, not set; data.targets names the targets")
 
 
 def _keep_typed_permissions(composed: DictConfig, overrides: Sequence[Override]) -> None:

@@ -26,8 +26,8 @@ from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.runs.flatten import flatten
 
 Config = TypeVar("Config")
-# A data set's name decides what else is read, and a model's which keys there are.
-DECISIVE = ("data.name", "model.name")
+# A data set's name decides what else is read, several labels which classes there are, and a model's name which keys.
+DECISIVE = ("data.name", "data.multi_label", "model.name")
 
 
 def values_of(override: Override, *, chooses_file: bool, loader: ConfigLoader) -> dict[str, Any] | None:

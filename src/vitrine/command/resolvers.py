@@ -46,6 +46,11 @@ def of_weights(source: str | None, key: str, published: object, otherwise: objec
     return model.get(key, published) if isinstance(model, dict) else published
 
 
+def outputs(num_classes: int, target_classes: list[int]) -> int:
+    """``${outputs:${data.num_classes},${data.target_classes}}``: logits of a model, the classes of all targets."""
+    return sum(target_classes) if target_classes else num_classes
+
+
 def share(fraction: float, size: Any) -> int:
     """``${share:0.125,${data.image_size}}``: a fraction of a size's shorter side, rounded down, at least 1 pixel.
 
@@ -58,7 +63,7 @@ def share(fraction: float, size: Any) -> int:
 def _register() -> None:
     for command, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{command}_schema", node=schema)
-    for resolver in (divide, if_set, if_true, of_weights, share):
+    for resolver in (divide, if_set, if_true, of_weights, outputs, share):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 

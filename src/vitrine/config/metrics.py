@@ -32,4 +32,4 @@ def extra_metrics(*, multi_label: bool) -> tuple[str, ...]:
 
 def lower_is_better(name: str) -> bool:
     """Whether a metric of a run is a loss, a time or a calibration error, by its name in metrics.json."""
-    return name.endswith(("loss", "seconds", "/ece"))
+    return name.endswith(("loss", "seconds", "/ece")) or "/ece/" in name  # of a target: test/ece/NAME

@@ -23,6 +23,7 @@ class PredictConfig:
         run: run folder, or a list of them, whose probabilities are averaged.
         input: image file, folder, glob pattern, CSV file with a column ``path``, or ``-`` for paths on standard input.
         output: file for the results, in one of ``FORMATS``; null prints a table.
+        target: of runs with several targets, the one to predict; null is the first.
         top_k: number of classes to give for each picture, the likeliest first.
         confidence: least probability of a class that is given; the classes of less certain pictures stay empty. Of runs
             with several labels per picture, null is 0.5.
@@ -40,6 +41,7 @@ class PredictConfig:
     run: Any = setting(MISSING, path=True)
     input: str = setting(MISSING, path=True)
     output: str | None = setting(None, path=True)
+    target: str | None = None
     top_k: int = number(1, ge=1, le=1000)
     confidence: float | None = number(None, ge=0, le=1)
     attention: str | None = setting(None, path=True)

@@ -59,6 +59,10 @@ class DataConfig:
             each side separately.
         multi_label: whether an image has any number of classes in place of one; for ``csv``, whose labels are then
             separated by ``|``.
+        targets: names of the questions that the model answers about an image; empty for the one that the data is about.
+            For ``csv`` they are columns in place of ``label``, for digits those of config/targets.py. Of several, the
+            first is what classes, metrics and splits without a name are of.
+        target_classes: the number of classes of each target; counted.
         patch_size: patch size of models that set none, a number or ``[height,width]``.
         epochs: epochs of runs that set no ``trainer.max_epochs``.
         mean, std: per channel, of pixels in [0, 1]; one value or one per channel.
@@ -88,6 +92,8 @@ class DataConfig:
     num_classes: int = number(MISSING, ge=2, le=1_000_000)
     resize: str = choice(RESIZES, "crop")
     multi_label: bool = False
+    targets: list[str] = setting([])
+    target_classes: list[int] = number([], ge=2, le=1_000_000, in_comparisons=False)
     patch_size: Size = size(MISSING)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
     mean: list[float] = number(MISSING)
@@ -114,6 +120,11 @@ class DataConfig:
     def image_hw(self) -> tuple[int, int]:
         """Height and width of the images."""
         return height_width(self.image_size)
+
+    @property
+    def outputs(self) -> list[int]:
+        """Number of classes of each target."""
+        return self.target_classes or [self.num_classes]
 
 
 @dataclass

@@ -223,6 +223,26 @@ def _multi_label(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("model.num_classes", str(model.num_classes), problem)
 
 
+def _targets(config: TrainConfig) -> Iterator[Fault]:
+    data, loss, model = config.data, config.loss, config.model
+    if data.targets and data.multi_label:
+        problem = "is for one target, whose images have several labels; leave data.targets away, or set it to false"
+        yield Fault("data.multi_label", "true", problem)
+    if len(data.targets) < 2:
+        return
+    several = f"and data.targets=[{','.join(data.targets)}] are several"
+    for key, value, off in (
+        ("loss.class_weights", loss.class_weights, "null"),
+        ("augment.mixup", config.augment.mixup, "0"),
+        ("augment.cutmix", config.augment.cutmix, "0"),
+    ):
+        if value:
+            yield Fault(key, as_override(value), f"is for one target, {several}", f"{key}={off}")
+    if model.num_classes != (needed := sum(data.outputs)):
+        problem = f"must be {needed}, the classes of all targets together"
+        yield Fault("model.num_classes", str(model.num_classes), problem)
+
+
 def _loss_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
     loss = config.loss
     if loss.name == "focal" and loss.gamma is None:
@@ -285,6 +305,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
     (("data.num_classes", "callbacks.monitor", "callbacks.early_stopping.monitor"), _metrics),
     (("data.name", "loss.name", "data.sampling", "data.num_classes"), _multi_label),
+    (("data.num_classes", "data.target_classes"), _targets),
     (("loss.name", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),

@@ -73,8 +73,8 @@ class ImageDataModule(pl.LightningDataModule):
                 raise DataError(f"data.folds={data.folds} {problem}")
             self.train, self.val = train, self.dataset.val
         else:
-            groups = strata(train.labels, data.folds or 2, classes)
-            names = classes if groups is train.labels else ()
+            groups = strata(train.first_labels, data.folds or 2, classes)
+            names = () if data.multi_label else classes
             if data.folds is not None and data.fold is not None:
                 split = split_fold(groups, data.folds, data.fold, data.val_seed, names)
             else:
@@ -83,7 +83,7 @@ class ImageDataModule(pl.LightningDataModule):
             self.train, self.val = train[split.train] if data.hold_out else train, train[split.val]
         if data.train_fraction is not None or data.per_class is not None:
             chosen = training_subset(
-                strata(self.train.labels, 1),
+                strata(self.train.first_labels, 1),
                 data.subset_seed,
                 fraction=data.train_fraction,
                 count=data.per_class,
@@ -135,7 +135,7 @@ class ImageDataModule(pl.LightningDataModule):
             seed=self.config.seed,
             position=position,
             drop_last=self.config.data.drop_last,
-            balanced=self.train.labels if self.config.data.sampling == "balanced" else None,
+            balanced=self.train.first_labels if self.config.data.sampling == "balanced" else None,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
         )

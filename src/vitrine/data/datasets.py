@@ -10,7 +10,7 @@ import io
 import math
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor
 from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import Size
+from vitrine.config.targets import TARGETS, Target
 from vitrine.data.decode import ImageFiles
 from vitrine.data.file_datasets import csv, huggingface, imagefolder
 from vitrine.data.fingerprint import fingerprint
@@ -70,6 +71,8 @@ def load_dataset(
         dataset = user_dataset(part, config)
     else:
         dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
+        if config.targets and config.name in TARGETS:
+            dataset = _with_targets(dataset, [(name, TARGETS[config.name][name]) for name in config.targets])
     if with_fingerprint:
         dataset = replace(dataset, fingerprint=fingerprint(dataset))
     if dataset.nbytes <= memory:
@@ -104,6 +107,14 @@ def missing_file(config: DataConfig) -> Path | None:
 def _map_splits(dataset: ImageDataset, function: Callable[[Split], Split]) -> ImageDataset:
     val, test = (split and function(split) for split in (dataset.val, dataset.test))  # first, as a rule the smaller
     return replace(dataset, train=function(dataset.train), val=val, test=test)
+
+
+def _with_targets(dataset: ImageDataset, targets: Sequence[tuple[str, Target]]) -> ImageDataset:
+    """Replace the classes of a data set by the answers that follow from them."""
+    answers = torch.tensor([[target.of(label) for _, target in targets] for label in range(len(dataset.classes))])
+    dataset = _map_splits(dataset, lambda split: Split(split.images, answers[split.labels].squeeze(1)))
+    names = {name: list(target.classes) for name, target in targets}
+    return replace(dataset, classes=names[targets[0][0]], targets=names)
 
 
 def _from_shards(folder: Path, name: str) -> ImageDataset:

@@ -1,6 +1,7 @@
 """Data sets of image files: class folders, a CSV file, a Hugging Face data set. Nothing is decoded here."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,12 @@ MAX_LISTED = 2
 def imagefolder(config: DataConfig) -> ImageDataset:
     """Image files in class folders, ``ROOT/{train,val,test}/<class>/``."""
     folder = scan_folder(config.root)
-    return _of_files(
-        config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits, len(folder.classes))
-    )
+    return _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
 
 
 def csv(config: DataConfig) -> ImageDataset:
     """Image files that a CSV file lists; warns of files with equal bytes in several splits."""
-    table = read_csv(config.root, multi_label=config.multi_label)
+    table = read_csv(config.root, multi_label=config.multi_label, targets=config.targets)
     if not config.multi_label and (several := [name for name in table.classes if SEPARATOR in name]):
         hint = "data.multi_label=true makes them several labels of an image"
         report(f"warning: {config.root}: {listed(several, MAX_LISTED)} taken for one label each; {hint}")
@@ -45,7 +44,13 @@ def csv(config: DataConfig) -> ImageDataset:
         shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
         equal = f"{plural(len(pairs), 'image')} of one split with the bytes of an image of another: {shown}"
         report(f"warning: {config.root}: {equal}: leakage, which makes measured accuracies too high")
-    return _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits, len(table.classes)))
+    hot = len(table.classes) if config.multi_label else None
+    dataset = _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits, hot))
+    if not config.targets:
+        return dataset
+    if (counts := [len(classes) for classes in table.targets.values()]) != config.target_classes:
+        raise DataError(f"{config.root} has {counts} classes of {config.targets}, not {config.target_classes}")
+    return replace(dataset, targets={name: list(map(printable, names)) for name, names in table.targets.items()})
 
 
 def huggingface(config: DataConfig) -> ImageDataset:
@@ -57,16 +62,16 @@ def huggingface(config: DataConfig) -> ImageDataset:
     return _of_files(config, config.root, found.root.name, found.classes, splits)
 
 
-def _labelled(splits: Mapping[str, Sequence[tuple[Path, Label]]], classes: int) -> dict[str, Labelled]:
+def _labelled(splits: Mapping[str, Sequence[tuple[Path, Label]]], classes: int | None = None) -> dict[str, Labelled]:
+    """Files and labels as :class:`Split` has them; with ``classes``, an image has any number of these."""
     return {
-        name: ([path for path, _ in found], _labels([label for _, label in found], classes))
-        for name, found in splits.items()
+        name: ([path for path, _ in images], _labels([label for _, label in images], classes))
+        for name, images in splits.items()
     }
 
 
-def _labels(found: Sequence[Label], classes: int) -> torch.Tensor:
-    """Labels as :class:`Split` has them."""
-    if not isinstance(found[0], tuple):
+def _labels(found: Sequence[Label], classes: int | None) -> torch.Tensor:
+    if classes is None:
         return torch.tensor(found)
     labels = np.zeros((len(found), classes), np.uint8)
     for row, own in zip(labels, found, strict=True):

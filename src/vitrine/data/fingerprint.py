@@ -35,8 +35,8 @@ def fingerprint(dataset: ImageDataset) -> Fingerprint:
 
 
 def _of_split(split: Split, classes: int) -> dict[str, Any]:
-    labels = split.labels.cpu().numpy().astype(np.int64)
-    per_class = np.bincount(labels, minlength=classes) if labels.ndim == 1 else labels.sum(axis=0)
+    labels, counted = (given.cpu().numpy().astype(np.int64) for given in (split.labels, split.first_labels))
+    per_class = np.bincount(counted, minlength=classes) if counted.ndim == 1 else counted.sum(axis=0)
     common = {
         "images": len(labels),
         "per_class": per_class.tolist(),

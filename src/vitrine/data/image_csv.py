@@ -7,56 +7,70 @@
     images/2.jpg,dog,test
 
 Relative paths start at the folder of the CSV file. Without the column ``split``, all images are for training.
-With ``data.multi_label``, ``cat|dog`` is an image with two labels, ``|`` one with none.
+With ``data.multi_label``, ``cat|dog`` is an image with two labels, ``|`` one with none. ``data.targets=[animal,place]``
+reads these columns in place of ``label``.
 """
 
 import csv
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vitrine.data.labelled_files import Label, LabelledFiles
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, listed, nearest, plural
 
-COLUMNS = ("path", "label")
+LABEL = "label"  # the column of the classes, unless others are named
 SPLITS = ("train", "val", "test")
 SEPARATOR = "|"  # of the labels of an image
 MAX_LISTED = 3
 
 
-def read_csv(root: str | Path, *, multi_label: bool = False) -> LabelledFiles:
+def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[str] = ()) -> LabelledFiles:
     """Read the CSV file ``root``.
 
     Args:
         root: the file.
-        multi_label: whether images have several labels, or none.
+        multi_label: whether images have several labels, or none; of a single target.
+        targets: names of the columns with classes; by default, ``label``.
 
     Raises:
         DataError: it is no CSV file with these columns; a row lacks a value or names an unknown split; fewer than
-            two classes have training images, or another split has a class that ``train`` lacks; images are
-            missing; or an image is listed twice, which between two splits would be leakage.
+            two classes of a target have training images, or another split has a class that ``train`` lacks; images
+            are missing; or an image is listed twice, which between two splits would be leakage.
     """
-    root = Path(root)
+    root, columns = Path(root), tuple(targets) or (LABEL,)
     if not root.is_file():
         raise DataError(f"{root} is not a CSV file{_hint(root)}")
-    found: dict[str, list[tuple[Path, list[str]]]] = {}
+    found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
     rows: dict[str, tuple[str, int]] = {}  # split and line of each path
-    for line, path, label, split in _rows(root, multi_label):
+    for line, path, cells, split in _rows(root, columns, multi_label):
         location = os.path.normpath(root.parent / path)
         if location in rows:
             raise DataError(_listed_twice(root, path, rows[location], (split, line)))
         rows[location] = split, line
-        found.setdefault(split, []).append((Path(location), split_labels(label) if multi_label else [label]))
-    classes = _classes(root, found)
+        labels = [split_labels(cell) if multi_label else [cell] for cell in cells]
+        found.setdefault(split, []).append((Path(location), labels))
+    classes = {}
+    for number, column in enumerate(columns):
+        labels_of = {split: [labels[number] for _, labels in images] for split, images in found.items()}
+        classes[column] = _classes(root, column, labels_of)
     _check_files(root, rows)
-    index = {name: label for label, name in enumerate(classes)}
-    splits: dict[str, list[tuple[Path, Label]]] = {split: [] for split in SPLITS if split in found}
-    for split, images in splits.items():
-        for file, names in found[split]:
-            labels = tuple(sorted({index[name] for name in names}))
-            images.append((file, labels if multi_label else labels[0]))
-    return LabelledFiles(root, classes, splits)
+    indices = [{name: index for index, name in enumerate(names)} for names in classes.values()]
+    splits: dict[str, list[tuple[Path, Label]]] = {
+        split: [(file, _label(labels, indices, multi_label)) for file, labels in found[split]]
+        for split in SPLITS
+        if split in found
+    }
+    return LabelledFiles(root, classes[columns[0]], splits, classes)
+
+
+def _label(labels: Sequence[Sequence[str]], indices: Sequence[Mapping[str, int]], multi_label: bool) -> Label:
+    """Return what an image's labels for each target are as indices of classes."""
+    if multi_label:
+        return tuple(sorted({indices[0][name] for name in labels[0]}))
+    found = tuple(index[name] for (name,), index in zip(labels, indices, strict=True))
+    return found if len(found) > 1 else found[0]
 
 
 def split_labels(cell: str) -> list[str]:
@@ -69,30 +83,30 @@ def join_labels(names: Iterable[str]) -> str:
     return SEPARATOR.join(names) or SEPARATOR
 
 
-def _rows(file: Path, multi_label: bool) -> Iterator[tuple[int, str, str, str]]:
-    """Yield line number, path, label and split of each row."""
+def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> Iterator[tuple[int, str, list[str], str]]:
+    """Yield line number, path, content of ``columns``, and split of each row."""
     try:
         with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
             rows = csv.DictReader(lines)
-            _check_columns(file, rows.fieldnames or [])
+            _check_columns(file, ("path", *columns), rows.fieldnames or [])
             for row in rows:
-                for column in COLUMNS:
+                for column in ("path", *columns):
                     if not (row[column] or "").strip():
-                        hint = f"; for an image with none, {SEPARATOR}" if multi_label and column == "label" else ""
+                        hint = f"; for an image with none, {SEPARATOR}" if multi_label and column != "path" else ""
                         raise DataError(f"{file}, line {rows.line_num}: there is no {column}{hint}")
                 split = (row["split"] or "").strip() if "split" in row else "train"
                 if split not in SPLITS:
                     problem = f"split '{split}' is not one of {', '.join(SPLITS)}{did_you_mean(nearest(split, SPLITS))}"
                     raise DataError(f"{file}, line {rows.line_num}: {problem}")
-                yield rows.line_num, row["path"].strip(), row["label"].strip(), split
+                yield rows.line_num, row["path"].strip(), [row[column].strip() for column in columns], split
     except csv.Error as error:
         raise DataError(f"cannot read {file}: {first_line(error)}") from None
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
 
 
-def _check_columns(file: Path, columns: Sequence[str]) -> None:
-    lacking = [column for column in COLUMNS if column not in columns]
+def _check_columns(file: Path, needed: Sequence[str], columns: Sequence[str]) -> None:
+    lacking = [column for column in needed if column not in columns]
     if not lacking:
         return
     given = ",".join(columns) or "empty"
@@ -104,18 +118,19 @@ def _check_columns(file: Path, columns: Sequence[str]) -> None:
     raise DataError(f"{file} has no column {' or '.join(lacking)}; its first line is {given}{hint}")
 
 
-def _classes(file: Path, found: "dict[str, list[tuple[Path, list[str]]]]") -> list[str]:
-    """Return the labels of the training images, sorted."""
-    labels = {label for _, own in found.get("train", []) for label in own}
+def _classes(file: Path, column: str, found: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    """Return the labels of the training images in a column, sorted."""
+    labels = {label for own in found.get("train", []) for label in own}
+    where = "" if column == LABEL else f" in column {column}"
     if len(labels) < 2:
         only = f"only {labels.pop()}" if labels else "none"
-        raise DataError(f"{file} needs training images of at least two classes; found {only}")
+        raise DataError(f"{file} needs training images of at least two classes{where}; found {only}")
     numbers = all(label.isdecimal() for label in labels)
     classes = sorted(labels, key=lambda label: (int(label), label) if numbers else (0, label))
     for split in ("val", "test"):
-        if unknown := sorted({label for _, own in found.get(split, []) for label in own} - labels):
+        if unknown := sorted({label for own in found.get(split, []) for label in own} - labels):
             hint = did_you_mean(nearest(unknown[0], classes))
-            raise DataError(f"{file}: {split} has labels that train lacks: {listed(unknown, MAX_LISTED)}{hint}")
+            raise DataError(f"{file}: {split} has labels{where} that train lacks: {listed(unknown, MAX_LISTED)}{hint}")
     return classes
 
 

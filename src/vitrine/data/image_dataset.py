@@ -1,7 +1,7 @@
 """A data set: class names, and the images (in memory or as files) and labels of each split."""
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,6 +12,12 @@ from vitrine.runs.data_changes import Fingerprint
 Batch = tuple[Tensor, Tensor]
 
 
+def of_first_target(labels: Tensor) -> Tensor:
+    """Return labels as :class:`Split` has them, of several targets those of the first."""
+    several_targets = labels.dim() == 2 and labels.dtype is torch.int64
+    return labels[:, 0] if several_targets else labels
+
+
 @dataclass(frozen=True)
 class Split:
     """Images and labels of a split.
@@ -19,7 +25,7 @@ class Split:
     Attributes:
         images: (N, C, H, W) uint8, or image files that are decoded when indexed.
         labels: (N,) int64, on the device of ``images``; on the CPU for image files. Where images have several labels,
-            (N, classes) uint8 of 0 and 1.
+            (N, classes) uint8 of 0 and 1. Of several targets, (N, targets) int64.
     """
 
     images: Tensor | ImageFiles
@@ -35,12 +41,17 @@ class Split:
         return Split(chosen, self.labels.index_select(0, indices))
 
     @property
+    def first_labels(self) -> Tensor:
+        """The labels, of several targets those of the first."""
+        return of_first_target(self.labels)
+
+    @property
     def device(self) -> torch.device:
         """Device of the labels, and of the images unless they are files."""
         return self.labels.device
 
     def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
-        """Yield images (B, C, H, W) uint8 and labels (B,) int64 for each tensor of ``indices``.
+        """Yield images (B, C, H, W) uint8 and their labels for each tensor of ``indices``.
 
         Args:
             indices: (B,) int64 tensors on the CPU; B may differ between batches.
@@ -57,11 +68,12 @@ class ImageDataset:
     """Class names and splits of a data set.
 
     Attributes:
-        classes: names, indexed by the labels.
+        classes: names, indexed by the labels; of several targets, those of the first.
         train: training images, from which validation images are split off where ``val`` is ``None``.
         val: the data set's own validation split, if it has one.
         test: test split, if it has one.
         fingerprint: of the images as they were read (data/fingerprint.py); ``None`` if it was not computed.
+        targets: names of the classes of each target of ``data.targets``, in this order.
     """
 
     classes: list[str]
@@ -69,6 +81,7 @@ class ImageDataset:
     val: Split | None
     test: Split | None
     fingerprint: Fingerprint | None = None
+    targets: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def splits(self) -> list[Split]:

@@ -1,10 +1,11 @@
 """Image files with their labels, by split: what a scan of class folders or of a CSV file finds. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-Label = int | tuple[int, ...]  # the index of a class; or, where an image has several labels, those of its classes
+# The index of a class; of several targets, one index each; or, where an image has several labels, those of its classes.
+Label = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,14 @@ class LabelledFiles:
 
     Attributes:
         root: the folder or the CSV file.
-        classes: names of the classes that ``train`` has, sorted; labels index this list.
+        classes: names of the classes that ``train`` has, sorted; labels index this list. Of several targets, those of
+            the first.
         splits: (path, label) of each image, for ``train`` and, where there are any, ``val`` and ``test``; labels are of
             one kind.
+        targets: names of the classes of each target, where the images can have several.
     """
 
     root: Path
     classes: list[str]
     splits: Mapping[str, Sequence[tuple[Path, Label]]]
+    targets: Mapping[str, list[str]] = field(default_factory=dict)

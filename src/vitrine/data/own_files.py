@@ -1,6 +1,6 @@
 """Sources of the user's own image files: what ``data.root`` must be, and the classes there. Imports no torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,16 +25,16 @@ NEEDED_ROOT = {
 }
 SCANS: dict[str, Callable[[str | Path], HasClasses]] = {
     "imagefolder": scan_folder,
-    "csv": read_csv,
     "huggingface": HubDataset.scan,
 }
 
 
-def count_classes(name: str, root: str, *, multi_label: bool = False) -> int:
-    """Return the number of classes of the source ``data=name`` at ``root``.
+def count_classes(name: str, root: str, *, multi_label: bool = False, targets: Sequence[str] = ()) -> list[int]:
+    """Return the number of classes of the source ``data=name`` at ``root``; of several targets, those of each.
 
     Raises:
         DataError: there is no such data set, or it cannot be trained on.
     """
-    found = read_csv(root, multi_label=True) if multi_label and name == "csv" else SCANS[name](root)
-    return len(found.classes)
+    if name == "csv":
+        return [len(classes) for classes in read_csv(root, multi_label=multi_label, targets=targets).targets.values()]
+    return [len(SCANS[name](root).classes)]

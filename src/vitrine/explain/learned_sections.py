@@ -96,7 +96,7 @@ def _look(
         chosen = chosen_images(count, mistakes, most)
         measured_on = evenly(count, how_many(float(loaded.record.facts.get("flops_per_image") or 1e9)))
         pixels = test_images(run, [*chosen, *measured_on])
-        labels = test_split(run).labels[chosen].tolist()
+        labels = test_split(run).first_labels[chosen].tolist()
     except (VitrineError, OSError, ImportError) as error:
         return _nothing(reason(error))
     images = loaded.transform.normalised(torch.from_numpy(pixels))

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
@@ -49,21 +48,20 @@ def calibrate(
         DataError: the data is missing or damaged.
         RunError: the data has changed.
     """
-    config = run.config
+    config = run.trained_config
     # On disk, image files of other splits are not decoded.
     data = replace(config.data, root=data_root or config.data.root, storage="disk")
     found = ImageDataModule(replace(config, data=data))
     check_data(run.record, found, accept=accept_changed_data, splits=[validation_source(found)])
     validation = found.val
     logits, labels = _logits(predictor, validation), validation.labels
+    labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
     held_out = "" if config.data.hold_out else ", on which the model was trained"
     count = plural(len(labels), "validation image")
     lines = [f"{temperature:.3f}, fitted on {count}{held_out}: {_effect(logits, labels, temperature)}"]
-    predictions = run.record.path / "predictions.npz"
-    if predictions.exists():
-        with np.load(predictions) as stored:
-            logits, labels = torch.from_numpy(stored["logits"]), torch.from_numpy(stored["labels"])
+    if (tested := run.test_outputs) is not None:
+        logits, labels = tested
         lines.append(f"on {plural(len(labels), 'test image')}: {_effect(logits, labels, temperature)}")
     return TemperatureScaling(temperature, lines)
 

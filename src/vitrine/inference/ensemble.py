@@ -56,7 +56,8 @@ class Ensemble:
         """Return what results depend on, beside the pictures, as plain values."""
         temperatures = [round(predictor.temperature, 4) for predictor in self.predictors]
         given = {"top_k": self.top_k} if self.threshold is None else {"confidence": self.threshold}
-        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, **given}
+        target = {"target": runs[0].target} if runs[0].target else {}
+        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, **given, **target}
 
     def probabilities(self, images: Sequence[Tensor]) -> Tensor:
         """Return the mean of the models' probabilities; (B, num_classes) float64, on the CPU.

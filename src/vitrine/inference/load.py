@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from vitrine.config import TrainConfig, vit_config_from
 from vitrine.config.serialize import from_plain
+from vitrine.config.targets import with_target
 from vitrine.data.preparation import Picture, Preparation
 from vitrine.errors import ConfigError, RunError
 from vitrine.inference.predictor import Prediction, Predictor
-from vitrine.models import build_model
+from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
-from vitrine.text import plural
+from vitrine.text import did_you_mean, listed, nearest, plural
 from vitrine.training.weights import load_weights, model_weights, read_checkpoint
 
 BATCH = 256  # pictures that LoadedRun.predict computes together
@@ -30,15 +31,32 @@ class LoadedRun:
     Attributes:
         record: the run folder: facts, history, paths.
         trust: prefixes of the dotted names that may be imported.
+        target: of a run with several targets, the one that the model answers; empty for the first. Everything else here
+            is as of a run with this target alone.
     """
 
     record: RunRecord
     trust: tuple[str, ...] = ()
+    target: str = ""
     _predictors: dict[str, Predictor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def config(self) -> TrainConfig:
-        """The run's configuration.
+        """The run's configuration, of several targets that of :attr:`target` alone.
+
+        Raises:
+            RunError: it cannot be read, names code outside :attr:`trust`, or has no such target.
+        """
+        config = self.trained_config
+        if self.target and self.target not in config.data.targets:
+            hint = did_you_mean(nearest(self.target, config.data.targets))
+            has = f"its targets are {listed(config.data.targets)}" if config.data.targets else "it has no named targets"
+            raise RunError(f"{self.record.path} has no target {self.target}: {has}{hint}")
+        return config if len(config.data.targets) < 2 else with_target(config, self.target or config.data.targets[0])
+
+    @cached_property
+    def trained_config(self) -> TrainConfig:
+        """The configuration that the model was trained with, of all its targets.
 
         Raises:
             RunError: it cannot be read, or names code outside :attr:`trust`.
@@ -48,14 +66,34 @@ class LoadedRun:
     @property
     def metrics(self) -> dict[str, float]:
         """Final metrics, such as ``test/acc``; empty for a run that is not finished."""
-        return self.record.metrics
+        values, suffix = self.record.metrics, self._suffix
+        return {name.removesuffix(suffix): value for name, value in values.items() if name.endswith(suffix)}
+
+    @property
+    def test_outputs(self) -> tuple[Tensor, Tensor] | None:
+        """Stored logits (N, classes) float32 and labels (N,) int64 of the test images, if there are any.
+
+        Where images have several labels, these are (N, classes) uint8.
+        """
+        path = self.record.path / "predictions.npz"
+        if not path.is_file():
+            return None
+        with np.load(path) as stored:
+            logits, labels = (torch.from_numpy(stored[name + self._suffix]) for name in ("logits", "labels"))
+        return logits, labels
+
+    @property
+    def _suffix(self) -> str:
+        """What the names of metrics and predictions of the target end with; the first target's are without."""
+        return "" if self.target in self.trained_config.data.targets[:1] or not self.target else f"/{self.target}"
 
     @cached_property
     def model(self) -> nn.Module:
         """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised images, (B, C, H, W), float.
 
         Raises:
-            RunError: the checkpoint is missing, damaged or refused, or names code outside :attr:`trust`.
+            RunError: the checkpoint is missing, damaged or refused, names code outside :attr:`trust`, or has a model of
+                the user's own that answers several targets.
         """
         checkpoint = read_checkpoint(self.record.best)
         try:
@@ -65,7 +103,22 @@ class LoadedRun:
             problem = f"{self.record.best} contains a model that this version of vitrine does not know"
             raise RunError(f"{problem}: {error}") from None
         load_weights(model, model_weights(checkpoint), str(self.record.best))
+        if len(self.trained_config.data.targets) > 1:
+            if not isinstance(model, VisionTransformer):
+                raise RunError(f"{self.record.path}: {self.config.model.name} is your own and answers several targets")
+            model = model.with_outputs(self._outputs)
         return model.eval()
+
+    @property
+    def _outputs(self) -> slice:
+        """Which of all targets' logits are those of the one target."""
+        outputs, index = self.trained_config.data.outputs, self.target_index
+        return slice(sum(outputs[:index]), sum(outputs[: index + 1]))
+
+    @property
+    def target_index(self) -> int:
+        """Which of the trained targets the model answers; 0 is the first."""
+        return self.trained_config.data.targets.index(self.config.data.targets[0])
 
     @cached_property
     def classes(self) -> list[str]:
@@ -78,7 +131,10 @@ class LoadedRun:
             RunError: run.json does not name each class of the data once.
         """
         count, outputs = self.config.data.num_classes, self.config.model.num_classes
-        names = self.record.facts.get("classes") or [str(index) for index in range(count)]
+        names = self.record.facts.get("classes")
+        if len(self.trained_config.data.targets) > 1:
+            names = (self.record.facts.get("targets") or {}).get(self.config.data.targets[0])
+        names = names or [str(index) for index in range(count)]
         if len(names) != count or len(set(map(str, names))) != count:
             given = plural(len(set(map(str, names))), "different class", "different classes")
             raise RunError(f"{self.record.path / 'run.json'} names {given}, the model was trained on {count}")
@@ -134,14 +190,15 @@ class LoadedRun:
         return found[0] if single else found
 
 
-def load_run(folder: str | Path, *, trust: Collection[str] = ()) -> LoadedRun:
+def load_run(folder: str | Path, *, trust: Collection[str] = (), target: str = "") -> LoadedRun:
     """Open a run folder.
 
     Args:
         folder: the run folder.
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
+        target: of a run with several targets, the one that the model answers; by default, the first.
 
     Raises:
         RunError: there is no run at ``folder``.
     """
-    return LoadedRun(RunRecord.open(folder), tuple(trust))
+    return LoadedRun(RunRecord.open(folder), tuple(trust), target)

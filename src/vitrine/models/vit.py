@@ -198,6 +198,15 @@ class VisionTransformer(nn.Module):
             raise ConfigError([Fault("image_size", size_override(config.image_size), problem)]) from None
         return other.train(self.training)
 
+    def with_outputs(self, kept: slice) -> "VisionTransformer":
+        """Return a model with the same weights and only the logits that ``kept`` selects."""
+        head = {name: value[kept] for name, value in self.head.state_dict().items()}
+        parameter = self.head.weight
+        other = VisionTransformer(dataclasses.replace(self.config, num_classes=len(head["bias"])))
+        other = other.to(parameter.device, parameter.dtype)
+        other.load_state_dict(self.state_dict() | {f"head.{name}": value for name, value in head.items()})
+        return other.train(self.training)
+
     def no_weight_decay(self) -> set[str]:
         """Return the names of parameters that are not weight matrices, although they have more than one dimension."""
         return {name for name, values in self.named_parameters() if values.ndim > 1 and name.endswith(NO_MATRICES)}

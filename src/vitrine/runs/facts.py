@@ -29,6 +29,7 @@ SHAPES: dict[str, Any] = {
     "speed": {ANY: NUMBER},
     "lr_range": {"found": NUMBER, "steps": int, "seconds": NUMBER},
     "parts": {ANY: str},
+    "targets": {ANY: [str]},
     "data_fingerprint": {ANY: DATA_SPLIT},
     "data_changes": [{"at": str}],
     "resumed": [{"at": str}],

@@ -16,6 +16,7 @@ def data_facts(data: ImageDataModule) -> dict[str, Any]:
     return {
         "images": data.sizes,
         "classes": data.dataset.classes,
+        **({"targets": dict(data.dataset.targets)} if data.dataset.targets else {}),
         "validation": data.validation_hash,
         "data_fingerprint": data.dataset.fingerprint,
     }

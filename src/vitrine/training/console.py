@@ -17,7 +17,7 @@ from vitrine.config.schema import AUTO
 from vitrine.config.size import by
 from vitrine.distributed.hardware import Hardware
 from vitrine.runs import RunRecord
-from vitrine.text import plural, printable, short_number
+from vitrine.text import listed, plural, printable, short_number
 from vitrine.training.finetune import has_constant_features
 
 if TYPE_CHECKING:  # it imports Lightning, which takes seconds
@@ -39,7 +39,10 @@ def show_start(
 ) -> None:
     """Print a table of data, model, parameters, FLOPs, device, precision and run folder."""
     model, data = config.model, config.data
-    layout = f"{by(data.image_size)}x{data.in_channels}, {plural(data.num_classes, 'class', 'classes')}"
+    classes = [plural(count, "class", "classes") for count in data.outputs]
+    if len(data.targets) > 1:
+        classes = [f"{name} of {count}" for name, count in zip(data.targets, classes, strict=True)]
+    layout = f"{by(data.image_size)}x{data.in_channels}, {listed(classes)}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
     plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {plural(data.batch_size, 'image')}"
@@ -142,6 +145,9 @@ def show_result(
     for stage, title in (("val", "validation"), ("test", "test"))[: 1 if of_sweep else 2]:
         if f"{stage}/acc" in metrics:
             rows[f"{title} accuracy"] = f"{metrics[f'{stage}/acc']:.4f}"
+            of_target = f"{stage}/acc/"
+            targets = [name.removeprefix(of_target) for name in metrics if name.startswith(of_target)]
+            rows |= {f"  of {target}": f"{metrics[of_target + target]:.4f}" for target in targets}
             rows[f"{title} loss"] = f"{metrics[f'{stage}/loss']:.4f}"
             rows |= _further_rows(stage, title, metrics)
     if "test/acc" not in metrics and not of_sweep:

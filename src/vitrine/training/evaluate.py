@@ -1,6 +1,7 @@
 """Test a trained model from its checkpoint."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -32,19 +33,25 @@ class Evaluation:
     """Metrics of the test images, with their logits and labels.
 
     Attributes:
-        metrics: ``test/acc``, ``test/loss``, and those of training/metrics.py.
-        logits: (N, num_classes) float32.
+        metrics: ``test/acc``, ``test/loss``, and those of training/metrics.py; those of further targets, too, as
+            ``test/acc/NAME``.
+        logits: (N, num_classes) float32; of several targets, those of the first.
         labels: (N,) int64; or (N, num_classes) uint8, where images have several.
+        further: logits and labels of further targets, by name.
     """
 
     metrics: dict[str, float]
     logits: np.ndarray
     labels: np.ndarray
+    further: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def save(self, record: RunRecord) -> None:
         """Write predictions.npz."""
+        arrays = {"logits": self.logits, "labels": self.labels}
+        for name, (logits, labels) in self.further.items():
+            arrays |= {f"logits/{name}": logits, f"labels/{name}": labels}
         with replacing(record.path / "predictions.npz") as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, logits=self.logits, labels=self.labels)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # its stub takes every keyword for allow_pickle
 
 
 def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifier:
@@ -86,10 +93,15 @@ def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardwar
     with failing_in_one_line(config):
         trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    logits, labels = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
+    outputs = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
+    (logits, labels), *others = module.by_target(*outputs)
     further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes)
     metrics |= {f"test/{name}": value for name, value in further.items()}
-    return Evaluation(metrics, logits.numpy(), labels.numpy())
+    named = dict(zip(config.data.targets[1:], others, strict=True))
+    for target, values in named.items():
+        metrics |= {f"test/{name}/{target}": value for name, value in measure(*values).items()}
+    arrays = {target: (of_target.numpy(), true.numpy()) for target, (of_target, true) in named.items()}
+    return Evaluation(metrics, logits.numpy(), labels.numpy(), arrays)
 
 
 def evaluate_run(options: EvalConfig) -> dict[str, float]:

@@ -220,7 +220,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
 
 def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:
     """Return the model that training starts from or resumes with, and the optimiser steps done before."""
-    config, labels = run.config, data.train.labels
+    config, labels = run.config, data.train.first_labels
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
     model = drawn_by_name(partial(build_model, config.model), config.seed)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)

@@ -62,7 +62,8 @@ class Classifier(pl.LightningModule):
     Logs ``train/loss``, ``train/acc`` and ``lr`` when :meth:`log_training` is called, and ``val/loss`` and ``val/acc``
     after each validation, and the metrics of ``callbacks.measured``; with ``callbacks.test_curve`` also those of the
     test images. Losses are in nats, accuracies in [0, 1]. With ``data.multi_label``, accuracy is the share of images
-    all of whose labels are right.
+    all of whose labels are right. Of several ``data.targets``, ``train/acc`` and ``val/acc`` are those of the first,
+    ``val/acc/NAME`` those of the others, and losses are sums over all.
 
     Unless ``trainer.on_divergence`` is ``continue``, raises :class:`Diverged` at a non-finite training or validation
     loss, and before non-finite weights are saved. A single rank on a CPU checks the training loss in each step;
@@ -101,12 +102,12 @@ class Classifier(pl.LightningModule):
         self.model = build_model(config.model) if model is None else model
         self.trained = freeze(self.model, config.finetune)
         self.train()
-        self.training_criterion, self.criterion = build_loss(config.loss, class_weights)
+        self.training_criterion, self.criterion = build_loss(config.loss, class_weights, config.data.outputs)
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
         stages = ("val", "test")
-        self.accuracy = torch.nn.ModuleDict({stage: _accuracy(config, all_ranks) for stage in stages})
+        self.accuracy = torch.nn.ModuleDict({stage: _accuracies(config, all_ranks) for stage in stages})
         self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
         self.outputs = torch.nn.ModuleDict()
         if config.callbacks.measured:
@@ -203,10 +204,18 @@ class Classifier(pl.LightningModule):
         if self.config.data.multi_label:
             right = all_labels_right(logits.detach(), targets).float().mean()
         else:
-            labels = targets if targets.dim() == 1 else targets.argmax(dim=1)
-            right = (logits.detach().argmax(dim=1) == labels).float().mean()
+            scores, labels = self.by_target(logits.detach(), targets)[0]
+            labels = labels if labels.dim() == 1 else labels.argmax(dim=1)
+            right = (scores.argmax(dim=1) == labels).float().mean()
         self.recent.append((loss.detach(), right))  # stays on the device until it is logged
         return loss
+
+    def by_target(self, logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the logits (B, classes) and labels (B,) of each target; all there are, unless there are several."""
+        outputs = self.config.data.outputs
+        if len(outputs) == 1:
+            return [(logits, labels)]
+        return list(zip(logits.split(outputs, dim=1), labels.unbind(dim=1), strict=True))
 
     def outside_autocast(self) -> AbstractContextManager[None]:
         """Leave autocast: only the forward pass is in mixed precision."""
@@ -323,17 +332,18 @@ class Classifier(pl.LightningModule):
         with faults_of(self.config.loss.name, "failed"):
             loss = self.criterion(logits, labels)
         self._metric(self.loss, stage).update(loss, len(labels))
-        # Given logits, MultilabelExactMatch would take those of a batch that are all in [0, 1] for probabilities.
-        scores = logits.sigmoid() if self.config.data.multi_label else logits
-        self._metric(self.accuracy, stage).update(scores, labels)
+        parts = self.by_target(logits, labels)
+        for accuracy, (scores, of_target) in zip(self._accuracies(stage), parts, strict=True):
+            # Given logits, MultilabelExactMatch would take those of a batch that are all in [0, 1] for probabilities.
+            accuracy.update(scores.sigmoid() if self.config.data.multi_label else scores, of_target)
         if self.outputs:
-            self._metric(self.outputs, stage).update(logits, labels)
+            self._metric(self.outputs, stage).update(*parts[0])
         return logits
 
     def _measured(self, stage: str) -> dict[str, float]:
         values = {}
-        for name, metrics in (("loss", self.loss), ("acc", self.accuracy)):
-            metric = self._metric(metrics, stage)
+        names = ["loss", "acc", *(f"acc/{target}" for target in self.config.data.targets[1:])]
+        for name, metric in zip(names, [self._metric(self.loss, stage), *self._accuracies(stage)], strict=True):
             values[f"{stage}/{name}"] = float(metric.compute())
             metric.reset()
         if self.outputs:
@@ -342,6 +352,11 @@ class Classifier(pl.LightningModule):
             metric.reset()
         return values
 
+    def _accuracies(self, stage: str) -> list[Metric]:
+        metrics = self.accuracy[stage]
+        assert isinstance(metrics, torch.nn.ModuleList)
+        return [metric for metric in metrics if isinstance(metric, Metric)]
+
     @staticmethod
     def _metric(metrics: torch.nn.ModuleDict, stage: str) -> Metric:
         metric = metrics[stage]
@@ -349,11 +364,15 @@ class Classifier(pl.LightningModule):
         return metric
 
 
-def _accuracy(config: TrainConfig, all_ranks: bool) -> Metric:
-    count = config.model.num_classes
+def _accuracies(config: TrainConfig, all_ranks: bool) -> torch.nn.ModuleList:
+    """Return the accuracy of each target."""
     if config.data.multi_label:
-        return MultilabelExactMatch(count, validate_args=False, sync_on_compute=all_ranks)
-    return MulticlassAccuracy(count, average="micro", validate_args=False, sync_on_compute=all_ranks)
+        several = MultilabelExactMatch(config.model.num_classes, validate_args=False, sync_on_compute=all_ranks)
+        return torch.nn.ModuleList([several])
+    outputs = config.data.outputs if len(config.data.outputs) > 1 else [config.model.num_classes]
+    return torch.nn.ModuleList(
+        MulticlassAccuracy(count, average="micro", validate_args=False, sync_on_compute=all_ranks) for count in outputs
+    )
 
 
 def _name(value: float) -> str:

@@ -100,17 +100,42 @@ class WeightedLoss(nn.Module):
         return self.loss(logits, targets, weight=self.weight)
 
 
-def build_loss(config: LossConfig, class_weights: Tensor | None = None) -> tuple[Loss, Loss]:
+def build_loss(
+    config: LossConfig, class_weights: Tensor | None = None, outputs: Sequence[int] = ()
+) -> tuple[Loss, Loss]:
     """Return the loss to train with and the one to evaluate with, without label smoothing and weights of classes.
 
     Both map logits (B, num_classes) float32 and labels (B,) int64, or shares of classes (B, num_classes) float32, to
-    the mean over the images.
+    the mean over the images. Of several targets, with labels (B, targets) int64, the loss is the sum of theirs.
+
+    Args:
+        config: the loss.
+        class_weights: of the classes in training.
+        outputs: number of classes of each target, where there are several.
     """
+    training: Loss
+    plain: Loss
     if (own := part_at(config, "name")) is not None:
-        return (loss := function(own)), loss
-    plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
-    training = partial(plain, label_smoothing=config.label_smoothing)
+        training = plain = function(own)
+    else:
+        plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
+        training = partial(plain, label_smoothing=config.label_smoothing)
+    if len(outputs) > 1:
+        return partial(sum_over_targets, training, outputs), partial(sum_over_targets, plain, outputs)
     return training if class_weights is None else WeightedLoss(training, class_weights), plain
+
+
+def sum_over_targets(loss: Loss, outputs: Sequence[int], logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the sum over targets of a loss of their own logits and labels.
+
+    Args:
+        loss: of logits (B, classes) and labels (B,).
+        outputs: number of classes of each target.
+        logits: (B, sum of ``outputs``).
+        labels: (B, targets) int64.
+    """
+    pairs = zip(logits.split(list(outputs), dim=1), labels.unbind(dim=1), strict=True)
+    return torch.stack([loss(own, of_target) for own, of_target in pairs]).sum()
 
 
 def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], num_classes: int) -> Tensor | None:

@@ -10,6 +10,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from torch import Tensor
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import is_dotted
@@ -153,14 +154,15 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     chosen = torch.linspace(0, len(split) - 1, min(MOST_IMAGES, len(split))).round().long().unique()
     ((images, labels),) = split.batches([chosen])
     maps: list[np.ndarray] = []
-    predicted: list[int | list[int]] = []
+    found: list[Tensor] = []
     assert isinstance(module.model, VisionTransformer)  # can_be_drawn
     with torch.no_grad():
         for image in images.cpu().split(1):
-            logits = module(image)[0]
-            predicted.append((logits > 0).tolist() if labels.dim() == 2 else int(logits.argmax()))
+            found.append(module(image))
             maps.append(attended_patches(module.model, module.normalised(image))[0].numpy())
-    truth, guesses = ([class_name(classes, label) for label in found] for found in (labels.tolist(), predicted))
+    logits, true = module.by_target(torch.cat(found), labels)[0]
+    predicted = logits > 0 if true.dim() == 2 else logits.argmax(dim=1)
+    truth, guesses = ([class_name(classes, label) for label in given.tolist()] for given in (true, predicted))
     return save(attention(images.cpu().numpy(), np.stack(maps), truth, guesses), record.path / "attention.png")
 
 

@@ -35,6 +35,7 @@ DATA_KEYS = (
     "in_channels",
     "num_classes",
     "multi_label",
+    "targets",
     "options",
 )  # which images are loaded
 MAX_SIDE = 64  # pixels of an image in the page; the browser enlarges it
@@ -156,7 +157,7 @@ def test_images(run: RunResult, indices: Sequence[int]) -> np.ndarray:
     import torch
 
     split = test_split(run)
-    if run.labels_hash and not np.array_equal(split.labels.numpy(), run.labels):
+    if run.labels_hash and not np.array_equal(split.first_labels.numpy(), run.labels):
         raise DataError("the data set has other test images than the runs were tested on")
     (batch,) = split.batches([torch.tensor(list(indices))])
     return batch[0].numpy()

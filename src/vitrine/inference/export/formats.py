@@ -65,6 +65,7 @@ class ExportRequest:
         dtype: a choice of ``DTYPES``.
         overwrite: whether an existing target is replaced.
         trust: prefixes of the dotted names that the run may import.
+        target: of a run with several targets, the one that the exported model answers; empty for the first.
         data_root: folder of the run's data set, where it has moved; ``None`` is where it was in training.
         license: of the model, as in the Hugging Face hub's list.
         hub: repository in the hub that an ``hf`` export is pushed to; ``None`` pushes nothing.
@@ -80,6 +81,7 @@ class ExportRequest:
     dtype: str = "float32"
     overwrite: bool = False
     trust: Sequence[str] = ()
+    target: str = ""
     data_root: str | None = None
     license: str = "unknown"
     hub: str | None = None

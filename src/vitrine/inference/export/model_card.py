@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from vitrine.config.size import by
 from vitrine.inference.export.source import ExportSource
-from vitrine.runs import RunRecord
+from vitrine.inference.load import LoadedRun
 from vitrine.text import listed
 from vitrine.training.metrics import wilson_interval
 
@@ -87,22 +85,20 @@ class TestAccuracy:
     images: int
 
     @classmethod
-    def of(cls, record: RunRecord) -> "TestAccuracy | None":
+    def of(cls, run: LoadedRun) -> "TestAccuracy | None":
         """Return the run's; ``None`` if its data has no test images."""
-        path = record.path / "predictions.npz"
-        if not path.is_file():
+        if run.test_outputs is None:
             return None
-        with np.load(path) as stored:
-            logits, labels = stored["logits"], stored["labels"]
-        several = labels.ndim == 2
-        right = ((logits > 0) == labels).all(axis=1) if several else logits.argmax(axis=1) == labels
-        return cls(float(right.mean()), *wilson_interval(int(right.sum()), len(right)), len(right))
+        logits, labels = run.test_outputs
+        right = ((logits > 0) == labels).all(dim=1) if labels.dim() == 2 else logits.argmax(dim=1) == labels
+        count = int(right.sum())
+        return cls(count / len(right), *wilson_interval(count, len(right)), len(right))
 
 
 def model_card(source: ExportSource) -> str:
     """Return the text of README.md."""
     facts, config = source.request.record.facts, source.run.config
-    accuracy = TestAccuracy.of(source.request.record)
+    accuracy = TestAccuracy.of(source.run)
     channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
     repository = source.request.hub or "NAME"
     count, several = len(source.run.classes), config.data.multi_label

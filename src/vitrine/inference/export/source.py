@@ -84,7 +84,7 @@ class ExportSource:
         Raises:
             RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust``.
         """
-        source = cls(request, load_run(request.record.path, trust=request.trust))
+        source = cls(request, load_run(request.record.path, trust=request.trust, target=request.target))
         _ = source.reference
         return source
 

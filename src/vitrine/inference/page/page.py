@@ -67,7 +67,12 @@ class Samples:
 
 
 def write_page(
-    folder: str | Path, to: Path | None = None, *, dtype: str = "float32", trust: Collection[str] = ()
+    folder: str | Path,
+    to: Path | None = None,
+    *,
+    dtype: str = "float32",
+    trust: Collection[str] = (),
+    target: str = "",
 ) -> WrittenPage:
     """Write the page of a finished run.
 
@@ -76,6 +81,7 @@ def write_page(
         to: the HTML file; ``None`` is ``page.html`` in the run folder.
         dtype: of the weights in the page, ``float32`` or ``float16``.
         trust: as of :func:`vitrine.load_run`.
+        target: as of :func:`vitrine.load_run`.
 
     Raises:
         RunError: there is no such run, it has not finished, its checkpoint is damaged, its classes do not fit, it
@@ -88,7 +94,7 @@ def write_page(
     if path.is_dir():
         raise RunError(f"cannot write {path}: it is a folder; name a file in it: {path / 'page.html'}")
     _check(record)
-    run = load_run(folder, trust=trust)
+    run = load_run(folder, trust=trust, target=target)
     samples = sample_images(run)
     text = render(run, samples, dtype)
     try:
@@ -127,7 +133,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
         shown=_fitted(config.image_hw),
         pad=_fitted(config.image_hw) if drawing == "plain" else (SHOWN, SHOWN),
         made=f"{now.day} {now:%B %Y}",
-        facts=_facts(run.record, model),
+        facts=_facts(run, model),
         run=run.record.name,
         drawing=drawing,
         samples=[
@@ -196,9 +202,9 @@ def _check(record: RunRecord) -> None:
         raise RunError(f"{record.path} takes images of {config.in_channels} channels; pictures have {allowed}")
 
 
-def _facts(record: RunRecord, model: VisionTransformer) -> list[str]:
+def _facts(run: LoadedRun, model: VisionTransformer) -> list[str]:
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    accuracy = record.metrics.get("test/acc")
+    accuracy = run.metrics.get("test/acc")
     measured = [] if accuracy is None else [f"test accuracy {100 * accuracy:.2f} %"]
     return [*measured, f"{parameters / 1e6:.2g} M parameters", f"position {model.config.position}"]
 
