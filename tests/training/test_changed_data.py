@@ -80,7 +80,7 @@ def test_resuming_on_changed_data_is_refused_and_says_what_differs(copy, again, 
     with pytest.raises(RunError) as refused:
         again()
     assert difference in str(refused.value)
-    assert "accept_changed_data=true" in str(refused.value)
+    assert ", data.root=DIR, or go on with this data: accept_changed_data=true" in str(refused.value)
     assert (copy.path / "run.json").read_bytes() == before
 
 
@@ -121,7 +121,7 @@ def test_testing_on_changed_data_is_refused(whole, copy, tmp_path):
     halve_training(tmp_path / "data")
     known = evaluate_run(options)  # the test images are the same
     rename_class(tmp_path / "data")
-    with pytest.raises(RunError, match=r"class 0 is bee, not ant.* accept_changed_data=true"):
+    with pytest.raises(RunError, match=r"class 0 is bee, not ant.*, data_root=DIR, .* accept_changed_data=true"):
         evaluate_run(options)
     options.accept_changed_data = True
     assert evaluate_run(options)["test/acc"] != known["test/acc"]
@@ -133,7 +133,7 @@ def test_calibrating_on_changed_data_is_refused(whole, copy, tmp_path):
     root = str(tmp_path / "data")
     known = calibrate(run, predictor, root).temperature
     cut_validation(tmp_path / "data")
-    with pytest.raises(RunError, match="val has 40 images, not 60"):
+    with pytest.raises(RunError, match=r"val has 40 images, not 60.*, data_root=DIR, "):
         calibrate(run, predictor, root)
     assert calibrate(run, predictor, root, accept_changed_data=True).temperature != known
 

@@ -52,7 +52,8 @@ def calibrate(
     # On disk, image files of other splits are not decoded.
     data = replace(config.data, root=data_root or config.data.root, storage="disk")
     found = ImageDataModule(replace(config, data=data))
-    check_data(run.record, found, accept=accept_changed_data, splits=[validation_source(found)])
+    splits = [validation_source(found)]
+    check_data(run.record, found, accept=accept_changed_data, splits=splits, key="data_root")
     validation = found.val
     logits, labels = _logits(predictor, validation), validation.labels
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels

@@ -23,7 +23,13 @@ def data_facts(data: ImageDataModule) -> dict[str, Any]:
 
 
 def check_data(
-    record: RunRecord, data: ImageDataModule, *, accept: bool, splits: Sequence[str] = SPLITS, warn: bool = True
+    record: RunRecord,
+    data: ImageDataModule,
+    *,
+    accept: bool,
+    splits: Sequence[str] = SPLITS,
+    warn: bool = True,
+    key: str = "data.root",
 ) -> list[str]:
     """Compare the data with what the run was trained on.
 
@@ -33,6 +39,7 @@ def check_data(
         accept: whether changed data is accepted.
         splits: those that are compared.
         warn: whether to report accepted changes, and that a run of an older version has no fingerprint.
+        key: the command's override for the folder of the data.
 
     Returns:
         What has changed, if that is accepted.
@@ -46,7 +53,7 @@ def check_data(
         differs = listed(found, separator="; ")
         raise RunError(
             f"the data is not what {record.path} was trained on: {differs}. "
-            "Give the data that it was trained on, data.root=DIR, or go on with this data: accept_changed_data=true"
+            f"Give the data that it was trained on, {key}=DIR, or go on with this data: accept_changed_data=true"
         )
     if warn and found:
         report(f"warning: the data is not what {record.path} was trained on: {listed(found, separator='; ')}")

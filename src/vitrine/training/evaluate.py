@@ -133,7 +133,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
             data = ImageDataModule(config, hardware.accelerator)
             if data.test is None:
                 raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
-            check_data(record, data, accept=options.accept_changed_data, splits=["test"])
+            check_data(record, data, accept=options.accept_changed_data, splits=["test"], key="data_root")
             evaluation = test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, evaluation.metrics)
     return evaluation.metrics
