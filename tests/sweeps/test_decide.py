@@ -58,6 +58,8 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
     assert lines[0].startswith("position=rope is better than position=learned after ")
     assert lines[0].endswith("; on these validation images")
     assert f"{queue.decision.runs} of 60 runs; with 95 % confidence, all intervals hold after every seed" in lines
+    queue.decision.resolution = 1 / 1440
+    assert finding("position=rope", queue.decision, queue.metric).endswith("; on these 1,440 validation images")
 
 
 def test_the_plan_is_announced_before_the_first_run(tmp_path):

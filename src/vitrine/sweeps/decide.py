@@ -229,7 +229,8 @@ def finding(arm: str, decision: Decision, metric: Metric) -> str:
     if math.isfinite(look.correlation):
         parts.append(f"r = {look.correlation:.2f}")
     if metric.is_accuracy and not look.new_images:
-        parts.append(f"on these {metric.title.partition(' ')[0]} images")
+        count = f"{round(1 / decision.resolution):,} " if decision.resolution else ""
+        parts.append(f"on these {count}{metric.title.partition(' ')[0]} images")
     return "; ".join(parts)
 
 
