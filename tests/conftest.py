@@ -3,6 +3,7 @@
 ``pytest`` runs the quick tests, ``pytest --all`` the whole suite, ``pytest --slow`` also what is run by hand only.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -44,6 +45,20 @@ def pytest_addoption(parser):
     group = parser.getgroup("levels")
     group.addoption("--all", action="store_true", help="run the whole suite: also tests marked whole")
     group.addoption("--slow", action="store_true", help="run everything: also tests marked slow, which take minutes")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect no garbage while tests are collected, and leave what they import out of later collections.
+
+    Searching the million objects of the imported libraries again and again would take 10 s of each test process.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

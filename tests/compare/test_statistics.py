@@ -1,6 +1,5 @@
 """Statistics against worked examples, and against what they promise in a thousand simulated sweeps."""
 
-import gc
 import math
 
 import numpy as np
@@ -228,14 +227,6 @@ SWEEPS = 2000
 def three_errors(share: float) -> float:
     """Three standard errors of a share of the sweeps."""
     return 3 * math.sqrt(share * (1 - share) / SWEEPS)
-
-
-@pytest.fixture(autouse=True)
-def frozen():
-    """Objects made before are left out of the garbage collection that statsmodels asks for at each correction."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def simulated(generator: np.random.Generator, means, seeds, shared: float = 0.0, spread=None) -> list[dict[int, float]]:
