@@ -7,12 +7,11 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from helpers.levels import slow
-from helpers.running import ROOT, only_run, run_script
+from helpers.running import ROOT, only_run, run_script, start_script
 from helpers.user_parts import enter, imported
 
 from vitrine.cli import evaluate
@@ -98,8 +97,7 @@ def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name, i
 @pytest.mark.whole
 @pytest.mark.parametrize("name", ["fourier", "shapes", slow("gradient_norm"), slow("small_cnn")])
 def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, name, in_this_process):
-    command = [sys.executable, str(ROOT / "train.py"), *EXAMPLES[name], *BRIEF, "trainer.max_epochs=2000"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = start_script("train.py", *EXAMPLES[name], *BRIEF, "trainer.max_epochs=2000", cwd=folder)
     try:
         deadline = time.monotonic() + 200
         while not list(folder.glob("outputs/runs/*/checkpoints/last.ckpt")):

@@ -4,14 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.levels import slow
-from helpers.running import ROOT, only_run, run_script
+from helpers.running import ROOT, only_run, run_script, start_script
 
 pytestmark = pytest.mark.whole
 
@@ -26,17 +25,7 @@ OVERRIDES = [
 
 
 def start(folder, *overrides):
-    return command(*OVERRIDES, f"paths.output_dir={folder}", *overrides)
-
-
-def command(*overrides):
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *overrides],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return start_script("train.py", *OVERRIDES, f"paths.output_dir={folder}", *overrides, cwd=ROOT)
 
 
 def history(folder):
@@ -101,13 +90,14 @@ if __name__ == "__main__":
 """
     script = tmp_path / "script.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    done = run_script(str(script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the same") == 2 * 3 * 2
 
 
 def test_a_sweep_with_two_ranks_runs_each_trial_once(tmp_path):
-    running = start(tmp_path, "-m", "accelerator=cpu_ddp", "debug.limit_batches=2", "seed=0,1")
+    short = ("trainer.max_epochs=1", "debug.limit_batches=2")
+    running = start(tmp_path, "-m", "accelerator=cpu_ddp", *short, "seed=0,1")
     _, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
     records = [json.loads(path.read_text()) for path in tmp_path.glob("sweeps/*/*/run.json")]
@@ -149,7 +139,6 @@ def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, nu
         assert "rank 1 of 2 was killed by SIGKILL" in facts["error"]
 
     epochs = int(np.nanmax(history(tmp_path)["epoch"]))
-    again = command(f"resume={only_run(tmp_path)}", f"trainer.max_epochs={epochs + 1}")
-    _, err = again.communicate(timeout=300)
-    assert again.returncode == 0, err
+    again = run_script("train.py", f"resume={only_run(tmp_path)}", f"trainer.max_epochs={epochs + 1}", cwd=ROOT)
+    assert again.returncode == 0, again.stderr
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "finished"

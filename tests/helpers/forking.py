@@ -1,6 +1,6 @@
 """Scripts of the checkout, each in a process forked from one that has imported PyTorch and Lightning, which takes long.
 
-As a program, it is that process: it reads requests and reports the number and the exit code of each process.
+As a program, it is that process: it reads requests and reports the id of each process.
 """
 
 import atexit
@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,8 +37,65 @@ PRELOADED = [
 WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # PyArrow's allocator would start one
 
 
+class Forked:
+    """A script under way, or ended: what :class:`subprocess.Popen` is for a new process.
+
+    Attributes:
+        args: the command that starts it as a new process.
+        pid: the id of its process.
+        returncode: its exit code, or minus the signal that ended it; ``None`` until :meth:`wait` or :meth:`poll` knows.
+    """
+
+    def __init__(self, args: Sequence[str], pid: int, folder: tempfile.TemporaryDirectory[str]) -> None:
+        self.args, self.pid = args, pid
+        self.returncode: int | None = None
+        self._folder = folder
+        self._end = os.open(Path(folder.name, "end"), os.O_RDONLY | os.O_NONBLOCK)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, and return its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it takes longer than ``timeout`` seconds.
+        """
+        if not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0, *self._output())
+        assert self.returncode is not None
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return its exit code, or ``None`` while it runs."""
+        self._has_ended(0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait until it has ended, and return what it has printed, to its output and to its errors."""
+        self.wait(timeout)
+        return self._printed
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it is known to have ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        if self.returncode is None and select.select([self._end], [], [], timeout)[0]:
+            self.returncode = int(os.read(self._end, 16))
+            os.close(self._end)
+            self._printed = self._output()
+            self._folder.cleanup()
+        return self.returncode is not None
+
+    def _output(self) -> tuple[str, str]:
+        return Path(self._folder.name, "out").read_text(), Path(self._folder.name, "err").read_text()
+
+
 class ForkingServer:
-    """Runs scripts one at a time, each in a new process, until this process ends."""
+    """Starts scripts, each in a new process, until this process ends."""
 
     def __init__(self) -> None:
         process = subprocess.Popen(
@@ -51,33 +109,38 @@ class ForkingServer:
         assert process.stdout is not None
         self._process, self._requests, self._reports = process, process.stdin, process.stdout
 
+    def start(
+        self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], new_session: bool = True
+    ) -> Forked:
+        """Start ``script`` as ``python SCRIPT ARGUMENTS`` does in ``cwd`` with this environment."""
+        command = [sys.executable, str(script), *arguments]
+        folder = tempfile.TemporaryDirectory()
+        os.mkfifo(Path(folder.name, "end"))
+        for name in ("out", "err"):
+            Path(folder.name, name).touch()
+        request = {"command": command, "cwd": str(cwd), "env": dict(env), "folder": folder.name, "alone": new_session}
+        self._requests.write(json.dumps(request) + "\n")
+        self._requests.flush()
+        pid = self._reports.readline()
+        assert pid, f"the process that scripts are forked from has ended with {self._process.wait()}"
+        return Forked(command, int(pid), folder)
+
     def run(
         self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``script`` as ``python SCRIPT ARGUMENTS`` does in ``cwd`` with this environment.
+        """Run ``script`` to its end.
 
         Raises:
             subprocess.TimeoutExpired: it took too long, and was killed.
         """
-        command = [sys.executable, str(script), *arguments]
-        with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
-            request = {"command": command, "cwd": str(cwd), "env": dict(env), "out": str(out), "err": str(err)}
-            self._requests.write(json.dumps(request) + "\n")
-            self._requests.flush()
-            pid = self._report()
-            ended, _, _ = select.select([self._reports], [], [], timeout)
-            if not ended:
-                os.kill(pid, signal.SIGKILL)
-            code = self._report()
-            if not ended:
-                raise subprocess.TimeoutExpired(command, timeout, out.read_text(), err.read_text())
-            return subprocess.CompletedProcess(command, code, out.read_text(), err.read_text())
-
-    def _report(self) -> int:
-        line = self._reports.readline()
-        assert line, f"the process that scripts are forked from has ended with {self._process.wait()}"
-        return int(line)
+        started = self.start(script, *arguments, cwd=cwd, env=env, new_session=False)
+        try:
+            out, err = started.communicate(timeout)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+            raise
+        return subprocess.CompletedProcess(started.args, started.wait(), out, err)
 
 
 def _serve() -> None:
@@ -87,23 +150,35 @@ def _serve() -> None:
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     assert len(threads) == 1, threads
     gc.freeze()  # so that collecting garbage copies none of this memory
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for a script
     while line := sys.stdin.readline():
-        request = json.loads(line)
-        if (pid := os.fork()) == 0:
-            _run(request)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        if os.fork() == 0:
+            _wait_for_script(json.loads(line))
+    os._exit(0)
+
+
+def _wait_for_script(request: dict[str, Any]) -> NoReturn:
+    """Start a script in a new process, and report its exit code at its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if (pid := os.fork()) == 0:
+        _run(request)
+    _, status = os.waitpid(pid, 0)
+    with suppress(FileNotFoundError):  # the test waits no longer
+        Path(request["folder"], "end").write_text(str(os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
     """Run a script in this process, made to look like the one that ``python SCRIPT`` starts, and end it."""
+    if request["alone"]:
+        os.setsid()
+    print(os.getpid(), flush=True)
     gc.enable()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    for number, path in enumerate((os.devnull, request["out"], request["err"])):
-        file = os.open(path, os.O_RDWR | os.O_CREAT)
+    for number, path in enumerate((os.devnull, f"{request['folder']}/out", f"{request['folder']}/err")):
+        file = os.open(path, os.O_RDWR)
         os.dup2(file, number)
         os.close(file)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 # the old one may have read ahead

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from helpers.forking import ForkingServer
+from helpers.forking import Forked, ForkingServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +46,11 @@ def run_script(
     Its path is relative to the checkout. Variables that libraries read while imported have no effect in ``env``.
     """
     return _server().run(ROOT / script, *arguments, cwd=cwd, env=_environment(env), timeout=TIMEOUT)
+
+
+def start_script(script: str, *arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Forked:
+    """Start a script as :func:`run_script` does, in a session of its own, and return while it runs."""
+    return _server().start(ROOT / script, *arguments, cwd=cwd, env=_environment(env))
 
 
 @cache

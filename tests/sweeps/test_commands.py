@@ -4,19 +4,17 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from helpers.running import ROOT, run_script
+from helpers.running import ROOT, descendants, run_script, start_script, wait_until_gone
 
 from vitrine.command.compose import launcher, points
 from vitrine.errors import ConfigError, RunError
 from vitrine.sweeps.run import run
 from vitrine.sweeps.sweep import Sweep
 
-OVERRIDES = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=25", "trainer.deterministic=true"]
+OVERRIDES = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=16", "trainer.deterministic=true"]
 PROCESSES = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
 
 
@@ -29,13 +27,7 @@ def sweep(folder, *overrides):
 
 
 def start(folder, *overrides):
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments(folder, *overrides)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return start_script("train.py", *arguments(folder, *overrides), cwd=ROOT)
 
 
 def facts(folder):
@@ -83,8 +75,8 @@ def test_each_trial_is_trained_in_a_separate_process(whole):
     assert all(re.match(r"python \S*train.py -m model=vit_nano ", one["command"]) for one in found.values())
     assert len({one["test/acc"] for one in metrics(folder).values()}) > 1, "seeds differ"
     assert len(re.findall(r"^trial \d of 3 finished", out, re.MULTILINE)) == 3
-    assert "epoch 25/25" not in out, "what a trial prints is in its log"
-    assert all("epoch 25/25" in path.read_text() for path in folder.glob("sweeps/*/logs/*.txt"))
+    assert "epoch 16/16" not in out, "what a trial prints is in its log"
+    assert all("epoch 16/16" in path.read_text() for path in folder.glob("sweeps/*/logs/*.txt"))
 
 
 def test_the_best_configuration_is_printed_as_a_command(whole):
@@ -138,8 +130,9 @@ def test_rerun_true_starts_over_in_a_new_folder(whole):
 def test_a_killed_sweep_has_the_same_results_after_a_rerun(whole, tmp_path):
     running = start(tmp_path, "seed=0,1,2")
     wait_until(lambda: being_trained(tmp_path), running)
+    trials = descendants(running.pid)
     running.kill()
-    running.communicate()
+    wait_until_gone(trials)
 
     done = sweep(tmp_path, "seed=0,1,2")
 

@@ -4,13 +4,11 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 from helpers.levels import slow
-from helpers.running import ROOT, SMALL, descendants, only_run, wait_until_gone, write_image_folder
+from helpers.running import SMALL, descendants, only_run, start_script, wait_until_gone, write_image_folder
 
 from vitrine import compose, fit
 from vitrine.data import memory, pixel_store
@@ -122,14 +120,7 @@ def test_only_pictures_in_folders_are_streamed(train):
 @pytest.mark.parametrize("device", ["cpu", slow("cpu_ddp")])
 def test_ctrl_c_finishes_the_step_and_leaves_no_worker(pictures, tmp_path, device):
     overrides = [*PICTURES, f"accelerator={device}", "data.storage=disk", "data.workers=2", "trainer.max_epochs=5000"]
-    running = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *overrides],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    running = start_script("train.py", *overrides, cwd=tmp_path)
     deadline = time.monotonic() + 300
     while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
