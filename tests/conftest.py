@@ -61,6 +61,11 @@ def pytest_collection():
         gc.enable()
 
 
+def pytest_unconfigure():
+    """Let the interpreter clear everything at its end; extensions would report what is left."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(config, items):
     """Deselect tests above the chosen level, except in files and tests that the command line names."""
     chosen = "slow" if config.getoption("slow") else "whole" if config.getoption("all") else "quick"
@@ -167,6 +172,38 @@ def browser():
         chromium_browser = started.chromium.launch(executable_path=chromium, args=CHROMIUM)
         yield chromium_browser
         chromium_browser.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unsynced():
+    """What tests write in their own process need not outlast a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """Leave out the pictures of runs trained in this process, three quarters of the time of the smallest training."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("curves", "confusion", "attention"):
+            patch.setattr(f"vitrine.training.plots.draw_{name}", lambda record, *_, name=name: _empty(record, name))
+        yield
+
+
+def _empty(record, name):
+    path = record.path / f"{name}.png"
+    path.touch()
+    return path
+
+
+@pytest.fixture(scope="module")
+def files_read_once():
+    """Read configuration files once for all compositions of a module, as for those of one command."""
+    from vitrine.command.sources import composing
+
+    with composing():
+        yield
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from vitrine.config.serialize import to_plain
 from vitrine.models import VisionTransformer
 from vitrine.runs.flatten import flatten
 
+pytestmark = pytest.mark.usefixtures("files_read_once")
+
 EXPERIMENTS = ROOT / "conf/experiment/tutorials"
 PAGE = ROOT / "docs/reproductions.md"
 

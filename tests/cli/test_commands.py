@@ -12,6 +12,8 @@ from helpers.running import ROOT, SMALL, only_run, python, write_image_folder
 
 from vitrine.cli import COMMANDS
 
+pytestmark = pytest.mark.usefixtures("files_read_once")
+
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -60,7 +62,7 @@ def test_training_prints_what_it_does_and_leaves_a_run_folder(evaluate, tmp_path
     assert right == pytest.approx(metrics["test/acc"])
 
     before = files(run)
-    again = python(str(ROOT / "eval.py"), f"run={run.relative_to(tmp_path)}", cwd=tmp_path)
+    again = evaluate(f"run={run.relative_to(tmp_path)}")
     assert again.returncode == 0, again.stderr
     assert f"test accuracy  {metrics['test/acc']:.4f}" in again.stdout
     assert f"test loss      {metrics['test/loss']:.4f}" in again.stdout

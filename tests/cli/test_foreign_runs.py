@@ -64,14 +64,6 @@ FILES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def unsynced():
-    """What these tests write need not outlast a power cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        yield
-
-
 @pytest.fixture(scope="module")
 def config():
     return to_plain(compose(["model=vit_nano"]))

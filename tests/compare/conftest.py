@@ -28,14 +28,6 @@ def plain_config() -> Callable[..., dict[str, Any]]:
     return config
 
 
-@pytest.fixture(autouse=True, scope="session")
-def unsynced():
-    """What these tests write need not outlast a power cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        yield
-
-
 @pytest.fixture(scope="session")
 def write_run(plain_config) -> WriteRun:
     """Writes a run folder: ``write_run(parent, "position=rope", seed=1, acc=0.98)``."""

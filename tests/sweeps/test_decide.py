@@ -22,6 +22,8 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.sweeps.decide import finding, plan_decision, print_decision
 from vitrine.sweeps.progress import SweepProgress
 
+pytestmark = pytest.mark.usefixtures("files_read_once")
+
 MEANS = {"learned": 0.90, "rope": 0.95, "none": 0.80}
 
 

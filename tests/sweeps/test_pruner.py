@@ -1,16 +1,13 @@
 """Early stopping in a search: the rules, and the runs that real trainings and real commands leave."""
 
 import json
-import signal
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
 
 import pytest
 from helpers.pruning import After
-from helpers.running import ROOT, SMALL
+from helpers.running import SMALL, descendants, run_script, start_script, wait_until_gone
 from optuna.trial import TrialState
 
 import vitrine
@@ -20,6 +17,8 @@ from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.study import open_study
 from vitrine.training.fit import fit
 from vitrine.training.resume import resume
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def study_of(folder, *curves):
@@ -120,14 +119,14 @@ def test_a_killed_search_of_real_trainings_is_resumed_and_prunes(tmp_path):
         "sweep.pruner=successive_halving",
     ]
     forked = ["hydra/launcher=process", "launcher.workers=1", "launcher.threads=1"]
-    command = [sys.executable, str(ROOT / "train.py"), "-m", *overrides, *forked]
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = start_script("train.py", "-m", *overrides, *forked, cwd=tmp_path)
     while not list(tmp_path.glob("outputs/sweeps/*/*/checkpoints/last.ckpt")):
         assert first.poll() is None
         time.sleep(0.05)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    trials = descendants(first.pid)
+    first.kill()
+    wait_until_gone(trials)
+    done = run_script("train.py", "-m", *overrides, *forked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "outputs" / "sweeps").iterdir()
     facts = json.loads((folder / "sweep.json").read_text())["search"]

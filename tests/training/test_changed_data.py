@@ -14,6 +14,8 @@ from vitrine.inference.predictor import Predictor
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
 
+pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

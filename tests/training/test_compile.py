@@ -19,7 +19,7 @@ from vitrine.training import compile as compilation
 from vitrine.training.callbacks import Callback
 from vitrine.training.compile import COMPILERS
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn", "files_read_once")]
 
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 

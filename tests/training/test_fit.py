@@ -16,6 +16,8 @@ from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.lit_module import MeanLoss
 
+pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+
 
 class Watch(Callback):
     """Keeps what each step and epoch had."""

@@ -15,6 +15,8 @@ from vitrine import compose, fit
 from vitrine.runs import RunRecord
 from vitrine.training.metrics import Outputs, all_labels_right, class_metrics, measure
 
+pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+
 
 @pytest.fixture(params=[8, 3], ids=["eight classes, one absent", "three classes"])
 def outputs(request):

@@ -5,13 +5,11 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.running import ROOT, only_run
+from helpers.running import ROOT, only_run, start_script
 from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, resume
@@ -20,6 +18,8 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.registry import remove_runs
 from vitrine.training.recovery import recover
+
+pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
 
 # Three epochs of 5 steps; later epochs are better, so that the second is the best when the third begins.
 OVERRIDES = [
@@ -219,8 +219,7 @@ def test_a_run_has_one_writer_at_a_time(tmp_path, whole):
 
 @pytest.mark.whole
 def test_of_two_commands_that_resume_a_run_at_once_one_trains_it(stopped, whole):
-    command = [sys.executable, str(ROOT / "train.py"), f"resume={stopped.path}"]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [start_script("train.py", f"resume={stopped.path}", cwd=ROOT) for _ in range(2)]
     ended = sorted((process.communicate()[1], process.returncode) for process in both)
     (silent, trained), (message, refused) = ended
     assert (trained, refused, silent) == (0, 1, "")

@@ -7,13 +7,11 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
-from helpers.running import ROOT, only_run, write_image_folder
+from helpers.running import ROOT, only_run, start_script, write_image_folder
 from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, resume
@@ -21,6 +19,8 @@ from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
+
+pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
 
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
 OVERRIDES = [
@@ -190,11 +190,7 @@ def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
 
 
 def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
-    running = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *OVERRIDES, f"paths.output_dir={tmp_path}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    running = start_script("train.py", *OVERRIDES, f"paths.output_dir={tmp_path}", cwd=ROOT)
     deadline = time.monotonic() + 300
     while not list(tmp_path.glob("**/best.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -219,7 +215,7 @@ def test_a_run_killed_a_hundred_times_equals_a_run_that_was_never_killed(tmp_pat
     arguments, moments = [*overrides, f"paths.output_dir={tmp_path / 'killed'}"], random.Random(0)
     for _ in range(100):
         epochs = _epochs(tmp_path / "killed")
-        running = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *arguments], stdout=subprocess.DEVNULL)
+        running = start_script("train.py", *arguments, cwd=ROOT)
         while _epochs(tmp_path / "killed") <= epochs:
             assert running.poll() is None
             time.sleep(0.005)

@@ -13,6 +13,8 @@ from vitrine.data.loader import TrainLoader
 from vitrine.runs import RunRecord
 from vitrine.training.throughput import PeakFlops, StepStatistics
 
+pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+
 
 def figures(**changes):
     values = {"steps": np.full(10, 0.1), "waits": np.zeros(10), "images": 50, "flops_per_image": 2e6}
