@@ -16,7 +16,7 @@ from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
 
 FACTS = {"parameters": 1_234_567, "flops_per_image": 35_145_000_000, "steps_per_epoch": 1_012}
-SIZES = {"training": 1_294, "validation": 143, "test": 0}
+SIZES = {"train": 1_294, "val": 143, "test": 0}
 STORAGE = "in memory: 92 kB"
 
 
@@ -46,7 +46,7 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
     start(console, RunRecord(tmp_path), "trainer.max_epochs=9", "data.batch_size=48")
     text = printed(console)
     for fact in (
-        "digits: 8x8x1, 10 classes; 1,294 training, 143 validation",
+        "digits: 8x8x1, 10 classes; 1,294 train, 143 val",
         "ViT 64 wide, 4 deep, 4 heads",
         "images in memory: 92 kB",
         "16 tokens of 2x2 pixels",
@@ -63,6 +63,11 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
     assert str(tmp_path) in "".join(console.file.getvalue().split())
     assert "0 test" not in text
     assert "processes" not in text
+
+
+def test_a_step_has_no_more_images_than_there_are(console, tmp_path):
+    start(console, RunRecord(tmp_path), "data.batch_size=2000")
+    assert "steps with 1,294 images" in printed(console)
 
 
 def test_the_number_of_ranks_is_shown(console, tmp_path):

@@ -45,7 +45,8 @@ def show_start(
     layout = f"{by(data.image_size)}x{data.in_channels}, {listed(classes)}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
-    plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {plural(data.batch_size, 'image')}"
+    images = plural(min(data.batch_size, sizes["train"]), "image")
+    plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {images}"
     tokens = f"{plural(model.tokens, 'token')} of {by(model.patch_size)} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     architecture = f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
