@@ -265,7 +265,7 @@ def test_torchrun_restarts_a_single_process(tmp_path, accelerator):
 
 def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
     """``train.py`` itself, a rank killed from outside."""
-    overrides = [*OVERRIDES, "trainer.max_epochs=40"]
+    overrides = [*OVERRIDES, "trainer.max_epochs=15"]
     killed = tmp_path / "killed"
     command = [str(ROOT / "train.py"), *overrides, f"paths.output_dir={killed}"]
     running = torchrun(*command, cwd=tmp_path, options=("--max-restarts=3",))

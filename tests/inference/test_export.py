@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.exporting import CONFIGURATIONS, trained_run, untrained_run
-from helpers.running import ROOT, own_file_systems, python, run_script
+from helpers.running import ROOT, own_file_systems, run_script
 from helpers.user_parts import write_package
 from PIL import Image
 
@@ -340,7 +340,7 @@ def test_without_a_compiler_aoti_is_refused(run, monkeypatch):
 @pytest.mark.whole
 def test_the_command_of_the_docs_exports_and_a_second_time_is_refused(run, tmp_path):
     arguments = [str(run) if word == "outputs/runs/RUN" else word for word in shlex.split(COMMANDS[0])]
-    done = python(str(ROOT / "scripts" / "export.py"), *arguments, cwd=tmp_path)
+    done = run_script("scripts/export.py", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"written    {run}/exports/model.onnx, ")
     again = run_script("scripts/export.py", *arguments, cwd=tmp_path)
