@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 
 import pytest
-from helpers.running import ROOT, only_run
+from helpers.running import ROOT, only_run, start_script
 
 SECONDS = 5.0  # on a machine that does nothing else
 OVERRIDES = ["model=vit_nano", "trainer.max_epochs=2", "trainer.compile=nothing"]
@@ -24,7 +25,6 @@ class Command:
     """A training as a user starts it, with the lines that it prints; what it compiles is compiled anew."""
 
     def __init__(self, folder, *overrides):
-        self.folder = folder
         self.lines = []
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(ROOT / "train.py"), *OVERRIDES, f"paths.output_dir={folder}", *overrides],
@@ -36,25 +36,20 @@ class Command:
         )
         threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
 
-    def wait_for(self, line):
-        """Wait until a line begins so, or the command has ended."""
-        while self.process.poll() is None and not any(one.startswith(line) for one in list(self.lines)):
-            time.sleep(0.02)
-
     def stop(self, number=signal.SIGINT):
         """Send a signal as a terminal does; return the seconds until the command has ended, and its errors."""
-        begin = time.monotonic()
-        os.killpg(self.process.pid, number)
-        try:
-            _, err = self.process.communicate(timeout=300)
-        finally:
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
-        return time.monotonic() - begin, err
+        return stop(self.process, number)
 
-    @property
-    def status(self):
-        return json.loads((only_run(self.folder) / "run.json").read_text())["status"]
+
+def stop(process, number):
+    begin = time.monotonic()
+    os.killpg(process.pid, number)
+    try:
+        _, err = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return time.monotonic() - begin, err
 
 
 @pytest.mark.parametrize(
@@ -83,13 +78,15 @@ def test_while_it_starts(tmp_path, after, number):
     ids=["beginning", "compiling", "training", "testing"],
 )
 def test_while_it_works_and_the_run_can_be_resumed(tmp_path, line, overrides, number):
-    command = Command(tmp_path, *overrides)
-    command.wait_for(line)
+    overrides = [*OVERRIDES, f"paths.output_dir={tmp_path}", *overrides]
+    process = start_script("train.py", *overrides, cwd=ROOT, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")})
+    while process.poll() is None and not re.search(f"^{line}", process.printed()[0], re.MULTILINE):
+        time.sleep(0.02)
     time.sleep(0.1)
-    seconds, err = command.stop(number)
+    seconds, err = stop(process, number)
     assert seconds < patience()
-    assert command.process.returncode == 130
-    assert command.status == "interrupted"
+    assert process.returncode == 130
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"
     assert "Traceback" not in err
     *notes, last = err.splitlines()
     assert last.startswith("vitrine: interrupted; resume with: ")

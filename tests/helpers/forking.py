@@ -59,7 +59,7 @@ class Forked:
             subprocess.TimeoutExpired: it takes longer than ``timeout`` seconds.
         """
         if not self._has_ended(timeout):
-            raise subprocess.TimeoutExpired(self.args, timeout or 0, *self._output())
+            raise subprocess.TimeoutExpired(self.args, timeout or 0, *self.printed())
         assert self.returncode is not None
         return self.returncode
 
@@ -71,7 +71,14 @@ class Forked:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait until it has ended, and return what it has printed, to its output and to its errors."""
         self.wait(timeout)
-        return self._printed
+        return self.printed()
+
+    def printed(self) -> tuple[str, str]:
+        """Return what it has printed so far, to its output and to its errors."""
+        if self.returncode is not None:
+            return self._printed
+        out, err = (Path(self._folder.name, name).read_text(errors="replace") for name in ("out", "err"))
+        return out, err
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it is known to have ended."""
@@ -84,14 +91,11 @@ class Forked:
 
     def _has_ended(self, timeout: float | None) -> bool:
         if self.returncode is None and select.select([self._end], [], [], timeout)[0]:
+            self._printed = self.printed()
             self.returncode = int(os.read(self._end, 16))
             os.close(self._end)
-            self._printed = self._output()
             self._folder.cleanup()
         return self.returncode is not None
-
-    def _output(self) -> tuple[str, str]:
-        return Path(self._folder.name, "out").read_text(), Path(self._folder.name, "err").read_text()
 
 
 class ForkingServer:
@@ -172,6 +176,7 @@ def _run(request: dict[str, Any]) -> NoReturn:
     """Run a script in this process, made to look like the one that ``python SCRIPT`` starts, and end it."""
     if request["alone"]:
         os.setsid()
+        sys.stdout.reconfigure(line_buffering=True)  # for printed()
     print(os.getpid(), flush=True)
     gc.enable()
     os.chdir(request["cwd"])
