@@ -30,7 +30,9 @@ def main() -> None:
     rows, claims = [], {}
     for name, (pixels, side, count) in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
-            paths = write_files(Path(folder), pixels, count)
+            images = Path(folder) / "class"
+            images.mkdir()
+            paths = write_files(images, pixels, count)
             times = in_turn(
                 {"ours": partial(ours, paths, side), "torchvision": partial(torchvision, Path(folder), side)},
                 rounds=ROUNDS,
@@ -55,11 +57,9 @@ def main() -> None:
     )
 
 
-def write_files(root: Path, size: tuple[int, int], count: int) -> list[Path]:
+def write_files(folder: Path, size: tuple[int, int], count: int, seed: int = 0) -> list[Path]:
     """Write ``count`` JPEG files of ``size`` (width, height): smooth colours with noise, as photographs have."""
-    generator = np.random.default_rng(0)
-    folder = root / "class"
-    folder.mkdir()
+    generator = np.random.default_rng(seed)
     paths = []
     for number in range(count):
         smooth = Image.fromarray(generator.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(size)
