@@ -118,7 +118,7 @@ def test_partly_paired_seeds_lie_between_welchs_and_the_paired_test():
     assert difference(x, alone).p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-@pytest.mark.parametrize(("counts", "comparisons"), [((3, 10), 9), ((3, 20), 3)])
+@pytest.mark.parametrize(("counts", "comparisons"), [((3, 10), 3), ((3, 20), 9)])
 def test_groups_of_very_different_size_keep_their_level_at_every_ratio_of_variances(counts, comparisons):
     generator, family, found = np.random.default_rng(0), Family(comparisons), []
     for ratio in (0.1, 0.3, 1.0, 3.0, 10.0):
