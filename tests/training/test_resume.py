@@ -103,13 +103,19 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, step, number):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "own", [["optimizer=muon", "augment.elastic=0.04"], ["optimizer=schedule_free", "callbacks=default"]]
+    ("own", "step"),
+    [
+        (["optimizer=muon", "augment.elastic=0.04"], 7),
+        (["optimizer=schedule_free", "callbacks=default"], 7),
+        (["trainer.image_schedule=[4,0.5]"], 7),  # of 11 steps on small images
+        (["trainer.image_schedule=[4,0.5]"], 17),
+    ],
 )
-def test_other_optimizers_and_augmentation_resume_bit_equal(tmp_path, own):
+def test_other_ways_of_training_resume_bit_equal(tmp_path, own, step):
     overrides = [*OVERRIDES, "trainer.max_epochs=2", *own]
     never_stopped = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     with pytest.raises(Interrupted):
-        fit(compose([*overrides, f"paths.output_dir={tmp_path / 'stopped'}"]), callbacks=[SignalAt(7)])
+        fit(compose([*overrides, f"paths.output_dir={tmp_path / 'stopped'}"]), callbacks=[SignalAt(step)])
     record = RunRecord(only_run(tmp_path / "stopped"))
 
     resume(record.path)

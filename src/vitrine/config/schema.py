@@ -214,6 +214,9 @@ class TrainerConfig:
             float32 whose matrix products and convolutions a GPU rounds to 10 bits of mantissa.
         compile: what torch.compile compiles: each of the ``blocks``, the ``model``, the model with CUDA ``graphs``, or
             ``nothing``. ``auto`` measures where it pays (training/compile.py).
+        image_schedule: pairs of an image size and the share of the epochs until which training images have it, one
+            after the other: ``[16,0.3,24,0.6]`` is 16x16 in the first 30 % of the epochs, 24x24 up to 60 %, then the
+            images' own size. Weights are those of the model at its own size throughout, which is also validated.
         gradient_clip_val: largest norm of the gradient; null does not clip.
         accumulate_grad_batches: parts that a batch is computed in sequentially, to save memory. The gradient is the
             same, except for dropout masks and batch normalisation, which see one part at a time.
@@ -229,6 +232,7 @@ class TrainerConfig:
     devices: int | None = number(1, ge=1, le=1024, may_change_on_resume=True)
     precision: str = choice(PRECISIONS, "auto")
     compile: str = choice(COMPILED, "auto", may_change_on_resume=True)
+    image_schedule: list[float] | None = number(None, gt=0, le=4096)
     gradient_clip_val: float | None = number(1.0, gt=0)
     accumulate_grad_batches: int = number(1, ge=1, le=1024)
     on_divergence: str = choice(ON_DIVERGENCE, "stop", may_change_on_resume=True)

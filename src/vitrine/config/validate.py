@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
+from vitrine.config.image_schedule import image_schedule_faults
 from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.loss import LOSSES, class_weight_fault
 from vitrine.config.metrics import EXTRA, extra_metrics
@@ -130,6 +131,11 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
 
 def _finetuning(config: TrainConfig) -> Iterator[Fault]:
     yield from finetune_faults(config.finetune, config.model, config.optimizer.name, config.schedule.name)
+
+
+def _image_sizes(config: TrainConfig) -> Iterator[Fault]:
+    trainer, deterministic = config.trainer, config.trainer.deterministic
+    yield from image_schedule_faults(trainer.image_schedule, config.model, config.finetune, deterministic=deterministic)
 
 
 def _schedule_free(config: TrainConfig) -> Iterator[Fault]:
@@ -299,6 +305,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
+    (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
     ((), _schedule_free),
     (tuple(f"schedule.{key}" for key in ("warmup", *KEYS)), _schedule_options),
     ((), _settings_of_built_in_parts),

@@ -5,12 +5,14 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from vitrine.config import TrainConfig
+from vitrine.config.image_schedule import image_side
 from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
@@ -60,8 +62,9 @@ def show_start(
         "model": architecture,
         "parameters": f"{facts['parameters']:,}{_trained(config, facts)}",
         "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)"
-        f"{_kept(config, facts)}",
+        f"{_in_training(config, facts)}",
         "training": f"{plan}, {config.optimizer.name} at {_rate(config)}, seed {config.seed}",
+        **_image_sizes(config),
         "device": f"{hardware.name}{processes}",
         "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
         "run folder": str(record.path),
@@ -71,13 +74,23 @@ def show_start(
     _print(console, rows)
 
 
-def _kept(config: TrainConfig, facts: Mapping[str, int]) -> str:
-    """What patch dropout leaves of the patches, and of the FLOPs."""
-    model = config.model
-    if model.patch_dropout == 0:
+def _in_training(config: TrainConfig, facts: Mapping[str, int]) -> str:
+    """What patch dropout and smaller images leave of the FLOPs."""
+    model, scheduled = config.model, config.trainer.image_schedule is not None
+    if model.patch_dropout == 0 and not scheduled:
         return ""
-    forward = facts["training_flops_per_image"] / 3
-    return f"; {short_number(forward)} in training, on {model.kept_patches} of {model.patches} patches"
+    on = "mean over the epochs" if scheduled else f"on {model.kept_patches} of {model.patches} patches"
+    return f"; {short_number(facts['training_flops_per_image'] / 3)} in training, {on}"
+
+
+def _image_sizes(config: TrainConfig) -> dict[str, str]:
+    """Return a row with the sizes of training images, if they change."""
+    trainer = config.trainer
+    sides = [image_side(trainer.image_schedule, epoch, trainer.max_epochs) for epoch in range(trainer.max_epochs)]
+    counted = [(side or config.model.image_size, len(list(epochs))) for side, epochs in groupby(sides)]
+    if len(counted) == 1 and sides[0] is None:
+        return {}
+    return {"image sizes": ", then ".join(f"{by(side)} in {plural(count, 'epoch')}" for side, count in counted)}
 
 
 def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:

@@ -47,8 +47,8 @@ from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, l
 from vitrine.training.throughput import (
     PeakFlops,
     Throughput,
+    flops_by_epoch,
     flops_per_image,
-    flops_per_pass,
     peak_memory,
     reset_peak_memory,
 )
@@ -165,12 +165,12 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     config, record, hardware = run.config, run.record, run.hardware
     console = Console()
     flops = flops_per_image(config.model)
-    per_pass = flops_per_pass(config, flops)
+    by_epoch = flops_by_epoch(config, flops)
     facts = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
         "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
         "flops_per_image": flops,
-        "training_flops_per_image": round(3 * per_pass),  # forward and backward
+        "training_flops_per_image": round(3 * sum(by_epoch) / len(by_epoch)),  # forward and backward, mean over epochs
         "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
     }
@@ -183,7 +183,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         tested = test_range()
         draw_lr_range(record, tested.found)
         show_learning_rate(console, tested)
-    throughput = Throughput(per_pass, partial(PeakFlops.of, hardware))
+    throughput = Throughput(by_epoch.__getitem__, partial(PeakFlops.of, hardware))
     progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
     reset_peak_memory(hardware)
     trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)

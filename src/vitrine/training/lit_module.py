@@ -19,6 +19,7 @@ from torchmetrics.classification.accuracy import MulticlassAccuracy
 from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
+from vitrine.config.image_schedule import image_side
 from vitrine.config.parts import faults_of
 from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
@@ -31,6 +32,7 @@ from vitrine.training.losses import build_loss
 from vitrine.training.metrics import Outputs, all_labels_right
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
+from vitrine.training.smaller_images import SmallerImages
 
 
 class MeanLoss(Metric):
@@ -115,6 +117,7 @@ class Classifier(pl.LightningModule):
             self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
         self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
+        self.smaller: SmallerImages | None = None  # what trains now, if images have another size than the model's
         self.lr = 0.0  # of the current step
         self.latest: dict[str, float] = {}  # last logged values
         self.last_finite_loss: float | None = None  # of the training losses checked so far
@@ -134,6 +137,8 @@ class Classifier(pl.LightningModule):
         if images.dim() == 2:
             assert isinstance(self.model, VisionTransformer)
             logits: Tensor = self.model.head(images)
+        elif self.training and self.smaller is not None:
+            logits = self.smaller(self.normalised(images))
         else:
             logits = self.model(self.normalised(images))
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
@@ -166,12 +171,23 @@ class Classifier(pl.LightningModule):
         self.recent = [(loss.to(self.device), right.to(self.device)) for loss, right in self.recent]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seed dropout from (seed, step, rank), so that no random state has to be saved."""
+        """Seed dropout from (seed, step, rank), so that no random state has to be saved; choose the images' size."""
+        self.use_scheduled_size()
         seed = derive_seed(self.config.seed, self.global_step, self.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 1 ms: it formats the call stack
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
         self.lr = self.optimizer.param_groups[0]["lr"]
+
+    def use_scheduled_size(self) -> None:
+        """Train on images of the size that ``trainer.image_schedule`` has for the current epoch."""
+        settings = self.config.trainer
+        side = image_side(settings.image_schedule, self.current_epoch, settings.max_epochs)
+        if side is None:
+            self.smaller = None
+        elif self.smaller is None or self.smaller.side != side:
+            assert isinstance(self.model, VisionTransformer)  # the configuration is validated
+            self.smaller = SmallerImages(self.model, side)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Make an optimiser step on a batch, with gradients accumulated over its parts; return the loss, a scalar."""

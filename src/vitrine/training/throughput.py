@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import TrainConfig, ViTConfig
+from vitrine.config.image_schedule import image_side
 from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import DTYPES, Hardware
 from vitrine.models import VisionTransformer, build_model
@@ -76,6 +77,17 @@ def flops_per_pass(config: TrainConfig, forward: int) -> float:
     deeper = replace(config.model, depth=config.model.depth + 1)
     trained = head + (config.finetune.blocks or 0) * (flops_per_image(deeper) - forward)
     return (forward + 2 * trained) / 3
+
+
+def flops_by_epoch(config: TrainConfig, forward: int) -> list[float]:
+    """Return :func:`flops_per_pass` in each epoch, which ``trainer.image_schedule`` lets differ."""
+    trainer = config.trainer
+    sides = [image_side(trainer.image_schedule, epoch, trainer.max_epochs) for epoch in range(trainer.max_epochs)]
+    flops: dict[int | None, float] = {None: flops_per_pass(config, forward)}
+    for side in sides:
+        if side is not None and side not in flops:
+            flops[side] = flops_per_image(replace(config.model, image_size=side), training=True)
+    return [flops[side] for side in sides]
 
 
 def datasheet_peak(name: str, precision: str) -> float | None:
@@ -160,7 +172,7 @@ class StepStatistics:
 
     @classmethod
     def of(
-        cls, steps: np.ndarray, waits: np.ndarray, images: int, flops_per_image: float, peak: PeakFlops
+        cls, steps: np.ndarray, waits: np.ndarray, images: int, flops_per_image: float | np.ndarray, peak: PeakFlops
     ) -> "StepStatistics":
         """Summarise timed steps.
 
@@ -169,10 +181,11 @@ class StepStatistics:
             waits: seconds of that waiting; (N,).
             images: images in a step, over all ranks.
             flops_per_image: FLOPs of a forward pass; the backward pass counts twice that. See :func:`flops_per_pass`.
+                (N,) where steps differ in them.
             peak: of the hardware.
         """
         median, slow = images / np.quantile(steps, [0.5, 0.95])
-        rate = 3 * flops_per_image * float(median)
+        rate = 3 * images / float(np.median(steps / flops_per_image))
         return cls(
             images_per_second=round(float(median), 1),
             images_per_second_slow=round(float(slow), 1),
@@ -194,16 +207,17 @@ class Throughput(Callback):
     A step lasts from the end of the previous step to its own end. Validation is left out.
 
     Args:
-        flops_per_image: FLOPs of a pass, a third of those of training (:func:`flops_per_pass`).
+        flops_per_image: FLOPs of a pass in an epoch, from 0: a third of those of training (:func:`flops_by_epoch`).
         measure_peak: returns the peak of the hardware. Called after the first epoch's steps, where it delays no
             step.
     """
 
-    def __init__(self, flops_per_image: float, measure_peak: Callable[[], PeakFlops]) -> None:
+    def __init__(self, flops_per_image: Callable[[int], float], measure_peak: Callable[[], PeakFlops]) -> None:
         self.flops_per_image = flops_per_image
         self.peak = cache(measure_peak)
         self.steps: list[np.ndarray] = []
         self.waits: list[np.ndarray] = []
+        self.flops: list[np.ndarray] = []
         self.images = 0
         self.first_step: float | None = None  # when the first step began, as time.time() gives it
 
@@ -212,8 +226,8 @@ class Throughput(Callback):
         """:class:`StepStatistics` of all epochs in this process; empty before the end of the first epoch."""
         if not self.steps:
             return {}
-        steps, waits = np.concatenate(self.steps), np.concatenate(self.waits)
-        return asdict(StepStatistics.of(steps, waits, self.images, self.flops_per_image, self.peak()))
+        steps, waits, flops = (np.concatenate(parts) for parts in (self.steps, self.waits, self.flops))
+        return asdict(StepStatistics.of(steps, waits, self.images, flops, self.peak()))
 
     def start_clock(self, device: torch.device) -> None:
         """Start timing: from now on, time counts as waiting for a batch.
@@ -245,7 +259,8 @@ class Throughput(Callback):
         self.images = module.images_per_step
         self.steps.append(waits + work)
         self.waits.append(waits)
-        epoch = StepStatistics.of(self.steps[-1], waits, self.images, self.flops_per_image, self.peak())
+        self.flops.append(np.full(len(work), self.flops_per_image(trainer.current_epoch), dtype=np.float64))
+        epoch = StepStatistics.of(self.steps[-1], waits, self.images, self.flops[-1], self.peak())
         names = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")
         module.log_now({name: value for name in names if (value := getattr(epoch, name)) is not None})
 

@@ -1,0 +1,40 @@
+"""Training on images that are smaller than the model's, with the model's weights."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from vitrine.models import VisionTransformer
+from vitrine.models.resize import resize_weights
+
+
+class SmallerImages:
+    """A model for smaller images that computes with the weights of another, and trains them.
+
+    Positions are those of :meth:`VisionTransformer.resized`: fixed ones are computed for the smaller grid, learned ones
+    interpolated in each pass, as FlexiViT does (arXiv:2212.08013, section 3.4), so that the gradient reaches the
+    model's own. So optimiser state, averages and checkpoints have one shape throughout.
+
+    Not a module: its parameters are the model's.
+
+    Args:
+        model: the model whose weights are used and trained.
+        side: height and width of the smaller images, in pixels.
+    """
+
+    def __init__(self, model: VisionTransformer, side: int) -> None:
+        self.model, self.side = model, side
+        parameter = next(model.parameters())
+        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and never used
+            self.resized = VisionTransformer(replace(model.config, image_size=side))
+        self.resized.to(parameter.device, parameter.dtype).requires_grad_(False)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) normalised images of the model's size, resized to (B, C, side, side) -> (B, num_classes)."""
+        images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
+        weights = resize_weights(self.model.state_dict(keep_vars=True), self.model.config, self.resized.config)
+        logits: Tensor = functional_call(self.resized, weights, (images,))
+        return logits
