@@ -65,7 +65,8 @@ def test_a_duration_is_shown_to_the_second(seconds, shown):
 
 def test_the_nearest_name_is_empty_if_none_is_similar():
     assert nearest("sincos", ["none", "sincos2d"]) == "sincos2d"
-    assert nearest("xyz", ["none", "sincos2d"]) == ""
+    assert nearest("32", ["tf32", "32-true", "16-mixed"]) == "32-true"
+    assert nearest("s", ["none", "sincos2d"]) == nearest("xyz", ["none", "sincos2d"]) == ""
 
 
 def test_a_hint_is_empty_without_a_match():

@@ -102,8 +102,13 @@ def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
-    """The allowed name most similar to ``given``, or an empty string if none is similar."""
-    matches = get_close_matches(given, list(allowed), n=1, cutoff=0.6)
+    """The allowed name most similar to ``given``, or an empty string if none is similar.
+
+    The only one that begins with it is the most similar: 32-true to 32, although tf32 has fewer other letters.
+    """
+    names = list(allowed)
+    beginning = [name for name in names if len(given) > 1 and name.startswith(given)]
+    matches = beginning if len(beginning) == 1 else get_close_matches(given, names, n=1, cutoff=0.6)
     return matches[0] if matches else ""
 
 
