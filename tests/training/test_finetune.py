@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import timm
@@ -14,9 +15,10 @@ from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.schema import OptimizerConfig
 from vitrine.data.feature_source import FeatureSource
 from vitrine.data.image_dataset import Split
-from vitrine.models import VisionTransformer
+from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
 from vitrine.training.finetune import freeze, has_constant_features
+from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, parameter_groups
 from vitrine.training.schedules import build_schedule
@@ -218,6 +220,9 @@ def test_the_head_is_new_for_as_many_other_classes(run, tmp_path, capsys, others
     before, after = (model_weights(read_checkpoint(one.best)) for one in (record, tuning))
     new = [name for name in before if not torch.allclose(before[name], after[name], atol=1e-6)]
     assert new == (["head.weight", "head.bias"] if others else [])
+    config = tuned(record.path)
+    begun = drawn_by_name(partial(build_model, config.model), config.seed).head.weight
+    assert not torch.allclose(after["head.weight"], begun, atol=1e-2), "which the features of this seed grew up with"
     assert ("new head for 10 classes: that of the weights is for others" in capsys.readouterr().out) == others
 
 

@@ -222,7 +222,9 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     """Return the model that training starts from or resumes with, and the optimiser steps done before."""
     config, labels = run.config, data.train.first_labels
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
-    model = drawn_by_name(partial(build_model, config.model), config.seed)
+    # A new head must not begin as the head of a run with this seed did, which the given features grew up with.
+    seed = config.seed if run.pretrained is None else derive_seed(config.seed, "pretrained")
+    model = drawn_by_name(partial(build_model, config.model), seed)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
     module = Classifier(config, data.steps, images, class_weights=weights, model=model)
