@@ -96,7 +96,14 @@ DEBUG = {"debug.traceback", "debug.limit_batches", "debug.detect_anomaly", "debu
 
 def test_keys_without_effect_on_the_result():
     without_effect = {"name", "tags", "resume", "like", "debug.traceback", "debug.profile", "data.storage"}
-    without_effect |= {"data.workers", "trainer.log_every_n_steps", "trainer.max_time", *LOGGER, *PATHS}
+    without_effect |= {
+        "data.target_classes",
+        "data.workers",
+        "trainer.log_every_n_steps",
+        "trainer.max_time",
+        *LOGGER,
+        *PATHS,
+    }
     assert set(keys_where(TrainConfig, affects_result=False)) == without_effect
     assert set(keys_where(TrainCommand, affects_result=False)) == without_effect | OF_THE_COMMAND
     assert not facts_of("hydra/launcher").affects("digits")
@@ -134,7 +141,6 @@ def test_keys_that_comparisons_leave_out_beside_those_without_effect():
     assert set(keys_where(TrainCommand, in_comparisons=False)) == {
         "seed",
         "data.fold",
-        "data.target_classes",
         "callbacks.test_curve",
         "debug.detect_anomaly",
     }

@@ -181,7 +181,7 @@ def change(default):
         ({"callbacks__ema": EmaConfig(decay=1.0)}, Fault("callbacks.ema.decay", "1.0", "must be > 0 and < 1")),
         (
             {"logger__wandb": WandbConfig(mode="of")},
-            Fault("logger.wandb.mode", "of", "is not one of online, offline, disabled"),
+            Fault("logger.wandb.mode", "of", "is not one of online, offline, disabled", "offline"),
         ),
         (
             {"augment__crop": 8},

@@ -93,7 +93,7 @@ class DataConfig:
     resize: str = choice(RESIZES, "crop")
     multi_label: bool = False
     targets: list[str] = setting([])
-    target_classes: list[int] = number([], ge=2, le=1_000_000, in_comparisons=False)
+    target_classes: list[int] = number([], ge=2, le=1_000_000, affects_result=False)
     patch_size: Size = size(MISSING)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
     mean: list[float] = number(MISSING)
