@@ -37,6 +37,7 @@ WITHOUT_EFFECT = {
     "debug.profile",
     "data.root",
     "data.storage",
+    "data.target_classes",
     "data.workers",
     "trainer.log_every_n_steps",
     "trainer.max_time",
