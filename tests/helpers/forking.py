@@ -154,7 +154,7 @@ def _serve() -> None:
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     assert len(threads) == 1, threads
     gc.freeze()  # so that collecting garbage copies none of this memory
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for a script
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes that wait for a script
     while line := sys.stdin.readline():
         if os.fork() == 0:
             _wait_for_script(json.loads(line))

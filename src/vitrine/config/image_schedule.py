@@ -19,8 +19,8 @@ def image_side(schedule: Sequence[float] | None, epoch: int, epochs: int) -> int
     """Return the side of the images in an epoch; ``None`` for the model's own size, which the last epoch always has.
 
     Args:
-        schedule: pairs of a side and the share of the epochs until which it holds, one after the other; an epoch that
-            ends later than that has the next size.
+        schedule: pairs of a side and the share of the epochs that are trained by its end, one after the other. An epoch
+            that a share divides has the next size.
         epoch: from 0.
         epochs: of the whole training.
     """

@@ -12,12 +12,6 @@ from vitrine.runs.data_changes import Fingerprint
 Batch = tuple[Tensor, Tensor]
 
 
-def of_first_target(labels: Tensor) -> Tensor:
-    """Return labels as :class:`Split` has them, of several targets those of the first."""
-    several_targets = labels.dim() == 2 and labels.dtype is torch.int64
-    return labels[:, 0] if several_targets else labels
-
-
 @dataclass(frozen=True)
 class Split:
     """Images and labels of a split.
@@ -43,7 +37,8 @@ class Split:
     @property
     def first_labels(self) -> Tensor:
         """The labels, of several targets those of the first."""
-        return of_first_target(self.labels)
+        several_targets = self.labels.dim() == 2 and self.labels.dtype is torch.int64
+        return self.labels[:, 0] if several_targets else self.labels
 
     @property
     def device(self) -> torch.device:

@@ -87,9 +87,9 @@ class TestAccuracy:
     @classmethod
     def of(cls, run: LoadedRun) -> "TestAccuracy | None":
         """Return the run's; ``None`` if its data has no test images."""
-        if run.test_outputs is None:
+        if (tested := run.test_outputs) is None:
             return None
-        logits, labels = run.test_outputs
+        logits, labels = tested
         right = ((logits > 0) == labels).all(dim=1) if labels.dim() == 2 else logits.argmax(dim=1) == labels
         count = int(right.sum())
         return cls(count / len(right), *wilson_interval(count, len(right)), len(right))
