@@ -119,9 +119,10 @@ def test_a_row_that_fails_more_often_is_not_called_better(tmp_path, write_run):
     (tested,) = compared(tmp_path).findings.comparisons
     assert tested.verdict == "inconclusive"
     assert tested.sentences == [
-        "rope and learned: no verdict, since means are over survivors; of rope, 1 of 4 runs failed or diverged (95 % "
-        "interval 1% to 81%)"
+        "rope and learned: no verdict, since means are over survivors; the difference is +5.03 points over 3 seeds, "
+        "r = 1.00; of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)"
     ]
+    assert np.isnan([tested.p, tested.difference.p, tested.difference.low, tested.difference.high]).all()
     (worse,) = compared(tmp_path, baseline="rope").findings.comparisons
     assert worse.verdict == "inconclusive"
     write_run(tmp_path, "position=learned", seed=3, status="failed")
@@ -139,7 +140,7 @@ def test_a_run_that_finished_with_nan_counts_as_diverged(tmp_path, write_run):
     (tested,) = compared(tmp_path, metric="test/loss").findings.comparisons
     assert tested.verdict == "inconclusive"
     assert tested.sentences[0].endswith(
-        "over survivors; of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)"
+        "nats over 3 seeds, r = 1.00; of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)"
     )
 
 
@@ -148,7 +149,8 @@ def test_rows_that_fail_differently_often_are_not_called_equal(tmp_path, write_r
     write_rows(write_run, tmp_path, learned=learned, rope=[acc + 0.0001 * number for number, acc in enumerate(learned)])
     write_run(tmp_path, "position=learned", seed=7, status="diverged")
     (sentence,) = sentences_of(tmp_path, difference_of_interest=0.01)["rope"]
-    assert sentence.startswith("rope and learned: no verdict, since means are over survivors; of learned, 1 of 5 runs ")
+    assert sentence.startswith("rope and learned: no verdict, since means are over survivors; the difference is +0.02 ")
+    assert "; of learned, 1 of 5 runs failed" in sentence
 
 
 def test_the_best_of_several_rows_comes_with_what_its_selection_means(tmp_path, write_run):

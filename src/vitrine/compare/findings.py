@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vitrine.compare.best import best_sentences
 from vitrine.compare.decided import SweepDecision
-from vitrine.compare.failures import failure_rate
+from vitrine.compare.failures import FailureRate, failure_rate
 from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
 from vitrine.compare.load import RunResult
@@ -38,7 +38,7 @@ class BaselineComparison:
         row: the row.
         difference: the row's mean minus the baseline's, over seeds.
         p: p-value of the difference, corrected for all comparisons: below 5 % if and only if its interval excludes
-            zero.
+            zero. NaN, as the interval is, where no fixed number of seeds was set or only survivors were averaged.
         on_images: the comparison on the test images, if predictions are stored.
         verdict: ``better`` or ``worse`` if the interval of the difference excludes zero, with at least 3 seeds on
             either side; else ``inconclusive``.
@@ -114,17 +114,19 @@ def findings(
             verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
         sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
         decided = None if decision is None else decision.about(row, baseline, metric.name)
+        rates = failure_rate(row, unfinished), failure_rate(baseline, unfinished)
         added = _why_seeds_were_added(row, baseline, decision, growth)
-        if decided is None and added and not math.isnan(tested.p):
-            tested, p = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan
-            verdict, sentences = "inconclusive", [_grown_sentence(row, baseline, tested, added, metric)]
+        equal = _are_equal(tested, difference_of_interest)
         if decided is not None:
             tested, p = replace(tested, low=decided.low, high=decided.high, p=math.nan), math.nan
             verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
             sentences = [decided.sentence]
-        else:
-            equal = _are_equal(tested, difference_of_interest)
-            verdict, sentences[0] = _with_failures(verdict, sentences[0], row, baseline, unfinished, equal=equal)
+        elif not math.isnan(tested.p) and (added or _rests_on_survivors(verdict, rates, equal=equal)):
+            reason = f"seeds were added {added}" if added else "means are over survivors"
+            tested, p, verdict = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan, "inconclusive"
+            sentences = [_withheld_sentence(row, baseline, tested, reason, metric)]
+        if decided is None:
+            sentences[0] += _failures(row, baseline, rates)
         if images is not None:
             sentences.append(image_sentence(row, baseline, images, metric))
         comparisons.append(BaselineComparison(row, tested, p, images, verdict, sentences))
@@ -138,28 +140,19 @@ def findings(
     return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)])
 
 
-def _with_failures(
-    verdict: str,
-    sentence: str,
-    row: ConfigurationRow,
-    baseline: ConfigurationRow,
-    unfinished: Sequence[RunResult],
-    *,
-    equal: bool,
-) -> tuple[str, str]:
-    """Verdict and sentence with the failures of both sides: only runs that survived were averaged.
+def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:
+    """Whether a finding favours the side that failed more often, or calls sides equal that failed differently often.
 
-    No verdict is in favour of a side that failed more often, and rows that failed differently often are not equal.
+    Means are over the runs that survived, and say nothing of the others.
     """
-    ours, theirs = failure_rate(row, unfinished), failure_rate(baseline, unfinished)
-    if not (ours.failed or theirs.failed):
-        return verdict, sentence
-    rates = " and ".join(f"of {side.label}, {rate}" for side, rate in ((row, ours), (baseline, theirs)) if rate.failed)
-    favoured = {"better": ours.share - theirs.share, "worse": theirs.share - ours.share}.get(verdict, 0.0)
-    if favoured > 0 or (equal and ours.share != theirs.share):
-        names = f"{row.label} and {baseline.label}"
-        return "inconclusive", f"{names}: no verdict, since means are over survivors; {rates}"
-    return verdict, f"{sentence}; {rates}"
+    more_failures = rates[0].share - rates[1].share
+    return {"better": more_failures > 0, "worse": more_failures < 0}.get(verdict, equal and more_failures != 0)
+
+
+def _failures(row: ConfigurationRow, baseline: ConfigurationRow, rates: tuple[FailureRate, FailureRate]) -> str:
+    """``; of rope, 1 of 4 runs failed ...``: the sides that failed, if any."""
+    failed = [f"of {side.label}, {rate}" for side, rate in zip((row, baseline), rates, strict=True) if rate.failed]
+    return f"; {' and '.join(failed)}" if failed else ""
 
 
 def _sort_key(mean: float, metric: Metric) -> float:
@@ -286,12 +279,12 @@ def _why_seeds_were_added(
     return ""
 
 
-def _grown_sentence(
-    row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, added: str, metric: Metric
+def _withheld_sentence(
+    row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, reason: str, metric: Metric
 ) -> str:
     unit = " points" if metric.is_accuracy else metric.unit
     return (
-        f"{row.label} and {baseline.label}: no verdict, since seeds were added {added}; "
+        f"{row.label} and {baseline.label}: no verdict, since {reason}; "
         f"the difference is {metric.signed(tested.mean)}{unit} over {_seeds(tested, row.repetitions)}"
     )
 
