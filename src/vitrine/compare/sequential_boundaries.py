@@ -100,7 +100,8 @@ def welch_size(level: float, counts: tuple[int, int]) -> float:
     """
     freedom = [count - 1 for count in counts]
     share = special.betaincinv(freedom[0] / 2, freedom[1] / 2, (np.arange(400) + 0.5) / 400)
-    first = np.linspace(0, 1, 51)[:, None]  # share of the first group in the variance of the difference
+    # The share of the first group in the variance of the difference: the worst may lie very near to 0 or 1.
+    first = special.expit(np.linspace(-12, 12, 121))[:, None]
     parts = first * share / freedom[0], (1 - first) * (1 - share) / freedom[1]
     total = parts[0] + parts[1]
     welch = total**2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
