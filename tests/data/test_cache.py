@@ -1,6 +1,8 @@
 """The cache of decoded images: when entries are reused and when they are rebuilt."""
 
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,3 +168,22 @@ def test_an_unwritable_folder_is_an_error_that_names_the_key_to_set(tmp_path, re
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(DataError, match=r"cannot cache decoded images in .*file.*: .*set paths\.cache_dir=DIR"):
             request_images(folder=folder)
+
+
+def test_a_change_of_cached_pixels_stays_in_the_process_that_makes_it(request_images, tmp_path, sources, entry):
+    found = cached(tmp_path / "cache", label="digits", sources=sources, settings={"size": 4}, make=remake)
+    found[:] = 0
+    assert not request_images()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory map of a process from /proc")
+def test_processes_share_cached_pixels(tmp_path, sources):
+    images = np.zeros((100, 1, 100, 100), dtype=np.uint8)
+    for make in (lambda: images, remake):  # the process that made them, and one that found them
+        found = cached(tmp_path / "cache", label="digits", sources=sources, settings={}, make=make)
+        assert found.sum() == 0
+        (path,) = (tmp_path / "cache").glob("*.npz")
+        mapped = Path("/proc/self/smaps").read_text().partition(str(path))[2].partition("VmFlags")[0]
+        kilobytes = {line.split()[0]: int(line.split()[1]) for line in mapped.splitlines()[1:] if " kB" in line}
+        assert kilobytes["Rss:"] >= images.nbytes // 1024
+        assert kilobytes["Anonymous:"] == 0  # nothing of this process alone

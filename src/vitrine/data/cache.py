@@ -2,12 +2,14 @@
 
 An entry is an uncompressed ``.npz`` with two arrays: ``key``, a hash of the source files (path, size, modification
 time) and settings, and ``images``, the pixels. Its key and the CRC-32 checksums of the zip format are verified before
-use; a damaged or outdated entry is rebuilt. The folder can be deleted at any time.
+use; a damaged or outdated entry is rebuilt. Pixels are mapped into memory: processes on a machine, as the workers of a
+sweep, share them. The folder can be deleted at any time.
 """
 
 import hashlib
 import json
 import os
+import struct
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +55,7 @@ def cached(
                     return None
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.savez(file, key=np.array(key), images=images)
+                images = _map(path)
             return images
     except OSError as error:
         raise DataError(f"cannot cache decoded images in {folder}: {error.strerror}; set paths.cache_dir=DIR") from None
@@ -72,6 +75,19 @@ def _read(path: Path, key: str) -> np.ndarray | None:
             if archive.testzip() is not None:  # np.load verifies no checksum when a header declares too few bytes
                 return None
         with np.load(path, allow_pickle=False) as entry:
-            return entry["images"] if str(entry["key"]) == key else None
+            return _map(path) if str(entry["key"]) == key else None
     except Exception:  # the readers raise many types of exceptions on damaged bytes
         return None
+
+
+def _map(path: Path) -> np.ndarray:
+    """Map the pixels of an entry: read when they are used, shared by processes, and copied where they are changed."""
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("images.npy")
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)  # the lengths of a name and of an extra field, which follow
+        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+        assert np.lib.format.read_magic(file) == (1, 0)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        assert not fortran_order
+        return np.memmap(file, dtype, "c", file.tell(), shape)
