@@ -112,6 +112,20 @@ def test_a_subset_of_files_is_that_of_the_images(both):
     assert torch.equal(subset.labels, read.labels[chosen])
 
 
+def test_subsets_share_the_pixels_of_the_whole(both):
+    read = both[0]
+    chosen = torch.tensor([5, 59, 0, 31, 7])
+    subset = read[chosen]
+    some = subset[torch.tensor([3, 0])]
+    assert subset.stored is some.stored is read.stored
+    for split, places in ((subset, chosen), (some, torch.tensor([31, 5]))):
+        assert torch.equal(split.images, read.images[places])
+        assert torch.equal(split.labels, read.labels[places])
+        for source in (split, PinnedMemorySource(split, CPU)):
+            (batch,) = source.batches([torch.tensor([1, 0])])
+            assert_same([batch], [(read.images[places[[1, 0]]], read.labels[places[[1, 0]]])])
+
+
 def test_a_source_can_be_read_repeatedly(both):
     read, unread = both
     loader = training(StreamingSource(unread, CPU, 2))

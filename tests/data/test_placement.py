@@ -41,7 +41,7 @@ def chosen(monkeypatch, data_config):
 @pytest.mark.parametrize(("hardware", "copies"), [(CPU, 1), (CPUS, 4), (GPU, 1), (GPUS, 3)])
 def test_the_budget_is_a_share_of_memory_for_each_process_that_reads_the_images(monkeypatch, hardware, copies):
     monkeypatch.setattr(memory, "available_memory", lambda: 24_000)
-    assert memory_budget("auto", hardware[1]) == pytest.approx(0.4 * 24_000 / copies)
+    assert memory_budget("auto", hardware[1]) == pytest.approx(0.5 * 24_000 / copies)
 
 
 def test_a_requested_place_needs_no_look_at_the_memory(monkeypatch):

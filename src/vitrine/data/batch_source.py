@@ -43,8 +43,8 @@ class PinnedMemorySource:
     """Images in host memory, gathered into page-locked buffers that a GPU copies asynchronously."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
-        assert isinstance(split.images, Tensor)
-        self.images, self.labels = split.images, split.labels
+        assert isinstance(split.stored, Tensor)
+        self.images, self.labels, self.rows = split.stored, split.labels, split.rows
         self.device = device
 
     def __len__(self) -> int:
@@ -53,7 +53,8 @@ class PinnedMemorySource:
     def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
         """Yield one batch for each tensor of ``indices``; see :class:`BatchSource`."""
         for chosen in indices:
-            yield self.gathered(self.images, chosen), self.gathered(self.labels, chosen)
+            rows = chosen if self.rows is None else self.rows.index_select(0, chosen)
+            yield self.gathered(self.images, rows), self.gathered(self.labels, chosen)
 
     def gathered(self, values: Tensor, indices: Tensor) -> Tensor:
         """Return the rows of ``values`` at ``indices`` (B,) int64 on :attr:`device`."""
@@ -74,8 +75,8 @@ class StreamingSource:
     """
 
     def __init__(self, split: Split, device: torch.device, workers: int) -> None:
-        assert isinstance(split.images, ImageFiles)
-        self.files, self.labels = split.images, split.labels
+        assert isinstance(split.stored, ImageFiles)
+        self.files, self.labels = split.stored, split.labels
         self.device = device
         self.workers = workers
         self._iterator: Any = None  # of the DataLoader

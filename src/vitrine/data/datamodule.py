@@ -180,9 +180,11 @@ class ImageDataModule(pl.LightningDataModule):
         if self.placement.place == "disk":
             self._streams.append(StreamingSource(split, device, self.placement.workers))
             return self._streams[-1]
-        assert isinstance(split.images, Tensor)
         if self.placement.place == "memory" and device.type == "cuda":
             return PinnedMemorySource(split, device)
+        if device.type == "cpu":
+            return split
+        assert isinstance(split.images, Tensor)
         return Split(split.images.to(device), split.labels.to(device))
 
     def _trainer(self) -> pl.Trainer:

@@ -42,7 +42,8 @@ def _of_split(split: Split, classes: int) -> dict[str, Any]:
         "per_class": per_class.tolist(),
         "labels": _digest(labels.tobytes()),
     }
-    return common | (_of_pixels(split.images) if isinstance(split.images, Tensor) else _of_files(split.images))
+    images = split.images
+    return common | (_of_pixels(images) if isinstance(images, Tensor) else _of_files(images))
 
 
 def _of_pixels(images: Tensor) -> dict[str, Any]:

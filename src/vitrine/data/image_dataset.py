@@ -17,22 +17,32 @@ class Split:
     """Images and labels of a split.
 
     Attributes:
-        images: (N, C, H, W) uint8, or image files that are decoded when indexed.
-        labels: (N,) int64, on the device of ``images``; on the CPU for image files. Where images have several labels,
+        stored: (M, C, H, W) uint8, or image files that are decoded when indexed.
+        labels: (N,) int64, on the device of ``stored``; on the CPU for image files. Where images have several labels,
             (N, classes) uint8 of 0 and 1. Of several targets, (N, targets) int64.
+        rows: (N,) int64, the place of each image in ``stored``, which other splits share; ``None`` if these are all.
     """
 
-    images: Tensor | ImageFiles
+    stored: Tensor | ImageFiles
     labels: Tensor
+    rows: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, indices: Tensor) -> "Split":
-        """Return the images at ``indices`` (B,) int64; image files are not decoded."""
-        images = self.images
-        chosen = images.index_select(0, indices) if isinstance(images, Tensor) else images.subset(indices)
-        return Split(chosen, self.labels.index_select(0, indices))
+        """Return the images at ``indices`` (B,) int64; pixels are not copied, and image files not decoded."""
+        labels = self.labels.index_select(0, indices)
+        if isinstance(self.stored, Tensor):
+            return Split(self.stored, labels, indices if self.rows is None else self.rows.index_select(0, indices))
+        return Split(self.stored.subset(indices), labels)
+
+    @property
+    def images(self) -> Tensor | ImageFiles:
+        """The images of this split alone: (N, C, H, W) uint8, a copy if others share ``stored``; or image files."""
+        if self.rows is None or not isinstance(self.stored, Tensor):
+            return self.stored
+        return self.stored.index_select(0, self.rows)
 
     @property
     def first_labels(self) -> Tensor:
@@ -53,8 +63,8 @@ class Split:
         """
         moved = torch.cat([torch.empty(0, dtype=torch.int64), *indices]).to(self.device)  # all in one copy
         for chosen in moved.split([len(batch) for batch in indices]):
-            images = self.images
-            pixels = images.index_select(0, chosen) if isinstance(images, Tensor) else images[chosen]
+            stored, rows = self.stored, chosen if self.rows is None else self.rows.index_select(0, chosen)
+            pixels = stored.index_select(0, rows) if isinstance(stored, Tensor) else stored[rows]
             yield pixels, self.labels.index_select(0, chosen)
 
 

@@ -11,9 +11,7 @@ from vitrine.data.pixel_store import StoredFiles
 from vitrine.runs.provenance import available_cores
 from vitrine.text import file_size, plural
 
-# Share of the free memory that images may take. On the host less than half, as splitting off validation images copies
-# them; on a GPU half, as the model needs the rest.
-HOST_SHARE, DEVICE_SHARE = 0.4, 0.5
+SHARE = 0.5  # of the free memory, of the host or of a GPU, that images may take; the model needs the rest
 
 MAX_WORKERS = 8
 
@@ -42,7 +40,7 @@ def memory_budget(storage: str, ranks: int) -> float:
     """
     if storage == "auto":
         readers = ranks + (ranks > 1)
-        return HOST_SHARE * memory.available_memory() / readers
+        return SHARE * memory.available_memory() / readers
     return 0 if storage == "disk" else math.inf
 
 
@@ -69,7 +67,7 @@ def choose_placement(
     free = memory.device_memory(accelerator, ranks)
     if free is None:
         return Placement("memory", 0, f"in memory{each}: {size}{later}")
-    limit = DEVICE_SHARE * free
+    limit = SHARE * free
     if config.storage == "device" or (config.storage == "auto" and total <= limit):
         return Placement("device", 0, f"in GPU memory: {size}{'' if config.storage == 'auto' else requested}{later}")
     reason = f" exceeds the {file_size(limit)} of GPU memory for images" if config.storage == "auto" else requested
