@@ -1,5 +1,6 @@
 """The cache of decoded images: when entries are reused and when they are rebuilt."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrine.data.cache import cached
+from vitrine.data.cache import cached, entry_key
 from vitrine.errors import DataError
 
 IMAGES = np.arange(48, dtype=np.uint8).reshape(3, 1, 4, 4)
@@ -32,7 +33,7 @@ def request_images(tmp_path, sources):
             made.append(True)
             return images
 
-        result = cached(folder, label=label, sources=sources, settings=settings or {"size": 4}, make=make)
+        result = cached(folder, label=label, key=entry_key(sources, settings or {"size": 4}), make=make)
         assert result.dtype == np.uint8
         np.testing.assert_array_equal(result, images)
         return bool(made)
@@ -131,7 +132,7 @@ def test_no_single_damaged_byte_changes_the_images_or_stops_the_program(tmp_path
         damaged[place] ^= mask
         entry.write_bytes(damaged)
         try:
-            found = cached(tmp_path / "cache", label="digits", sources=sources, settings={"size": 4}, make=remake)
+            found = cached(tmp_path / "cache", label="digits", key=entry_key(sources, {"size": 4}), make=remake)
             np.testing.assert_array_equal(found, IMAGES)
         except Remade:
             remade += 1
@@ -158,7 +159,7 @@ def test_a_failure_to_make_leaves_no_entry(tmp_path, request_images, sources):
         raise DataError("damaged image")
 
     with pytest.raises(DataError, match="damaged image"):
-        cached(tmp_path / "cache", label="digits", sources=sources, settings={"size": 4}, make=fail)
+        cached(tmp_path / "cache", label="digits", key=entry_key(sources, {"size": 4}), make=fail)
     assert not [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"]
     assert request_images()
 
@@ -170,8 +171,22 @@ def test_an_unwritable_folder_is_an_error_that_names_the_key_to_set(tmp_path, re
             request_images(folder=folder)
 
 
+def test_an_error_of_decoding_is_not_one_of_the_cache(tmp_path, sources):
+    def make():
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with pytest.raises(DataError, match=r"^cannot decode the images: Resource temporarily unavailable$"):
+        cached(tmp_path / "cache", label="digits", key=entry_key(sources, {}), make=make)
+
+
+def test_a_source_that_has_disappeared_is_named(sources):
+    sources[1].unlink()
+    with pytest.raises(DataError, match=r"two\.png cannot be read: No such file"):
+        entry_key(sources, {})
+
+
 def test_a_change_of_cached_pixels_stays_in_the_process_that_makes_it(request_images, tmp_path, sources, entry):
-    found = cached(tmp_path / "cache", label="digits", sources=sources, settings={"size": 4}, make=remake)
+    found = cached(tmp_path / "cache", label="digits", key=entry_key(sources, {"size": 4}), make=remake)
     found[:] = 0
     assert not request_images()
 
@@ -180,7 +195,7 @@ def test_a_change_of_cached_pixels_stays_in_the_process_that_makes_it(request_im
 def test_processes_share_cached_pixels(tmp_path, sources):
     images = np.zeros((100, 1, 100, 100), dtype=np.uint8)
     for make in (lambda: images, remake):  # the process that made them, and one that found them
-        found = cached(tmp_path / "cache", label="digits", sources=sources, settings={}, make=make)
+        found = cached(tmp_path / "cache", label="digits", key=entry_key(sources, {}), make=make)
         assert found.sum() == 0
         (path,) = (tmp_path / "cache").glob("*.npz")
         mapped = Path("/proc/self/smaps").read_text().partition(str(path))[2].partition("VmFlags")[0]

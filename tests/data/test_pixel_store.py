@@ -7,6 +7,7 @@ import multiprocessing
 import pytest
 import torch
 from helpers.running import write_image_folder
+from PIL import Image
 
 from vitrine.data import pixel_store
 from vitrine.data.datasets import load_dataset
@@ -88,6 +89,27 @@ def test_a_finished_cache_is_reused_and_one_of_another_process_taken(config, par
     complete_all([partial.images.store], lambda: False)
     assert torch.equal(partial.images.store.pixels, whole.images)
     assert torch.equal(load_dataset(config, tmp_path / "cache", patience=0).train.images, whole.images)
+
+
+def test_what_changes_while_files_are_decoded_is_not_taken_for_what_it_was(config, partial, tmp_path):
+    early, late = partial.images.paths[partial.images.store.known.nonzero()[0, 0]], partial.images.paths[40]
+    whole = load_dataset(config, tmp_path / "other cache").train.images
+    for path in (early, late):
+        Image.new("RGB", (20, 13), (200, 0, 0)).save(path)
+    complete_all([partial.images.store], lambda: False)
+    assert not torch.equal(partial.images.store.pixels, whole)  # the later one was not decoded before
+    found = load_dataset(config, tmp_path / "cache").train
+    for path in (early, late):
+        place = found.labels.new_tensor(partial.images.paths.index(path))
+        assert (found.images[place][0] == 200).all()
+
+
+def test_files_that_disappear_once_they_are_decoded_are_not_missed(config, partial):
+    whole = partial.images.store
+    complete = list(StoredSource(partial, CPU, resident=False).batches([torch.arange(60)]))
+    partial.images.paths[40].unlink()
+    complete_all([whole], lambda: False)
+    assert torch.equal(whole.pixels, complete[0][0])
 
 
 def test_what_was_stopped_leaves_nothing_that_is_taken_for_whole(config, partial, tmp_path):

@@ -22,27 +22,38 @@ from vitrine.errors import DataError
 from vitrine.files import remove_leftovers, replacing
 
 
-def cached(
-    folder: Path,
-    *,
-    label: str,
-    sources: Sequence[Path],
-    settings: Mapping[str, Any],
-    make: Callable[[], np.ndarray | None],
-) -> np.ndarray | None:
-    """Return the cached array for ``sources`` and ``settings``; call ``make`` and store its result if there is none.
+def entry_key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
+    """Return the key of an entry. Call it before the sources are read: an entry must not hold what they were later.
+
+    Args:
+        sources: files that the array is computed from.
+        settings: everything else that affects the array, as JSON values.
+
+    Raises:
+        DataError: a source has disappeared.
+    """
+    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
+    for path in sources:
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        digest.update(os.fsencode(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
+    return digest.hexdigest()
+
+
+def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray | None]) -> np.ndarray | None:
+    """Return the cached array of a key; call ``make`` and store its result if there is none.
 
     Args:
         folder: folder of the cache; created if missing.
         label: readable prefix of the entry's file name.
-        sources: files that the array is computed from.
-        settings: everything else that affects the array, as JSON values.
+        key: from :func:`entry_key`.
         make: computes the array; called by one process at a time. ``None`` is returned, and not stored.
 
     Raises:
-        DataError: ``folder`` is not writable.
+        DataError: ``folder`` is not writable, or ``make`` met an error of the operating system.
     """
-    key = _key(sources, settings)
     path = folder / f"{label}-{key[:16]}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +61,7 @@ def cached(
             images = _read(path, key)
             if images is None:
                 remove_leftovers(folder, path.name)
-                images = make()
+                images = _made(make)
                 if images is None:
                     return None
                 with replacing(path) as temporary, temporary.open("wb") as file:
@@ -61,12 +72,11 @@ def cached(
         raise DataError(f"cannot cache decoded images in {folder}: {error.strerror}; set paths.cache_dir=DIR") from None
 
 
-def _key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
-    for path in sources:
-        stat = path.stat()
-        digest.update(os.fsencode(f"{path.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
-    return digest.hexdigest()
+def _made(make: Callable[[], np.ndarray | None]) -> np.ndarray | None:
+    try:
+        return make()
+    except OSError as error:  # not one of the cache
+        raise DataError(f"cannot decode the images: {error.strerror or error}") from error
 
 
 def _read(path: Path, key: str) -> np.ndarray | None:

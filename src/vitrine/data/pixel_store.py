@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
-from vitrine.data.cache import cached
+from vitrine.data.cache import cached, entry_key
 from vitrine.data.decode import ImageFiles
 from vitrine.data.image_dataset import Batch, Split
 from vitrine.errors import VitrineError
@@ -35,6 +35,9 @@ class PixelStore:
         cache_dir: folder of the cache.
         workers: decoding processes.
 
+    Raises:
+        DataError: a file has disappeared.
+
     Attributes:
         pixels: (N, C, H, W) uint8 on the CPU, undefined where nothing is decoded yet.
         known: (N,) bool, whether a file is decoded.
@@ -43,6 +46,7 @@ class PixelStore:
 
     def __init__(self, files: ImageFiles, cache_dir: Path, workers: int) -> None:
         self.files = files
+        self.key = entry_key(files.on_disk, {**asdict(files.decoder), "decoding": DECODING})  # before any is decoded
         self.cache_dir = cache_dir
         self.workers = workers
         self.pixels = torch.empty(0, dtype=torch.uint8)
@@ -65,8 +69,7 @@ class PixelStore:
         images = cached(
             self.cache_dir,
             label=self.files.label,
-            sources=self.files.on_disk,
-            settings={**asdict(self.files.decoder), "decoding": DECODING},
+            key=self.key,
             make=lambda: self._decoded(seconds, stop),
         )
         if images is not None:
@@ -136,8 +139,8 @@ class StoredSource:
     """
 
     def __init__(self, split: Split, device: torch.device, *, resident: bool) -> None:
-        assert isinstance(split.images, StoredFiles)
-        self.store, self.rows = split.images.store, split.images.rows
+        assert isinstance(split.stored, StoredFiles)
+        self.store, self.rows = split.stored.store, split.stored.rows
         self.labels = split.labels
         self.device = device
         self.resident = resident
