@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, load_run, resume
 from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.image_dataset import Split
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.lit_module import MeanLoss
@@ -139,6 +140,17 @@ def test_the_best_epoch_on_validation_is_the_one_that_is_tested(small):
     assert run.metrics["val/loss"] == best["val/loss"]
     checkpoint = torch.load(run.record.best, weights_only=True)
     assert checkpoint["epoch"] + 1 == best["epoch"]
+
+
+def test_splitting_off_validation_images_copies_no_pixels(small, monkeypatch):
+    copied = Split.images.fget
+    monkeypatch.setattr(
+        Split, "images", property(lambda split: pytest.fail("copied") if split.rows is not None else copied(split))
+    )
+    data = ImageDataModule(small())
+    assert data.train.stored is data.val.stored is data.dataset.train.stored
+    assert data.dataset.nbytes == 1797 * 64
+    assert fit(small()).metrics["test/acc"] >= 0
 
 
 def test_early_stopping_ends_a_run_that_no_longer_improves(small):

@@ -117,7 +117,7 @@ class ImageDataModule(pl.LightningDataModule):
     @property
     def incomplete(self) -> list[PixelStore]:
         """Stores of images that are not all decoded and cached yet."""
-        stores = [split.images.store for split in self.dataset.splits if isinstance(split.images, StoredFiles)]
+        stores = [split.stored.store for split in self.dataset.splits if isinstance(split.stored, StoredFiles)]
         return [store for store in stores if not store.cached]
 
     def train_dataloader(self) -> TrainLoader:
@@ -173,7 +173,7 @@ class ImageDataModule(pl.LightningDataModule):
 
     def _source(self, split: Split) -> BatchSource:
         device = self._trainer().strategy.root_device
-        if isinstance(split.images, StoredFiles):
+        if isinstance(split.stored, StoredFiles):
             in_memory = device.type == "cpu" or (self.placement.place == "memory" and device.type == "cuda")
             self._streams.append(StoredSource(split, device, resident=not in_memory))
             return self._streams[-1]

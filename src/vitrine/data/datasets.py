@@ -78,7 +78,7 @@ def load_dataset(
     if dataset.nbytes <= memory:
         end = time.monotonic() + patience
         dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir, decoding_workers(config), end))
-    channels = dataset.train.images.shape[1]
+    channels = dataset.train.stored.shape[1]
     if channels != config.in_channels:
         expected = f"data.in_channels={config.in_channels}"
         raise DataError(f"data={config.name} has images with {plural(channels, 'channel')}, not {expected}")
@@ -147,10 +147,11 @@ def digits(config: DataConfig) -> ImageDataset:
 
     bunch = load_digits()
     images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
-    full = Split(images, torch.from_numpy(bunch.target.astype(np.int64)))
-    train, test = train_test_split(np.arange(len(full)), test_size=360, stratify=bunch.target, random_state=0)
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    parts = train_test_split(np.arange(len(labels)), test_size=360, stratify=bunch.target, random_state=0)
+    train, test = (torch.from_numpy(np.sort(part)) for part in parts)
     classes = [str(digit) for digit in range(10)]
-    return ImageDataset(classes, full[torch.from_numpy(np.sort(train))], None, full[torch.from_numpy(np.sort(test))])
+    return ImageDataset(classes, Split(images[train], labels[train]), None, Split(images[test], labels[test]))
 
 
 def mnist(config: DataConfig) -> ImageDataset:

@@ -45,6 +45,13 @@ class Split:
         return self.stored.index_select(0, self.rows)
 
     @property
+    def nbytes(self) -> int:
+        """Size of the decoded images in bytes."""
+        if self.rows is None or not isinstance(self.stored, Tensor):
+            return self.stored.nbytes
+        return len(self.rows) * self.stored[:1].nbytes
+
+    @property
     def first_labels(self) -> Tensor:
         """The labels, of several targets those of the first."""
         several_targets = self.labels.dim() == 2 and self.labels.dtype is torch.int64
@@ -96,4 +103,4 @@ class ImageDataset:
     @property
     def nbytes(self) -> int:
         """Size of all decoded images in bytes."""
-        return sum(split.images.nbytes for split in self.splits)
+        return sum(split.nbytes for split in self.splits)

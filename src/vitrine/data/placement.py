@@ -36,7 +36,8 @@ def memory_budget(storage: str, ranks: int) -> float:
 
     Args:
         storage: ``data.storage``, or the place that another process has chosen.
-        ranks: number of ranks on this machine. Each of them reads the images, and so does a process that spawns them.
+        ranks: number of ranks on this machine. Each of them reads the images, and so does a process that spawns them;
+            cached pictures, which they share, are counted like the others.
     """
     if storage == "auto":
         readers = ranks + (ranks > 1)
@@ -60,7 +61,7 @@ def choose_placement(
     size, requested = file_size(total), f", as data.storage={config.storage} requests"
     each = " in each rank" if ranks > 1 else ""
     later = _decoded_later(dataset)
-    if isinstance(dataset.train.images, ImageFiles) and not isinstance(dataset.train.images, StoredFiles):
+    if isinstance(dataset.train.stored, ImageFiles) and not isinstance(dataset.train.stored, StoredFiles):
         workers = decoding_workers(config, ranks)
         reason = requested if config.storage == "disk" else f" exceeds the {file_size(budget)} of memory for images"
         return Placement("disk", workers, f"streamed from disk by {plural(workers, 'worker')}{each}: {size}{reason}")
@@ -81,6 +82,6 @@ def decoding_workers(config: DataConfig, ranks: int = 1) -> int:
 
 def _decoded_later(dataset: ImageDataset) -> str:
     """How many images are not decoded yet, for people; empty if all are."""
-    stores = [split.images.store for split in dataset.splits if isinstance(split.images, StoredFiles)]
+    stores = [split.stored.store for split in dataset.splits if isinstance(split.stored, StoredFiles)]
     left = sum(int((~store.known).sum()) for store in stores)
     return f"; {plural(left, 'image')} still to be decoded, in the first epoch" if left else ""
