@@ -12,13 +12,14 @@ from vitrine.data.transforms.augment import Warp
 LIMITS = {"degrees": 30.0, "translate": 0.2, "scale": 0.3, "shear": 20.0}
 
 
-def random_images(count, size=12, channels=3):
+def random_images(count, size=12, channels=3, width=None):
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (count, channels, size, size), generator=generator, dtype=torch.uint8)
+    return torch.randint(0, 256, (count, channels, size, width or size), generator=generator, dtype=torch.uint8)
 
 
-def test_every_image_is_warped_as_by_torchvision():
-    images = random_images(32)
+@pytest.mark.parametrize("width", [12, 30])
+def test_every_image_is_warped_as_by_torchvision(width):
+    images = random_images(32, width=width)
     numbers = torch.rand(32, 5, generator=torch.Generator().manual_seed(1))
     moved = Warp(**LIMITS)(images, numbers)
     for image, own, result in zip(images, (2 * numbers - 1).tolist(), moved, strict=True):
@@ -26,7 +27,7 @@ def test_every_image_is_warped_as_by_torchvision():
         expected = affine(
             image.float(),
             angle=angle * LIMITS["degrees"],
-            translate=[right * LIMITS["translate"] * 12, down * LIMITS["translate"] * 12],
+            translate=[right * LIMITS["translate"] * width, down * LIMITS["translate"] * 12],
             scale=1 + scale * LIMITS["scale"],
             shear=[shear * LIMITS["shear"], 0.0],
             interpolation=InterpolationMode.BILINEAR,

@@ -113,6 +113,7 @@ class Warp:
         inverse_rotation = torch.stack([cos, sin, -sin, cos], dim=1).view(-1, 2, 2)
         inverse_shear = torch.stack([one, shear.tan(), zero, one], dim=1).view(-1, 2, 2)
         linear = inverse_shear @ inverse_rotation / (1 + scale)[:, None, None]
+        linear = linear * torch.tensor([[1, height / width], [width / height, 1]])  # of pixels -> of [-1, 1]
         offset = -linear @ shift
         # Each source coordinate is the sum of a term in the pixel's column and a term in its row.
         columns = linear[:, :, :1] * pixel_centres(width)
