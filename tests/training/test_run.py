@@ -1,14 +1,18 @@
-"""Attempts of a run: where a rank restarted by torchrun continues."""
+"""Attempts of a run, where a rank restarted by torchrun continues; and the data of all ranks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.running import SMALL
 
 from vitrine import compose
+from vitrine.distributed.hardware import choose
+from vitrine.distributed.rendezvous import Ranks
+from vitrine.errors import DataError
 from vitrine.runs import RunRecord
 from vitrine.training import run as runs
-from vitrine.training.run import begin_attempt
+from vitrine.training.run import begin_attempt, load_data
 
 
 @pytest.fixture
@@ -46,3 +50,19 @@ def test_a_restarted_rank_continues_each_of_its_runs(tmp_path, remembered):
         "max_time counts from the first attempt"
     )
     assert continued[2].path != other.path, "it was killed before anything was written"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "message"),
+    [
+        (["data.batch_size=2000"], 4, "cut to the 1293 training images, a number that must be .*; set .*_size=1292$"),
+        (["augment.mixup=0.5", "data.batch_size=2000"], 2, "divisible by trainer.devices=2; set data.batch_size=1292$"),
+        (["data.train_fraction=0.001", "data.batch_size=64"], 16, "cut to the 10 .*; take fewer devices$"),
+    ],
+)
+def test_a_batch_that_is_cut_is_shared_equally_between_devices_or_refused(overrides, devices, message):
+    config = compose([*SMALL, *overrides])
+    hardware = choose(config)
+    with pytest.raises(DataError, match=message):
+        load_data(config, replace(hardware, devices=devices), Ranks())
+    assert len(load_data(config, hardware, Ranks()).train) > 0

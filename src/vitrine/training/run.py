@@ -14,11 +14,13 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
 from vitrine.config.serialize import to_plain
 from vitrine.config.size import by
+from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks, recall, remember
 from vitrine.durations import duration_seconds
+from vitrine.errors import DataError
 from vitrine.runs import RunRecord
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.pretrained import Pretrained
@@ -80,11 +82,25 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
     patience = PATIENCE if ranks.count == hardware.devices == 1 else math.inf  # other ranks read what rank 0 caches
 
     def read(placement: Placement | None = None) -> ImageDataModule:
-        return ImageDataModule(config, hardware.accelerator, hardware.per_node, placement, patience)
+        data = ImageDataModule(config, hardware.accelerator, hardware.per_node, placement, patience)
+        _check_shares(config, len(data.train), hardware.devices)
+        return data
 
     data = read() if ranks.rank == 0 else None
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
+
+
+def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
+    """Raise DataError where a batch is cut to so few training images that ranks would get unequal shares of it."""
+    size = config.data.batch_size
+    cut = replace(config, data=replace(config.data, batch_size=images))
+    if images < size and (problem := unequal_shares(cut, devices)):
+        unit = 2 * devices if config.augment.mixes else devices
+        hint = f"set data.batch_size={images // unit * unit}" if images >= unit else "take fewer devices"
+        raise DataError(
+            f"data.batch_size={size} is cut to the {images} training images, a number that {problem}; {hint}"
+        )
 
 
 @dataclass(frozen=True)
