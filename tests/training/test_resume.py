@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks import Callback
 from vitrine import compose, fit, resume
 from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
+from vitrine.training.callbacks import TrainingLog
 from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
 
@@ -121,6 +123,42 @@ def test_other_ways_of_training_resume_bit_equal(tmp_path, own, step):
     resume(record.path)
 
     assert_same(record, never_stopped)
+
+
+STOPPING = [
+    *OVERRIDES[:3],
+    "trainer.max_epochs=6",
+    "callbacks=[default,early_stopping]",
+    "callbacks.early_stopping.patience=2",
+    "callbacks.early_stopping.min_delta=9",  # so that no epoch is better than the first
+]
+
+
+@pytest.mark.parametrize("step", [pytest.param(23, marks=pytest.mark.whole), 33])
+def test_a_resumed_run_stops_early_where_it_would_have(tmp_path, step):
+    with pytest.raises(Interrupted):
+        fit(compose([*STOPPING, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step)])
+    record = RunRecord(only_run(tmp_path))
+
+    resume(record.path)
+
+    assert record.facts["status"] == "finished"
+    assert record.history()[-1]["epoch"] == 3
+
+
+@pytest.mark.whole
+def test_a_run_that_was_interrupted_once_it_had_stopped_early_trains_no_more(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(TimeLimit, "over", lambda self, *, trained=False: trained)
+        with pytest.raises(OutOfTime):
+            fit(compose([*STOPPING, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]))
+    record = RunRecord(only_run(tmp_path))
+    assert record.metrics == {}
+
+    resume(record.path)
+
+    assert record.facts["status"] == "finished"
+    assert record.history()[-1]["epoch"] == 3
 
 
 @pytest.mark.whole
@@ -254,10 +292,17 @@ def test_a_run_killed_before_its_first_checkpoint_restarts_in_its_folder(whole, 
     assert_same(record, whole)
 
 
-def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys):
+def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys, monkeypatch):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)
     overrides = ["trainer.max_epochs=5", f"resume={record.path}"]
+    rates, log = [], TrainingLog.on_train_batch_end
+
+    def watched(self, trainer, module, *given):
+        rates.append(module.lr)
+        log(self, trainer, module, *given)
+
+    monkeypatch.setattr(TrainingLog, "on_train_batch_end", watched)
 
     resume(record.path, compose(overrides))
 
@@ -266,6 +311,8 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys):
     assert record.history()[-1]["epoch"] == 5
     assert record.config["trainer"]["max_epochs"] == 5
     assert rows(record)[: len(rows(whole))] == rows(whole)
+    assert rates[0] == pytest.approx(0.000373, rel=2e-3), "the rate that was announced"
+    assert all(rate > later for rate, later in pairwise(rates))
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, capsys):

@@ -1,4 +1,4 @@
-"""Lightning callbacks: the training log, and early stopping by a search's pruning rule."""
+"""Lightning callbacks: the training log, early stopping, also by a search's pruning rule, and the cache of pixels."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,6 +18,21 @@ class PruningRule(Protocol):
 
     def __call__(self, epoch: int, metrics: Mapping[str, float]) -> bool:
         """Return whether to stop after ``epoch``, counted from 1, with these validation metrics."""
+
+
+class EarlyStopping(pl.callbacks.EarlyStopping):
+    """Lightning's, with a state that a resumed run can go on from.
+
+    It counts an epoch after its validation, before the checkpoint of that epoch is written. A run that was interrupted
+    after it had stopped, as in its test, trains no further epoch.
+    """
+
+    def __init__(self, monitor: str, min_delta: float, patience: int, *, mode: str) -> None:
+        super().__init__(monitor, min_delta, patience, mode=mode, check_on_train_epoch_end=False)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Stop at once if the patience was exhausted before."""
+        trainer.should_stop = self.wait_count >= self.patience
 
 
 class Pruning(Callback):

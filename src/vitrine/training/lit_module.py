@@ -167,6 +167,9 @@ class Classifier(pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(schedule, LambdaLR)
         self.optimizer, self.schedule = optimizer, schedule
+        # A resumed run may have more epochs than its checkpoint, and so another rate at this step.
+        for group, lr, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
+            group["lr"] = lr * factor(schedule.last_epoch)
         # Restored from a checkpoint before the module was moved to its device.
         self.recent = [(loss.to(self.device), right.to(self.device)) for loss, right in self.recent]
 

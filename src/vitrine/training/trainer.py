@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from vitrine.distributed.launch import Launch
 from vitrine.errors import Interrupted
 from vitrine.signals import restored_handlers
 from vitrine.tracking.loggers import RunLogger
-from vitrine.training.callbacks import CompleteCache, Pruning, TrainingLog
+from vitrine.training.callbacks import CompleteCache, EarlyStopping, Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from vitrine.training.compile import Compilation, Compiled, Showing
 from vitrine.training.ema import ExponentialMovingAverage
