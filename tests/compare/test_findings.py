@@ -134,6 +134,42 @@ def test_a_row_that_fails_more_often_is_not_called_better(tmp_path, write_run):
     )
 
 
+def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_run):
+    for patch, (learned, rope) in {"2": ((0.90, 0.91, 0.92), (0.95, 0.961, 0.97)), "4": ((0.8,) * 3, (0.85,))}.items():
+        for scheme, accs in {"learned": learned, "rope": rope}.items():
+            for seed, acc in enumerate(accs):
+                write_run(tmp_path, f"position={scheme}", f"patch={patch}", seed=seed, acc=acc, predictions=False)
+    for seed in (1, 2):  # which finished with patch=2
+        write_run(tmp_path, "position=rope", "patch=4", seed=seed, status="failed")
+    (tested,) = compared(tmp_path, by="position").findings.comparisons
+    assert tested.verdict == "inconclusive"
+    assert "of rope, 2 of 6 runs failed or diverged" in tested.sentences[0]
+
+
+def test_the_best_of_survivors_is_not_looked_for(tmp_path, write_run):
+    rows = {"learned": [0.90, 0.91, 0.92], "rope": [0.95, 0.961, 0.97], "none": [0.951, 0.958, 0.973]}
+    write_rows(write_run, tmp_path, **rows)
+    assert len(compared(tmp_path).findings.sentences) == 3
+    write_run(tmp_path, "position=rope", seed=3, status="failed")
+    (best,) = compared(tmp_path).findings.sentences
+    assert best.startswith("highest mean test accuracy of 3 configurations: none, ")
+
+
+def test_what_seeds_can_show_includes_what_the_images_hide(tmp_path, write_run):
+    generator = np.random.default_rng(0)
+    for scheme in ("learned", "rope"):
+        difficulty = generator.choice([0.5, 0.99], 100)
+        for seed in range(8):
+            right = generator.random(100) < difficulty
+            write_run(tmp_path, f"position={scheme}", seed=seed, acc=float(right.mean()), right=right)
+    (tested,) = compared(tmp_path).findings.comparisons
+    (sentence, _) = tested.sentences
+    shown = float(sentence.partition("differences of ")[2].split()[0])
+    assert shown > 100 * (tested.difference.high - tested.difference.mean) * 1.1, "half of it has a power of 50 %"
+    wanted = compared(tmp_path, difference_of_interest=0.001).findings.comparisons[0].sentences[0]
+    assert wanted.endswith("; detecting 0.1 points with 80 % power takes more test images")
+
+
 def test_a_run_that_finished_with_nan_counts_as_diverged(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97])
     write_run(tmp_path, "position=rope", seed=3, metrics={"test/acc": 0.1, "test/loss": math.nan})

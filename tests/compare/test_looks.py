@@ -73,6 +73,31 @@ def test_seeds_that_were_asked_for_before_the_look_are_none_that_were_added(swee
     assert not any("got more seeds" in text for text in compared(sweep).caveats)
 
 
+def test_a_look_counts_also_beside_runs_of_another_folder(looked_at, write_run, tmp_path):
+    add_seed(write_run, looked_at, rope=0.96)
+    other = tmp_path / "other"
+    write_run(other, "position=conv", seed=0, acc=0.9)
+    found = compare(load_results([looked_at, other]))
+    assert any(text.startswith("1 row got more seeds after a comparison on ") for text in found.caveats)
+    verdicts = {tested.row.label: tested.sentences[0] for tested in found.findings.comparisons}
+    assert "no verdict, since seeds were added after a comparison" in verdicts["rope"]
+    plan(other)
+    record_look(found.table)
+    assert [len(read_looks(folder)) for folder in (looked_at, other)] == [2, 1]
+
+
+def test_runs_of_a_sweep_that_decides_have_no_verdict_among_others(sweep, write_run, tmp_path):
+    (sweep / "sweep.json").write_text('{"trials": [], "decision": {}}')
+    write_run(tmp_path / "other", "position=learned", seed=7, acc=0.91)
+    found = compare(load_results([sweep, tmp_path / "other"]))
+    assert {tested.verdict for tested in found.findings.comparisons} == {"inconclusive"}
+    for tested in found.findings.comparisons:
+        assert "no verdict, since seeds were added until sweep=decide had decided; the" in tested.sentences[0]
+    (caveat,) = [text for text in found.caveats if "got more seeds" in text]
+    assert caveat.startswith("3 rows got more seeds until sweep=decide had decided: p-values and intervals")
+    assert "delete" not in caveat
+
+
 def test_a_sweep_that_decides_needs_no_notes_and_a_damaged_file_is_reported(looked_at):
     (looked_at / "looks.json").write_text('{"looks": [{"at": "soon", "trials": []}]}')
     with pytest.raises(RunError, match=r"looks.json: .*; delete it to forget earlier comparisons"):
@@ -84,7 +109,7 @@ def test_a_sweep_that_decides_needs_no_notes_and_a_damaged_file_is_reported(look
 
 
 def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparisons_have_no_verdict(sweep):
-    look = {"low": 0.01, "high": 0.09}
+    look = {"mean": 0.05, "low": 0.01, "high": 0.09}
     arms = ["position=rope", "position=none"]
     decision = {"metric": "val/acc", "baseline": "position=learned", "verdicts": dict.fromkeys(arms, "better")}
     decision |= {"looks": {arm: [look] for arm in arms}, "findings": {arm: f"{arm} was decided" for arm in arms}}
@@ -94,6 +119,7 @@ def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparison
     assert found.metric.name == "val/acc"
     assert [one.sentences[0] for one in found.findings.comparisons] == [f"{arm} was decided" for arm in arms]
     assert {one.verdict for one in found.findings.comparisons} == {"better"}
+    assert {one.difference.mean for one in found.findings.comparisons} == {0.05}, "that of the interval's pairs"
     assert not any("seeds were added" in text for text in found.caveats)
 
     for options in ({"metric": "test/acc"}, {"baseline": "rope"}):

@@ -12,6 +12,7 @@ from vitrine.compare.statistics import (
     ALONE,
     SIGNIFICANCE_LEVEL,
     ConfidenceInterval,
+    beyond_images,
     bootstrap_interval,
     difference,
     freedom_of_sum,
@@ -135,7 +136,38 @@ def test_the_smallest_difference_is_the_one_that_so_many_seeds_detect(count, pai
     assert seeds_needed(1.01 * found, 2.0, paired=paired) <= count
     assert seeds_needed(0.97 * found, 2.0, paired=paired) > count
     assert smallest_difference(count, 2.0, paired=paired, family=Family(9)) > found
-    assert smallest_difference(count, 2.0, paired=paired, freedom=4 * count) < found, "a spread that is known better"
+    if paired:
+        assert smallest_difference(count, 2.0, paired=True, freedom=4 * count) < found, "a spread that is known better"
+
+
+@pytest.mark.parametrize("images", [0.0, 0.3, 3.0])  # variance of the difference over images
+def test_the_smallest_difference_has_a_power_of_80_percent_whatever_the_images(images):
+    generator, count = np.random.default_rng(0), 6
+    shift = smallest_difference(count, 1.0, paired=True, image_variance=images)
+    pairs = shift + generator.normal(0, math.sqrt(images), (4000, 1)) + generator.normal(0, 1, (4000, count))
+    over_seeds = pairs.var(1, ddof=1) / count
+    freedoms = np.array([freedom_of_sum((float(part), images), (count - 1.0, 1e6)) for part in over_seeds])
+    found = abs(pairs.mean(1)) > stats.t.isf(0.025, freedoms) * np.sqrt(over_seeds + images)
+    assert 0.77 < found.mean() < 0.84
+
+
+@pytest.mark.parametrize("count", [3, 5, 10])
+def test_the_smallest_difference_of_two_groups_is_that_of_welchs_test(count):
+    generator = np.random.default_rng(0)
+    shift = smallest_difference(count, 1.0, paired=False)
+    groups = [generator.normal(mean, 1, (20_000, count)) for mean in (shift, 0)]
+    parts = [group.var(1, ddof=1) / count for group in groups]
+    freedom = sum(parts) ** 2 / sum(part**2 / (count - 1) for part in parts)
+    t = (groups[0].mean(1) - groups[1].mean(1)) / np.sqrt(sum(parts))
+    critical = stats.t.isf(Family()._level((count, count)) / 2, freedom)
+    assert 0.78 < (abs(t) > critical).mean() < 0.82
+
+
+def test_a_difference_that_images_hide_is_not_detected_by_more_seeds():
+    assert beyond_images(1.0, 0.0) == 1.0
+    assert beyond_images(1.0, 0.1) == pytest.approx(math.sqrt(1 - 7.849 * 0.1), rel=1e-3)
+    assert beyond_images(1.0, 0.1, comparisons=9) < beyond_images(1.0, 0.1)
+    assert beyond_images(1.0, 0.13) == 0.0
 
 
 def test_the_upper_bound_of_a_spread_is_exceeded_in_one_of_five_cases():

@@ -20,11 +20,13 @@ class DecidedRow:
 
     Attributes:
         verdict: ``better``, ``worse``, ``equal``, ``undecided``, or ``None`` if the sweep is not done.
-        low, high: interval of the difference at the last look.
+        mean: the difference at the last look; NaN if there was none.
+        low, high: its interval; NaN where it has no bound.
         sentence: the finding, as the sweep printed it.
     """
 
     verdict: str | None
+    mean: float
     low: float
     high: float
     sentence: str
@@ -66,8 +68,9 @@ class SweepDecision:
         rows = []
         for arm, verdict in known["verdicts"].items():
             look: dict[str, Any] = known["looks"][arm][-1] if known["looks"][arm] else {}
-            low, high = (math.nan if look.get(name) is None else float(look[name]) for name in ("low", "high"))
-            rows.append((parse_overrides("", arm), DecidedRow(verdict, low, high, str(known["findings"][arm]))))
+            found = [math.nan if look.get(name) is None else float(look[name]) for name in ("mean", "low", "high")]
+            mean, low, high = found
+            rows.append((parse_overrides("", arm), DecidedRow(verdict, mean, low, high, str(known["findings"][arm]))))
         return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows)
 
     def about(self, row: ConfigurationRow, baseline: ConfigurationRow, metric: str) -> DecidedRow | None:

@@ -1,8 +1,8 @@
 """Failed and diverged runs as an outcome of a configuration: means over the others are means over survivors."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scipy import stats
 
@@ -35,12 +35,13 @@ class FailureRate:
 
 def failure_rate(row: ConfigurationRow, unfinished: Sequence[RunResult]) -> FailureRate:
     """Count the runs among ``unfinished`` that failed with a row's configuration and a seed that never finished."""
-    runs = row.runs.values()
-    configurations = [_configuration(run) for run in runs]
-    lost = {run.repetition for run in unfinished if run.status in FAILED and _configuration(run) in configurations}
-    failed = len(lost - {run.repetition for run in runs})
+    finished = {(_configuration(run), run.repetition) for run in row.runs.values()}
+    configurations = {configuration for configuration, _ in finished}
+    lost = {(_configuration(run), run.repetition) for run in unfinished if run.status in FAILED} - finished
+    failed = sum(configuration in configurations for configuration, _ in lost)
     return FailureRate(failed, failed + len(row.runs))
 
 
-def _configuration(run: RunResult) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key != "seed" and distinguishes(key, run.data)}
+def _configuration(run: RunResult) -> str:
+    values = {key: value for key, value in run.config.items() if key != "seed" and distinguishes(key, run.data)}
+    return json.dumps(values, sort_keys=True, default=str)

@@ -19,6 +19,7 @@ from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVaria
 from vitrine.compare.statistics import (
     ALONE,
     Difference,
+    beyond_images,
     difference,
     largest_spread,
     seeds_needed,
@@ -95,7 +96,8 @@ def findings(
         decision: what the sweep decided while it trained; its intervals and verdicts replace those of a fixed number of
             seeds.
         unfinished: runs that did not finish: a row that fails more often than the other is not called better.
-        growth: rows that got more seeds after a comparison: no interval of a fixed number of seeds holds for them.
+        growth: rows to which seeds were added because of results: no interval of a fixed number of seeds holds for
+            them.
     """
     others = [row for row in table.rows if row is not baseline]
     sides = [_comparable_runs(row, baseline) for row in others]
@@ -118,7 +120,9 @@ def findings(
         added = _why_seeds_were_added(row, baseline, decision, growth)
         equal = _are_equal(tested, difference_of_interest)
         if decided is not None:
-            tested, p = replace(tested, low=decided.low, high=decided.high, p=math.nan), math.nan
+            mean = tested.mean if math.isnan(decided.mean) else decided.mean  # the interval is of the pairs of a look
+            tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan)
+            p = math.nan
             verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
             sentences = [decided.sentence]
         elif not math.isnan(tested.p) and (added or _rests_on_survivors(verdict, rates, equal=equal)):
@@ -136,7 +140,9 @@ def findings(
         return _difference(_comparable_runs(row, other), metric, known, family, pooled)
 
     best = best_sentences(table, metric, pooled, against)
-    best = best if decision is None and growth is None else best[:1]  # the rest takes the number of seeds as given
+    survivors = len({failure_rate(row, unfinished).share for row in table.rows}) > 1
+    if decision is not None or growth is not None or survivors:
+        best = best[:1]  # the rest takes the number of seeds as given, and means as those of all runs
     return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)])
 
 
@@ -253,14 +259,24 @@ def _seed_sentence(
         return text
     size = difference_of_interest
     if size is None:
-        shown = smallest_difference(count, tested.sd, paired=tested.paired, family=family, freedom=tested.freedom)
+        shown = smallest_difference(
+            count,
+            tested.sd,
+            paired=tested.paired,
+            family=family,
+            freedom=tested.freedom,
+            image_variance=tested.image_variance,
+        )
         return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
     if _are_equal(tested, size):
         interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += _images(row, tested, metric)
         return f"{names} are equal within {metric.short_magnitude(size)} ({interval})"
     spread = largest_spread(tested.sd, tested.freedom)
-    needed = seeds_needed(size, spread, paired=tested.paired, comparisons=family.comparisons)
+    over_seeds = beyond_images(size, tested.image_variance, family.comparisons)
+    if over_seeds == 0:
+        return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes more test images"
+    needed = seeds_needed(over_seeds, spread, paired=tested.paired, comparisons=family.comparisons)
     if needed is None:
         return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes more than 1,000 seeds"
     if needed > count:
@@ -274,9 +290,8 @@ def _why_seeds_were_added(
     """Return which results decided on the number of seeds; empty if none did."""
     if decision is not None:
         return f"until {decision.metric} decided between configurations"
-    if growth is not None and {row.label, baseline.label} & growth.rows:
-        return f"after a comparison on {growth.day}"
-    return ""
+    found = {} if growth is None else growth.rows
+    return found.get(row.label) or found.get(baseline.label, "")
 
 
 def _withheld_sentence(

@@ -5,18 +5,17 @@
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from vitrine.compare.load import RunResult
-from vitrine.compare.table import Table
+from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.runs.record import now
-from vitrine.text import plural
+from vitrine.text import listed, plural
 from vitrine.untrusted import misshapen, read_json
 
 NAME = "looks.json"
@@ -25,55 +24,60 @@ SHAPES = {"looks": [{"at": str, "trials": [str]}]}
 
 @dataclass(frozen=True)
 class Growth:
-    """Rows to which seeds were added after a comparison.
+    """Rows to which seeds were added because of results.
 
     Attributes:
-        day: of the comparison, ``2026-11-23``.
-        rows: their labels.
+        rows: by label, because of which: ``after a comparison on 2026-11-23``, ``until sweep=decide had decided``.
     """
 
-    day: str
-    rows: frozenset[str]
+    rows: dict[str, str]
 
     @classmethod
     def of(cls, table: Table) -> "Growth | None":
-        """Compare a table with the first look at its sweep that it has outgrown; ``None`` if there is none.
+        """Compare a table with the first look at each of its sweeps that it has outgrown; ``None`` if there is none.
 
         Raises:
             RunError: looks.json is damaged.
         """
-        known = _sweep([run for row in table.rows for run in row.runs.values()])
-        for look in [] if known is None else read_looks(known[0]):
-            seen = set(look["trials"])
-            names = {row.label: {_name(run) for run in row.runs.values()} for row in table.rows}
-            grown = frozenset(label for label, found in names.items() if found & seen and found - seen)
-            if grown:
-                return cls(str(datetime.fromisoformat(look["at"]).date()), grown)
-        return None
+        rows: dict[str, str] = {}
+        for sweep in _sweeps(table):
+            names = {row.label: {_name(run) for run in _runs_in(sweep.folder, row)} for row in table.rows}
+            if sweep.decides:
+                rows |= {label: "until sweep=decide had decided" for label, found in names.items() if found}
+            for look in reversed(read_looks(sweep.folder)):  # the first comes last, and replaces the others
+                seen, day = set(look["trials"]), datetime.fromisoformat(look["at"]).date()
+                grown = [label for label, found in names.items() if found & seen and found - seen]
+                rows |= dict.fromkeys(grown, f"after a comparison on {day}")
+        return cls(rows) if rows else None
 
     @property
     def caveat(self) -> str:
         """What this means, in a sentence."""
+        reasons = listed(sorted(set(self.rows.values())))
+        hint = (
+            "; sweep=decide adds seeds and allows for looks. If the number of seeds did not depend on that comparison, "
+            f"delete {NAME} in the sweep's folder"
+        )
         return (
-            f"{plural(len(self.rows), 'row')} got more seeds after a comparison on {self.day}: p-values and intervals "
-            f"of a fixed number of seeds do not hold, and there is no verdict; sweep=decide adds seeds and allows for "
-            f"looks. If the number of seeds did not depend on that comparison, delete {NAME} in the sweep's folder"
+            f"{plural(len(self.rows), 'row')} got more seeds {reasons}: p-values and intervals of a fixed number of "
+            f"seeds do not hold, and there is no verdict{hint if 'comparison' in reasons else ''}"
         )
 
 
 def record_look(table: Table) -> None:
-    """Add a look at a sweep to its folder, if these are runs of one sweep and the folder can be written."""
-    known = _sweep([run for row in table.rows for run in row.runs.values()])
-    if known is None or len(table.rows) < 2:
+    """Add a look to the folder of each sweep that is compared, if it can be written."""
+    if len(table.rows) < 2:
         return
-    folder, trials = known
-    try:
-        looks = read_looks(folder)
-        if trials not in [look["trials"] for look in looks]:
-            looks = [*looks, {"at": now(), "trials": trials}]
-            write_text(folder / NAME, json.dumps({"looks": looks}, indent=1) + "\n")
-    except OSError:
-        return  # another user's sweep: what matters is the comparison
+    for sweep in _sweeps(table):
+        if sweep.decides:
+            continue
+        try:
+            looks = read_looks(sweep.folder)
+            if sweep.trials not in [look["trials"] for look in looks]:
+                looks = [*looks, {"at": now(), "trials": sweep.trials}]
+                write_text(sweep.folder / NAME, json.dumps({"looks": looks}, indent=1) + "\n")
+        except OSError:
+            continue  # another user's sweep: what matters is the comparison
 
 
 def read_looks(folder: Path) -> list[dict[str, Any]]:
@@ -98,23 +102,44 @@ def read_looks(folder: Path) -> list[dict[str, Any]]:
     return looks
 
 
-def _sweep(runs: Sequence[RunResult]) -> tuple[Path, list[str]] | None:
-    """The folder of the grid that holds all ``runs``, and the trials that it asked for, in order.
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep of which runs are compared.
 
-    ``None`` for other runs, and for sweeps that allow for looks.
+    Attributes:
+        folder: of the sweep.
+        trials: names of the folders that it asked for, and of the runs that are compared, in order.
+        decides: whether it added seeds itself.
     """
-    parents = {None if run.folder is None else run.folder.resolve().parent for run in runs}
-    parent = parents.pop() if len(parents) == 1 else None
-    if parent is None or not (parent / "sweep.json").is_file():
-        return None
-    try:
-        known = read_json(parent / "sweep.json")
-        if "decision" in known:
-            return None
-        asked = [str(trial["folder"]) for trial in known["trials"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return parent, sorted({*asked, *map(_name, runs)})
+
+    folder: Path
+    trials: list[str]
+    decides: bool
+
+
+def _sweeps(table: Table) -> list[_Sweep]:
+    """The sweeps that hold runs of a table; a sweep that decides only among others, as alone it allows for looks."""
+    parents = {_parent(run) for row in table.rows for run in row.runs.values()}
+    found = []
+    for parent in sorted(parent for parent in parents if parent is not None and (parent / "sweep.json").is_file()):
+        try:
+            known = read_json(parent / "sweep.json")
+            asked = [str(trial["folder"]) for trial in known["trials"]]
+            decides = "decision" in known
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if not decides or len(parents) > 1:
+            names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
+            found.append(_Sweep(parent, sorted({*asked, *names}), decides))
+    return found
+
+
+def _runs_in(folder: Path, row: ConfigurationRow) -> list[RunResult]:
+    return [run for run in row.runs.values() if _parent(run) == folder]
+
+
+def _parent(run: RunResult) -> Path | None:
+    return None if run.folder is None else run.folder.resolve().parent
 
 
 def _name(run: RunResult) -> str:

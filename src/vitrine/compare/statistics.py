@@ -15,6 +15,7 @@ from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVaria
 ALONE = Family()
 POWER = 0.8  # of the planned number of seeds (Cohen, 1988)
 MAX_SEEDS = 1000
+MANY = 1e6  # degrees of freedom of a variance over images, of which there are many
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Difference:
         corrected: ``p`` for all comparisons together: below 5 % if and only if the interval excludes zero.
         freedom: degrees of freedom of ``sd``.
         new_images: interval and p-value are about other test images of the same kind, too; otherwise about these.
+        image_variance: the part of the images in the variance of ``mean``, which more seeds do not reduce.
     """
 
     mean: float
@@ -89,6 +91,7 @@ class Difference:
     corrected: float = math.nan
     freedom: float = math.nan
     new_images: bool = False
+    image_variance: float = 0.0
 
 
 Correct = tuple[Mapping[Hashable, np.ndarray], Mapping[Hashable, np.ndarray]]
@@ -141,6 +144,7 @@ def difference(
         variance, freedom = sd**2 * (1 / len(x) + overlap), spread_freedom
     else:
         variance, freedom = _partly_paired(x, y, both, overlap)
+    over_images = 0.0
     if correct is not None:
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
@@ -159,6 +163,7 @@ def difference(
         corrected=corrected,
         freedom=spread_freedom,
         new_images=correct is not None,
+        image_variance=over_images,
     )
 
 
@@ -264,8 +269,29 @@ def seeds_needed(size: float, sd: float, *, paired: bool, comparisons: int = 1) 
     return found if found <= MAX_SEEDS else None
 
 
+def beyond_images(size: float, image_variance: float, comparisons: int = 1) -> float:
+    """Return what is left of a difference to be detected over seeds, once images have made it uncertain.
+
+    With 80 % power, a difference must be k of its standard deviations, k = 2.8 for a single comparison. So what images
+    take is k ** 2 times their variance, of the squared size. 0 if that is all: then no number of seeds is enough.
+
+    Args:
+        size: the true difference.
+        image_variance: the part of the images in its variance.
+        comparisons: number of comparisons that intervals hold for.
+    """
+    k = stats.norm.isf(SIGNIFICANCE_LEVEL / comparisons / 2) + stats.norm.ppf(POWER)
+    return math.sqrt(max(0.0, size**2 - k**2 * image_variance))
+
+
 def smallest_difference(
-    count: int, sd: float, *, paired: bool, family: Family = ALONE, freedom: float | None = None
+    count: int,
+    sd: float,
+    *,
+    paired: bool,
+    family: Family = ALONE,
+    freedom: float | None = None,
+    image_variance: float = 0.0,
 ) -> float:
     """Return the true difference that ``count`` seeds, at least 3, detect with a power of 80 %.
 
@@ -275,20 +301,31 @@ def smallest_difference(
     Args:
         count: seeds of each side.
         sd: standard deviation of the paired differences, or pooled over both groups.
-        paired: whether the test is paired.
+        paired: whether the test is paired; otherwise it is Welch's of two groups that vary equally.
         family: the differences whose intervals hold together.
-        freedom: degrees of freedom of ``sd``; by default, those of two sides alone.
+        freedom: degrees of freedom of a paired ``sd``; by default, those of the two sides alone.
+        image_variance: the part of the images in the variance of the difference.
     """
-    scale = math.sqrt(count if paired else count / 2)
-    freedom = freedom or (count - 1 if paired else 2 * count - 2)
+    over_seeds = sd**2 / (count if paired else count / 2)
+    variance = over_seeds + image_variance
+    level, groups = SIGNIFICANCE_LEVEL / family.comparisons, None
+    if paired:
+        freedom = freedom or count - 1
+        freedoms = [freedom]
+    else:
+        freedom, groups = 2 * count - 2, (count, count)
+        first = special.betaincinv((count - 1) / 2, (count - 1) / 2, (np.arange(20) + 0.5) / 20)
+        freedoms = [(count - 1) / (share**2 + (1 - share) ** 2) for share in first]  # by the first group's share
     # Power as a mean over the variance's quantiles: the noncentral t-distribution is not computable for large effects.
-    spreads = np.sqrt(stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom)
-    bounds = family.critical_t(freedom) * spreads
+    spreads = stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom
+    together = [freedom_of_sum((over_seeds, image_variance), (found, MANY), level) for found in freedoms]
+    critical = np.array([family.critical_t(found, groups) for found in together])[:, None]
+    bounds = critical * np.sqrt((over_seeds * spreads + image_variance) / variance)
 
     def missing(shift: float) -> float:
         return float(np.mean(stats.norm.cdf(shift - bounds) + stats.norm.cdf(-shift - bounds))) - POWER
 
-    return sd * float(brentq(missing, 0.0, bounds[-1] + 10.0)) / scale
+    return math.sqrt(variance) * float(brentq(missing, 0.0, bounds.max() + 10.0))
 
 
 def largest_spread(sd: float, freedom: float) -> float:
