@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -19,8 +19,10 @@ from vitrine.command.compose import points
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.load import RunResult
 from vitrine.errors import ConfigError, RunError
-from vitrine.sweeps.decide import finding, plan_decision, print_decision
+from vitrine.runs.lock_file import Holder
+from vitrine.sweeps.decide import SeedQueue, finding, plan_decision, print_decision
 from vitrine.sweeps.progress import SweepProgress
+from vitrine.sweeps.summary import find_sweeps, print_trials
 
 pytestmark = pytest.mark.usefixtures("files_read_once")
 
@@ -62,6 +64,28 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
     assert f"{queue.decision.runs} of 60 runs; with 95 % confidence, all intervals hold after every seed" in lines
     queue.decision.resolution = 1 / 1440
     assert finding("position=rope", queue.decision, queue.metric).endswith("; on these 1,440 validation images")
+
+
+def test_a_sweep_that_decides_has_findings_and_no_best_configuration(tmp_path, capsys):
+    queue = run(decide(tmp_path, *THREE, "sweep.max_seeds=6"), accuracy)
+    assert known(queue)["best"] is None
+    (summary,) = find_sweeps(tmp_path / "sweeps")
+    assert summary.best is None
+    print_trials(summary)
+    printed = capsys.readouterr().out
+    assert "best on" not in printed
+    assert "\nposition=rope is better than position=learned after 3 seeds, " in printed
+
+
+def test_force_takes_up_the_trial_of_a_dead_machine(tmp_path, monkeypatch):
+    queue = decide(tmp_path, *THREE, "force=true")
+    trial = queue.ask()
+    trial.folder.mkdir(parents=True)
+    holder = Holder("other", 1, "x", "another kernel", "2020-01-01T00:00:00+00:00", "abc", 3)
+    (trial.folder / ".lock").write_text(json.dumps(asdict(holder)) + "\n")
+    queue.put_back(trial)
+    monkeypatch.setattr(SeedQueue, "POLL_SECONDS", 0.0)
+    assert trial in [queue.ask() for _ in range(3)]
 
 
 def test_the_plan_is_announced_before_the_first_run(tmp_path):
@@ -208,6 +232,8 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["position=learned,rope", "sweep.min_seeds=2"], "sweep.min_seeds=2"),
         (["position=learned,rope", "sweep.metric=acc"], "is not one of val/acc, val/loss, "),
         (["position=rope"], "needs at least two configurations"),
+        (["data=digits,mnist"], "data.name=mnist(?s:.*)on different images cannot be compared"),
+        (["data.val_seed=0,1"], "data.val_seed=1(?s:.*)on different images cannot be compared"),
     ],
 )
 def test_what_cannot_be_decided_is_named(tmp_path, overrides, message):

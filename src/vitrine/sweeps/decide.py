@@ -25,7 +25,7 @@ from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
 from vitrine.sweeps.sweep import Sweep, check_format, newest, read_sweep
-from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result
+from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result, take_up
 from vitrine.text import plural
 
 Run = tuple[str, int]  # arm, and seed from 0
@@ -43,8 +43,8 @@ class SeedQueue(TrialQueue):
     """
 
     def __init__(self, points: Sequence[Point], sweep: Sweep) -> None:
-        super().__init__()
         command: TrainCommand = points[0].config
+        super().__init__(force=command.force)
         self.sweep, self.metric, self._first_seed = sweep, Metric(command.sweep.metric), command.seed
         self._varies = {arm_name(point.varies): point.varies for point in points}
         self._variants = Variants([word for word in sweep.common if word.partition("=")[0] != "seed"])
@@ -133,7 +133,7 @@ class SeedQueue(TrialQueue):
         self._last_poll = time.monotonic()
         for run in list(self._elsewhere):
             trial = self._trials[run]
-            if is_locked(trial):
+            if not take_up(trial, self.watch):
                 continue
             self._elsewhere.remove(run)
             result = read_result(trial.folder)
@@ -182,6 +182,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     if len(points) < 2:
         problem = "needs at least two configurations: the baseline, and others, such as position=learned,rope"
         raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
+    _check_images(points)
     common = [override for override in points[0].overrides if override.partition("=")[0] not in keys]
     own_name = sweep_name(common, keys, command.data.name, {"decides": True})
     name = command.sweep.name or own_name
@@ -190,7 +191,8 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     decision = _new_decision(points)
     if (folder / "sweep.json").exists():
         _check_announced(folder, own_name, _plan_of(decision, Metric(command.sweep.metric)))
-    return Sweep(folder, [], common, [*keys, "seed"], command.sweep.metric, decision.max_runs, own_name)
+    found = [*keys, "seed"]
+    return Sweep(folder, [], common, found, command.sweep.metric, decision.max_runs, own_name, decides=True)
 
 
 def arm_name(varies: Mapping[str, str]) -> str:
@@ -261,6 +263,16 @@ def _new_decision(points: Sequence[Point]) -> Decision:
         settings.method,
         lower_is_better=not DECISION_METRICS[settings.metric],
     )
+
+
+def _check_images(points: Sequence[Point]) -> None:
+    """Raise ConfigError where configurations would be measured on different images."""
+    validates = points[0].config.sweep.metric.startswith("val/")
+    for name in ("name", "root", *(("val_fraction", "val_seed", "folds", "fold") if validates else ())):
+        values = list(dict.fromkeys(getattr(point.config.data, name) for point in points))
+        if len(values) > 1:
+            problem = f"differs from {values[0]}: accuracies on different images cannot be compared"
+            raise ConfigError([Fault(f"data.{name}", str(values[1]), problem)])
 
 
 def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:

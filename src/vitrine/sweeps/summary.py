@@ -53,6 +53,7 @@ class SweepSummary:
         folders: folder of each trial.
         metric: selects the best configuration.
         time_left: time for the rest, with as many trials at a time as now; ``None`` if unknown.
+        findings: of ``sweep=decide``, what it says about each configuration; ``None`` of other sweeps.
         problem: why the sweep cannot be read; then all else is empty.
     """
 
@@ -64,6 +65,7 @@ class SweepSummary:
     folders: list[Path]
     metric: str = METRIC
     time_left: timedelta | None = None
+    findings: list[str] | None = None
     problem: str = ""
 
     @classmethod
@@ -76,12 +78,14 @@ class SweepSummary:
             keys, common = list(known["keys"]), list(known["common"])
             if (metric := known["metric"]) not in (allowed := OBJECTIVES | DECISION_METRICS):
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(allowed)}")
+            decision = known.get("decision")
+            said = None if decision is None else [str(text) for text in decision["findings"].values()]
         except KeyError as error:
             return cls(folder, [], [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
-        except (RunError, TypeError) as error:
+        except (RunError, TypeError, AttributeError) as error:
             return cls(folder, [], [], [], [], [], problem=str(error))
         results = [read_result(path) for path in folders]
-        return cls(folder, keys, common, varies, results, folders, metric, _time_left(folders, results))
+        return cls(folder, keys, common, varies, results, folders, metric, _time_left(folders, results), said)
 
     @property
     def counts(self) -> Counter[str]:
@@ -90,8 +94,8 @@ class SweepSummary:
 
     @property
     def best(self) -> BestConfiguration | None:
-        """The best configuration so far."""
-        return best_configuration(self.varies, self.results, self.metric)
+        """The best configuration so far; ``None`` for a sweep that has verdicts."""
+        return None if self.findings is not None else best_configuration(self.varies, self.results, self.metric)
 
 
 def find_sweeps(root: Path, name: str | None = None) -> list[SweepSummary]:
@@ -128,7 +132,7 @@ def print_overview(sweeps: Sequence[SweepSummary]) -> None:
 
 
 def print_trials(sweep: SweepSummary) -> None:
-    """Print each trial of a sweep, and the command of the best configuration.
+    """Print each trial of a sweep, and the command of the best configuration, or what the sweep decided.
 
     Raises:
         RunError: the sweep cannot be read.
@@ -146,6 +150,8 @@ def print_trials(sweep: SweepSummary) -> None:
         command = printable(best.command(sweep.common))
         print(f"\nbest on validation: {_describe_best(best, [sweep.metric])}\n  {command}")
         print_selection(best, sweep.common, sweep.varies, sweep.results, sweep.metric)
+    if sweep.findings:
+        print("\n" + "\n".join(map(printable, sweep.findings)))
     if sweep.time_left is not None:
         print(f"time left: {sweep.time_left}")
     _warn(mixed_versions(by_configuration(sweep.varies, sweep.results).values()))

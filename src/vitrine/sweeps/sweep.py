@@ -8,7 +8,8 @@
         patch-2_seed-0_8c6f2d1e/     a run folder (runs/record.py)
         patch-2_seed-1_...
 
-sweep.json is derived from the trials' folders and can be deleted.
+sweep.json is derived from the trials' folders and can be deleted, but for that of ``sweep=decide``: it holds what was
+announced before the first run.
 """
 
 import json
@@ -61,6 +62,7 @@ class Sweep:
         metric: selects the best configuration.
         planned: number of trials of a search.
         own_name: name of the folder without ``sweep.name``.
+        decides: whether it has verdicts (``sweep=decide``), and no best configuration: the clearest has few seeds.
     """
 
     folder: Path
@@ -70,6 +72,7 @@ class Sweep:
     metric: str = METRIC
     planned: int = 0
     own_name: str = ""
+    decides: bool = False
 
     @property
     def total(self) -> int:
@@ -106,6 +109,8 @@ class Sweep:
 
     def best(self, results: Sequence[TrialResult]) -> "BestConfiguration | None":
         """The best configuration so far; ``results`` are in the order of the trials."""
+        if self.decides:
+            return None
         return best_configuration([trial.varies for trial in self.trials], results, self.metric)
 
     def write(self, results: Sequence[TrialResult], extra: Mapping[str, Any]) -> None:
@@ -265,8 +270,9 @@ def check_format(folder: Path) -> None:
     try:
         written = read_json(path).get("format")
     except (OSError, ValueError, AttributeError) as error:
-        hint = "delete it, and it is rebuilt from the trials"
-        raise RunError(f"cannot read {path}: {first_line(error)}; {hint}") from None
+        hint = "delete it, and the same command rebuilds it from the trials"
+        but = "but that of sweep=decide holds what was announced: rerun=true starts over in a new folder"
+        raise RunError(f"cannot read {path}: {first_line(error)}; {hint}; {but}") from None
     if written != FORMAT:
         raise RunError(
             f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "
