@@ -217,7 +217,7 @@ def table(size: str, rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
         for cell, exponent, row in zip(cells, work, rows, strict=True):
             cell += [exponent, f"{row['flops'] / row['seconds'] / 1e9:,.0f}"]
     if "memory" in rows[0]:
-        columns.append("peak memory")
+        columns.append("peak memory of a process")
         for cell, row in zip(cells, rows, strict=True):
             cell.append(f"{row['memory'] / 1e9:.2f} GB")
     return columns, cells

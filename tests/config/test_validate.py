@@ -92,7 +92,7 @@ def change(default):
         ),
         (
             {"schedule__name": "multistep", "schedule__gamma": 0.1, "schedule__milestones": [0.5, 0.3]},
-            Fault("schedule.milestones", "[0.5, 0.3]", "must rise", "[0.3, 0.5]"),
+            Fault("schedule.milestones", "[0.5, 0.3]", "must rise", "schedule.milestones=[0.3,0.5]"),
         ),
         ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is required by optimizer=adamw")),
         (

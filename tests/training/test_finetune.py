@@ -239,7 +239,10 @@ def test_the_head_is_new_for_as_many_other_classes(run, tmp_path, capsys, others
         (["finetune.blocks=2"], "belongs to last_blocks"),
         ([*PROBE, "optimizer=muon", "model.pretrained={run}"], "which finetune=linear_probe freezes"),
         ([*PROBE, "finetune.layer_decay=0.5", "model.pretrained={run}"], "trains the head alone"),
-        ([*PROBE, "finetune.warmup=0.5", "model.pretrained={run}"], "did you mean schedule.warmup?"),
+        (
+            [*PROBE, "finetune.warmup=0.5", "model.pretrained={run}"],
+            "did you mean finetune.warmup=null schedule.warmup=0.5",
+        ),
         (["model.pretrained={run}x"], "did you mean {run}?"),
         (["model.pretrained={run}/checkpoints"], "has no checkpoints/best.ckpt"),
     ],

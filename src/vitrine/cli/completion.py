@@ -73,7 +73,8 @@ class _Completion(BashCompletion):
         """Completions of the word ``last``."""
         key, equals, value = last.partition("=")
         if equals and key in PATH_KEYS:
-            return sorted(f"{key}={path}" for path in self.complete_files(value))
+            found = self.complete_files(value if "/" in value else f"./{value}")  # a bare name is no path to Hydra
+            return sorted(f"{key}={path if '/' in value else path.removeprefix('./')}" for path in found)
         return self._query(primary_config(name), " ".join([*overrides, last]))
 
     def _query_config_groups(self, word: str, config_name: str | None, words: list[str]) -> tuple[list[str], bool]:

@@ -27,9 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif name == "--version":
         print(f"vitrine {version('vitrine')}")
     elif name in ("--shell-completion", "-sc"):
+        from vitrine.cli.arguments import errors_in_one_line
         from vitrine.cli.completion import complete
 
-        complete(rest)
+        with errors_in_one_line():
+            complete(rest)
     elif name in COMMANDS:
         import_module(f"vitrine.cli.{COMMANDS[name][0]}").main(rest)
     else:

@@ -25,6 +25,7 @@ from vitrine.files import replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
+from vitrine.runs.provenance import program
 from vitrine.runs.registry import RunEntry, RunList, best_runs, find_runs, remove_runs
 from vitrine.text import (
     as_override,
@@ -200,6 +201,8 @@ def delete(options: argparse.Namespace) -> None:
 def select(options: argparse.Namespace) -> RunList:
     """Return the runs that match the folders and filters; report run folders that cannot be read."""
     folders = [text for text in options.filters if "=" not in text or Path(text).is_dir()]
+    if not folders and not Path("outputs").is_dir():
+        raise RunError(f"there is no folder outputs here; give one, or train a run: {program('train')} model=vit_tiny")
     found = find_runs(folders or ["outputs"])
     for run in found.unreadable:
         report(one_line(f"skipped {run.path}: {run.problem}"))

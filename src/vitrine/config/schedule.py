@@ -59,7 +59,8 @@ def schedule_faults(schedule: ScheduleConfig) -> Iterator[Fault]:
             problem = f"belongs to {listed(users)}, not to schedule={schedule.name}"
             yield Fault(f"schedule.{key}", str(value), problem, f"schedule={users[0]}")
     if schedule.milestones and schedule.milestones != sorted(set(schedule.milestones)):
-        yield Fault("schedule.milestones", str(schedule.milestones), "must rise", str(sorted(set(schedule.milestones))))
+        rising = f"schedule.milestones=[{','.join(map(str, sorted(set(schedule.milestones))))}]"
+        yield Fault("schedule.milestones", str(schedule.milestones), "must rise", rising)
     if (schedule.decay or 0) + schedule.warmup > 1:
         problem = f"leaves less than schedule.warmup={schedule.warmup} before it; both together must be <= 1"
         yield Fault("schedule.decay", str(schedule.decay), problem)
