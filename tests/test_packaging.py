@@ -121,7 +121,9 @@ def test_bash_completes_the_installed_command(installed, tmp_path):
         complete_line "vitrine train experiment=mnist/"
         complete_line "vitrine wandb"
         complete_line "vitrine train model=vit_t"
+        complete_line "vitrine predict run=my_r"
     """
+    (tmp_path / "my_runs").mkdir()
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env["PATH"] = f"{installed}:{env['PATH']}"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
@@ -130,4 +132,5 @@ def test_bash_completes_the_installed_command(installed, tmp_path):
         "experiment=mnist/best experiment=mnist/fast experiment=mnist/quick",
         "wandb-sync wandb-workspace",
         "model=vit_tiny",
+        "run=my_runs",
     ]

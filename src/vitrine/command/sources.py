@@ -95,9 +95,7 @@ class Sources:
         found = [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in taken]
         if self.primary is not None and self.primary not in self.files:
             if self.folder is None:
-                problem = (
-                    f"is a file of your own, whose folder is missing: --config-dir=DIR; without both, it is {command}"
-                )
+                problem = f"is a file in a folder of your own, --config-dir=DIR; without both, it is {command}"
             else:
                 top = ", ".join(name for name in self.files if "/" not in name) or "none"
                 problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"

@@ -85,12 +85,8 @@ def _keys_of_other_choices(config: FinetuneConfig, model: ViTConfig) -> Iterator
             yield Fault("finetune.layer_decay", f"{config.layer_decay:g}", problem, "finetune.layer_decay=1.0")
         if config.warmup is not None:
             problem = "is that of the layers before the head, which finetune=linear_probe freezes"
-            yield Fault(
-                "finetune.warmup",
-                f"{config.warmup:g}",
-                problem,
-                f"finetune.warmup=null schedule.warmup={config.warmup:g}",
-            )
+            warmup = f"{config.warmup:g}"
+            yield Fault("finetune.warmup", warmup, problem, f"finetune.warmup=null schedule.warmup={warmup}")
 
 
 def _shown(config: FinetuneConfig) -> str:
