@@ -190,7 +190,7 @@ def why(verdict: str, look: Mapping[str, Any]) -> str:
     """Why the last look at a scheme led to its verdict."""
     low, high = (f"{100 * look[key]:+.2f}" for key in ("low", "high"))
     if verdict != "undecided":
-        return f"after {look['seeds']} seeds, its interval excludes zero"
+        return f"after {look['seeds']} pairs, which correlate with r = {look['correlation']:.2f}, its interval excludes zero"
     end = (
         "all five seeds were trained" if look["seeds"] == 5 else f"given up after {look['seeds']} seeds, as improbable"
     )
