@@ -189,11 +189,10 @@ def decided_lines(decided: Mapping[str, Any], said: Sequence[str]) -> list[str]:
 def why(verdict: str, look: Mapping[str, Any]) -> str:
     """Why the last look at a scheme led to its verdict."""
     low, high = (f"{100 * look[key]:+.2f}" for key in ("low", "high"))
+    seeds, r = look["seeds"], f"r = {look['correlation']:.2f}"
     if verdict != "undecided":
-        return f"after {look['seeds']} pairs, which correlate with r = {look['correlation']:.2f}, its interval excludes zero"
-    end = (
-        "all five seeds were trained" if look["seeds"] == 5 else f"given up after {look['seeds']} seeds, as improbable"
-    )
+        return f"after {seeds} pairs, which correlate with {r}, its interval excludes zero"
+    end = "all five seeds were trained" if seeds == 5 else f"a verdict had become improbable after {seeds} seeds"
     return f"{end}, and its interval, {low} to {high}, includes zero"
 
 
