@@ -71,7 +71,7 @@ def test_images_are_streamed_automatically_if_memory_is_small(monkeypatch, capsy
     fit(compose([*overrides, f"paths.output_dir={tmp_path / 'memory'}"]))
     assert "in memory: 15.4 kB" in capsys.readouterr().out
 
-    monkeypatch.setattr(memory, "available_memory", lambda: 38_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 30_400)
     fit(compose([*overrides, f"paths.output_dir={tmp_path / 'disk'}"]))
     shown = capsys.readouterr().out
     assert "streamed from disk by " in shown
