@@ -257,6 +257,7 @@ def draw_losses(published: Sequence[float], ours: Sequence[float], path: Path) -
     axes.plot(range(1, len(published) + 1), published, marker="o", color="#ee6677", label="published")
     axes.plot(range(1, len(ours) + 1), ours, marker="s", color="#4477aa", label="faithful, mean over seeds")
     axes.set(xlabel="epoch", ylabel="training loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
