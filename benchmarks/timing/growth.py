@@ -72,6 +72,7 @@ def main() -> None:
         about = machine()
         where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
         results[name] = {"curves": PARTS[name](), "machine": where, "commit": code_state()[0].get("commit")}
+        results = {part: results[part] for part in PARTS if part in results}
         JSON.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
     draw(results)
@@ -233,17 +234,16 @@ def about_step(curves: Mapping[str, list[Row]]) -> tuple[str, str]:
     steeper = [
         f"{rows[at]['size']:,} to {rows[at + 1]['size']:,} {name}"
         for name, rows in curves.items()
-        for at, (time_, work) in enumerate(zip(exponents(rows), exponents(rows, "flops"), strict=True))
-        if time_ > work + 0.1
+        for at, (seconds, flops) in enumerate(zip(exponents(rows), exponents(rows, "flops"), strict=True))
+        if seconds > flops + 0.1
     ]
-    told = (
-        f"It grows faster than its FLOPs from {', '.join(steeper)}." if steeper else "No time grows faster than that."
-    )
+    where = f"from {', '.join(steeper)}" if steeper else "nowhere"
     return (
         "A training step",
         "A ViT of width 128 with 4 blocks and 4 heads, on 64 images of 32x32 in patches of 4 (64 tokens), with one of "
         "these sizes varied. FLOPs count the matrix products, forward and backward: they are linear in images and "
-        f"blocks, quadratic in the width, and, of attention alone, quadratic in the tokens. {told}",
+        "blocks, quadratic in the width, and, of attention alone, quadratic in the tokens. The exponent of time is "
+        f"more than 0.1 larger than that of FLOPs {where}.",
     )
 
 

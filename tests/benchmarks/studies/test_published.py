@@ -18,6 +18,11 @@ def test_a_page_is_what_its_study_writes_from_the_values_of_runs(study, name):
     assert study(name).page(known(name)) == (DOCS / f"{name}.md").read_text()
 
 
+def test_the_page_of_growth_is_what_its_benchmark_writes(timing):
+    growth = timing("growth")
+    assert growth.page(json.loads(growth.JSON.read_text())) == growth.PAGE.read_text()
+
+
 def test_readmes_table_is_what_its_study_writes(study, tmp_path, monkeypatch):
     copy = tmp_path / "README.md"
     copy.write_text((ROOT / "README.md").read_text())
