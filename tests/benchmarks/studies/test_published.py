@@ -1,6 +1,7 @@
 """Published tables of accuracy follow from committed values of single runs: written again, no page changes."""
 
 import json
+import shutil
 
 import pytest
 from helpers.running import ROOT
@@ -43,6 +44,7 @@ def test_the_page_of_reproductions_is_written_from_its_record(study, tmp_path, m
     page = study("reproductions_page")
     monkeypatch.setattr(page, "DOCS", tmp_path)
     monkeypatch.setattr(page, "FIGURES", tmp_path / "images" / "reproductions")
+    shutil.copytree(DOCS / "images" / "reproductions", page.FIGURES)  # drawn from runs, which are not kept
     monkeypatch.setattr(page, "JSON", tmp_path / "reproductions.json")
     page.JSON.write_text((STUDIES / "reproductions.json").read_text())
     (tmp_path / "reproductions.md").write_text((DOCS / "reproductions.md").read_text())
