@@ -1,6 +1,6 @@
 """Growth of time and memory with a step's sizes, with the images of a data set, and with the runs in a folder.
 
-python benchmarks/timing/growth.py             # every part: 30 minutes, 8 GB of disk; writes docs/growth.md
+python benchmarks/timing/growth.py             # every part: ten minutes, 5 GB of disk; writes docs/growth.md
 python benchmarks/timing/growth.py step runs   # some parts; the stored results of the others stay
 python benchmarks/timing/growth.py --page      # only writes the page and its picture
 
@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import ROOT, TIMING, in_turn, markdown_table, milliseconds, run_command
+from measure import ROOT, TIMING, in_turn, markdown_table, measured_on, milliseconds, run_command
 from PIL import Image
+from startup import TRAINING, first_step
 from step import as_trained, training_step
 
 from vitrine import compose
 from vitrine.data.shards import shards_folder, write_shards
-from vitrine.runs.provenance import code_state, machine
 from vitrine.training.throughput import flops_per_image
 
 JSON = TIMING / "growth.json"
@@ -47,7 +47,6 @@ GROWN = {
 IMAGES = (1_000, 10_000, 100_000, 1_000_000)
 RUNS = (100, 1_000, 10_000, 100_000)
 FEW = 100_000  # up to here, a command is timed three times
-TRAINING = ["model=vit_nano", "accelerator=cpu", "debug.limit_batches=1", "trainer.max_epochs=1"]
 HEAD = """# How time and memory grow
 
 Each table varies one size and leaves the others alone. The exponent is that of growth since the row above: with 1, time
@@ -69,9 +68,7 @@ def main() -> None:
         parser.error(f"there is no part {unknown.pop()}; allowed are {', '.join(PARTS)}")
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in [] if options.page else options.parts or PARTS:
-        about = machine()
-        where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
-        results[name] = {"curves": PARTS[name](), "machine": where, "commit": code_state()[0].get("commit")}
+        results[name] = {"curves": PARTS[name](), **measured_on()}
         results = {part: results[part] for part in PARTS if part in results}
         JSON.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
@@ -110,11 +107,11 @@ def data() -> dict[str, list[Row]]:
     for count in IMAGES:
         with tempfile.TemporaryDirectory() as folder:
             write_packed(Path(folder), count)
-            curves["packed images"].append(first_step(count, "data=mnist", f"data.root={folder}"))
+            curves["packed images"].append(started(count, "data=mnist", f"data.root={folder}"))
         with tempfile.TemporaryDirectory() as folder:
             write_files(Path(folder), count)
             small = ["data.image_size=64", "model.patch_size=8", "data.storage=disk"]
-            curves["image files"].append(first_step(count, "data=imagefolder", f"data.root={folder}", *small))
+            curves["image files"].append(started(count, "data=imagefolder", f"data.root={folder}", *small))
     return curves
 
 
@@ -172,18 +169,9 @@ def write_files(folder: Path, count: int) -> None:
             (folder / split / f"{number % 10}" / f"{number:07}.jpg").write_bytes(content)
 
 
-def first_step(count: int, *overrides: str) -> Row:
-    """Seconds from a command's start to its first step, as its record has them, and its peak memory in bytes."""
-    seconds, memory = [], []
-    for _ in range(3 if count <= FEW else 1):
-        with tempfile.TemporaryDirectory() as out:
-            paths = [f"paths.output_dir={out}", f"paths.cache_dir={out}/cache"]
-            cost = run_command("train.py", *TRAINING, *overrides, *paths)
-            assert cost.code == 0, f"the training on {count:,} images ended with {cost.code}"
-            (record,) = Path(out).glob("runs/*/run.json")
-            speed = json.loads(record.read_text())["speed"]
-        seconds.append(speed["startup_seconds"] + speed["compile_seconds"])
-        memory.append(cost.memory)
+def started(count: int, *overrides: str) -> Row:
+    """Seconds from a command's start to its first step on ``count`` images, and its peak memory in bytes."""
+    seconds, memory = zip(*(first_step(*overrides) for _ in range(3 if count <= FEW else 1)), strict=True)
     return {"size": count, "seconds": median(seconds), "memory": max(memory), "all": seconds}
 
 

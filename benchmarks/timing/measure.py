@@ -30,6 +30,7 @@ __all__ = [
     "format_ratio",
     "in_turn",
     "markdown_table",
+    "measured_on",
     "milliseconds",
     "publish",
     "ratio",
@@ -104,14 +105,18 @@ def publish(
         claims: rows of the page's first table: what was measured, and the number.
     """
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
-    about = machine()
-    where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
-    results[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, "machine": where}
-    results[name]["commit"] = code_state()[0].get("commit")
+    results[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, **measured_on()}
     JSON.write_text(json.dumps(results, indent=1) + "\n")
     write_pages()
     lines = [*markdown_table(columns, rows), *(f"{claim}: {number}" for claim, number in claims.items())]
     print("\n".join(["", title, *lines]))
+
+
+def measured_on() -> dict[str, Any]:
+    """The machine and the commit of what was measured just now."""
+    about = machine()
+    where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
+    return {"machine": where, "commit": code_state()[0].get("commit")}
 
 
 def write_pages() -> None:

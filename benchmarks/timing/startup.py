@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from measure import ROOT, in_turn, publish
+from measure import ROOT, in_turn, publish, run_command
 
 ROUNDS = 11
 TRAINING = ["model=vit_nano", "accelerator=cpu", "debug.limit_batches=1", "trainer.max_epochs=1"]
@@ -45,7 +45,7 @@ def main() -> None:
         return
     starts: list[float] = []
     programs: dict[str, Callable[[], object]] = {name: partial(run, code) for name, code in PROGRAMS.items()}
-    in_all = in_turn(programs | {"train": lambda: starts.append(first_step())}, rounds=ROUNDS)
+    in_all = in_turn(programs | {"train": lambda: starts.append(first_step()[0])}, rounds=ROUNDS)
     starts = starts[1:]  # but for the warm-up
     times = {name: in_all[name] for name in PROGRAMS} | {"`python train.py`, to its first step": starts}
     over = [ours - bare for ours, bare in zip(starts, in_all["torch, with an optimiser's step"], strict=True)]
@@ -71,14 +71,15 @@ def run(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def first_step() -> float:
-    """Seconds from the start of ``python train.py`` to its first training step."""
+def first_step(*overrides: str) -> tuple[float, int]:
+    """Seconds from the start of ``python train.py`` to its first training step, and its peak memory in bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "train.py", *TRAINING, f"paths.output_dir={folder}"]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        paths = [f"paths.output_dir={folder}", f"paths.cache_dir={folder}/cache"]
+        cost = run_command("train.py", *TRAINING, *overrides, *paths)
+        assert cost.code == 0, f"the training ended with exit code {cost.code}"
         (record,) = Path(folder).glob("runs/*/run.json")
         speed = json.loads(record.read_text())["speed"]
-        return float(speed["startup_seconds"] + speed["compile_seconds"])
+        return float(speed["startup_seconds"] + speed["compile_seconds"]), cost.memory
 
 
 def import_seconds(module: str) -> dict[str, float]:

@@ -68,8 +68,8 @@ class SweepDecision:
         rows = []
         for arm, verdict in known["verdicts"].items():
             look: dict[str, Any] = known["looks"][arm][-1] if known["looks"][arm] else {}
-            found = [math.nan if look.get(name) is None else float(look[name]) for name in ("mean", "low", "high")]
-            mean, low, high = found
+            known_values = (look.get(name) for name in ("mean", "low", "high"))
+            mean, low, high = (math.nan if value is None else float(value) for value in known_values)
             rows.append((parse_overrides("", arm), DecidedRow(verdict, mean, low, high, str(known["findings"][arm]))))
         return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows)
 

@@ -108,6 +108,7 @@ def findings(
     family = _family(table, math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
+    failed = {row.label: failure_rate(row, unfinished) for row in table.rows}
     comparisons = []
     for row, tested, images in zip(others, differences, on_images, strict=True):
         p = tested.corrected
@@ -116,7 +117,7 @@ def findings(
             verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
         sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
         decided = None if decision is None else decision.about(row, baseline, metric.name)
-        rates = failure_rate(row, unfinished), failure_rate(baseline, unfinished)
+        rates = failed[row.label], failed[baseline.label]
         added = _why_seeds_were_added(row, baseline, decision, growth)
         equal = _are_equal(tested, difference_of_interest)
         if decided is not None:
@@ -140,8 +141,8 @@ def findings(
         return _difference(_comparable_runs(row, other), metric, known, family, pooled)
 
     best = best_sentences(table, metric, pooled, against)
-    survivors = len({failure_rate(row, unfinished).share for row in table.rows}) > 1
-    if decision is not None or growth is not None or survivors:
+    survivors = {rate.share for rate in failed.values()}
+    if decision is not None or growth is not None or len(survivors) > 1:
         best = best[:1]  # the rest takes the number of seeds as given, and means as those of all runs
     return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)])
 

@@ -184,8 +184,9 @@ class ImageDataModule(pl.LightningDataModule):
             return PinnedMemorySource(split, device)
         if device.type == "cpu":
             return split
-        assert isinstance(split.images, Tensor)
-        return Split(split.images.to(device), split.labels.to(device))
+        images = split.images
+        assert isinstance(images, Tensor)
+        return Split(images.to(device), split.labels.to(device))
 
     def _trainer(self) -> pl.Trainer:
         assert self.trainer is not None

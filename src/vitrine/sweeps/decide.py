@@ -191,8 +191,8 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     decision = _new_decision(points)
     if (folder / "sweep.json").exists():
         _check_announced(folder, own_name, _plan_of(decision, Metric(command.sweep.metric)))
-    found = [*keys, "seed"]
-    return Sweep(folder, [], common, found, command.sweep.metric, decision.max_runs, own_name, decides=True)
+    varying = [*keys, "seed"]
+    return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name, decides=True)
 
 
 def arm_name(varies: Mapping[str, str]) -> str:
