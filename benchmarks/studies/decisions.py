@@ -32,7 +32,7 @@ SWEEPS = 20_000
 ADASTOP_SWEEPS = 500
 BATCH = 2_000  # sweeps held in memory at a time
 ARMS = (2, 5, 10)  # the baseline among them
-SHAPES = ("normal", "t3", "skewed", "unequal variances")
+SHAPES = ("normal", "t3", "skewed", "unequal variances", "one varies", "half differ")
 ADASTOP_EFFECTS = (0.0, 1.0, 2.0, 5.0)
 PEER_COLUMNS = {"found": ".1%", "seeds": ".1f", "our found": ".1%", "our seeds": ".1f"}
 EFFECTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
@@ -46,7 +46,8 @@ class Scenario:
 
     Attributes:
         arms: number of configurations, the baseline among them.
-        shape: one of ``SHAPES``: distribution of the metric over seeds.
+        shape: one of ``SHAPES``: distribution of the metric over seeds. With "half differ", the first half of the arms
+            has an effect of 3, and verdicts about the others are false.
         paired: runs with the same seed share half of their variance, and are compared as pairs; otherwise, nothing is
             shared, and groups are compared.
         method: of ``Rule``.
@@ -65,6 +66,19 @@ class Scenario:
         """Key of the result."""
         pairs = "paired" if self.paired else "not paired"
         return f"{self.method}, {self.arms} arms, {self.shape}, {pairs}, effect {self.effect:g}"
+
+    @property
+    def effects(self) -> np.ndarray:
+        """Effect of each arm but the baseline, (arms - 1,)."""
+        effects = np.full(self.arms - 1, self.effect)
+        if self.shape == "half differ":
+            effects[: (self.arms - 1) // 2] = 3.0
+        return effects
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of each comparison."""
+        return Rule.of_arms(self.arms - 1, ALPHA, None, MIN_SEEDS, MAX_SEEDS, self.method, paired=self.paired)
 
 
 @dataclass(frozen=True)
@@ -118,54 +132,79 @@ def values(scenario: Scenario, sweeps: int, rng: np.random.Generator) -> np.ndar
         own = math.sqrt(1 - CORRELATION) * own + math.sqrt(CORRELATION) * draw((sweeps, 1, MAX_SEEDS))
     if scenario.shape == "unequal variances":
         own = own * np.geomspace(1, 4, scenario.arms)[:, None]
+    elif scenario.shape == "one varies":
+        own[:, -1] *= 4
     unit = math.sqrt(2 - 2 * CORRELATION) if scenario.paired else 1.0
-    own[:, 1:] += scenario.effect * unit
+    own[:, 1:] += scenario.effects[:, None] * unit
     return own
 
 
-def decide(rule: Rule, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@dataclass
+class Verdicts:
+    """How comparisons ended: arrays of shape (sweeps, arms - 1).
+
+    Attributes:
+        verdict: empty where there is none.
+        seeds: number of seeds until then.
+        mean: the arm's mean minus the baseline's at the last look.
+        half: half the width of its interval.
+    """
+
+    verdict: np.ndarray
+    seeds: np.ndarray
+    mean: np.ndarray
+    half: np.ndarray
+
+
+def decide(rule: Rule, x: np.ndarray, image_errors: np.ndarray | None = None) -> Verdicts:
     """Decide all arms of many sweeps, as ``Decision`` does arm by arm.
 
     Args:
         rule: of each comparison.
         x: (sweeps, arms, max_seeds) values; arm 0 is the baseline.
-
-    Returns:
-        Verdicts, (sweeps, arms - 1), empty where there is none, and the number of seeds until then.
+        image_errors: (sweeps, arms - 1, looks) standard errors that are due to test images.
     """
-    counts = np.arange(rule.min_seeds, rule.max_seeds + 1)
-    if rule.paired or rule.method == "anytime":
-        mean, variance = _moments(x[:, 1:] - x[:, :1], counts)
-        error, freedom = np.sqrt(variance / counts), np.zeros(())
-    else:
-        means, variances = _moments(x, counts)
-        mean, error = means[:, 1:] - means[:, :1], np.sqrt((variances[:, 1:] + variances[:, :1]) / counts)
-        freedom = welch_freedom((variances[:, 1:], variances[:, :1]), (counts, counts))
-    verdicts = rule.verdict(mean, rule.half_width(error, counts, freedom))
-    stops = (verdicts != "") | rule.futile(mean, error, counts) | (counts == rule.max_seeds)
-    first = stops.argmax(-1)
-    return np.take_along_axis(verdicts, first[..., None], -1)[..., 0], counts[first]
-
-
-def _moments(x: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance over the first seeds, for each number of them in ``counts``."""
-    mean = x.cumsum(-1)[..., counts - 1] / counts
-    squares = (x**2).cumsum(-1)[..., counts - 1]
-    return mean, np.maximum(0.0, squares - counts * mean**2) / (counts - 1)
+    pairs = rule.paired or rule.method == "anytime"
+    shape = (len(x), x.shape[1] - 1)
+    found = Verdicts(np.full(shape, "", "<U6"), np.full(shape, rule.max_seeds), np.zeros(shape), np.zeros(shape))
+    left, variances, freedoms = np.ones(shape, bool), np.zeros(shape), np.ones(shape)
+    for look, count in enumerate(range(rule.min_seeds, rule.max_seeds + 1)):
+        first, baseline = x[:, 1:, :count], x[:, :1, :count]
+        mean = first.mean(-1) - baseline.mean(-1)
+        own = (first - baseline if pairs else first).var(-1, ddof=1)
+        variances, freedoms = np.where(left, own, variances), np.where(left, count - 1, freedoms)
+        known, freedom = variances, freedoms
+        if rule.shared_freedom:
+            known, freedom = rule.share_variances(variances, freedoms)
+        squared = known / count
+        if not pairs:
+            theirs = baseline.var(-1, ddof=1) / count
+            freedom = welch_freedom((squared, theirs), (freedom, np.full_like(theirs, count - 1)))
+            squared = squared + theirs
+        error, images = np.sqrt(squared), 0.0 if image_errors is None else image_errors[..., look]
+        half = rule.half_width(error, count, freedom, images)
+        verdict = rule.verdict(mean, half)
+        ends = left & ((verdict != "") | rule.futile(mean, error, count, images) | (count == rule.max_seeds))
+        for known_so_far, now in ((found.verdict, verdict), (found.mean, mean), (found.half, half)):
+            known_so_far[ends] = now[ends]
+        found.seeds[ends] = count
+        left &= ~ends
+        if not left.any():
+            break
+    return found
 
 
 def simulate(scenario: Scenario, sweeps: int) -> Outcome:
     """Run a scenario; the same random numbers each time."""
     rng = np.random.default_rng([sum(scenario.name.encode()), scenario.arms])
-    rule = Rule(ALPHA / (scenario.arms - 1), None, MIN_SEEDS, MAX_SEEDS, scenario.method, scenario.paired)
     wrong, found, seeds, runs = [], [], [], []
     for start in range(0, sweeps, BATCH):
-        verdicts, used = decide(rule, values(scenario, min(BATCH, sweeps - start), rng))
-        right = verdicts == "better" if scenario.effect else np.zeros_like(verdicts, bool)
-        wrong.append(((verdicts != "") & ~right).any(1))
+        ended = decide(scenario.rule, values(scenario, min(BATCH, sweeps - start), rng))
+        right = (ended.verdict == "better") & (scenario.effects > 0)
+        wrong.append(((ended.verdict != "") & ~right).any(1))
         found.append(right)
-        seeds.append(used)
-        runs.append((used.sum(1) + used.max(1)) / (scenario.arms * MAX_SEEDS))
+        seeds.append(ended.seeds)
+        runs.append((ended.seeds.sum(1) + ended.seeds.max(1)) / (scenario.arms * MAX_SEEDS))
     means = [float(np.concatenate(each).mean()) for each in (wrong, found, seeds, runs)]
     outcome = Outcome(sweeps, *means)
     if not scenario.effect:
@@ -193,7 +232,7 @@ def adastop(effect: float) -> dict[str, float]:
 
     scenario = Scenario(2, "normal", False, "group_sequential", effect)
     x = values(scenario, ADASTOP_SWEEPS, np.random.default_rng(ADASTOP_SWEEPS))
-    verdicts, used = decide(Rule(ALPHA, None, MIN_SEEDS, MAX_SEEDS, paired=False), x)
+    ours = decide(scenario.rule, x)
     found, seeds = [], []
     for number, sides in enumerate(x):
         comparator = MultipleAgentsComparator(n=5, K=MAX_SEEDS // 5, B=1000, alpha=ALPHA, seed=number)
@@ -206,8 +245,8 @@ def adastop(effect: float) -> dict[str, float]:
         "sweeps": ADASTOP_SWEEPS,
         "found": float(np.mean(found)),
         "seeds": float(np.mean(seeds)),
-        "our found": float((verdicts != "").mean()),
-        "our seeds": float(used.mean()),
+        "our found": float((ours.verdict != "").mean()),
+        "our seeds": float(ours.seeds.mean()),
     }
 
 

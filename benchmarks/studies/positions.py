@@ -15,10 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from decisions import decide
 from seeds import NEUTRAL_IN_SWEEPS, ROOT, STUDIES, device_name, split_arguments, with_remaining_time
 
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import RunResult, RunResults, load_results
+from vitrine.compare.sequential_rule import Rule
 from vitrine.compare.table_formats import markdown
 
 OUT = ROOT / "outputs" / "positions"
@@ -181,9 +184,39 @@ def decided_lines(decided: Mapping[str, Any], said: Sequence[str]) -> list[str]:
         lines.append(f"| {scheme} | {verdict} | {mean} [{low}, {high}] | {look['seeds']} | {fixed} |")
         if fixed != verdict:
             differ.append(f"- {scheme}, {verdict} and not {fixed}: {why(verdict, look)}")
-    if not differ:
-        return [*lines, "", "No verdict differs."]
-    return [*lines, "", "Other verdicts than those of five seeds each:", "", *differ, "", DIFFER]
+    others = ["Other verdicts than those of five seeds each:", "", *differ, "", DIFFER] if differ else ["None differs."]
+    return [*lines, "", *others, *read_again(decided)]
+
+
+def read_again(decided: Mapping[str, Any]) -> list[str]:
+    """How many of the same runs the present rule wants, and what it says of them; nothing if it wants as many.
+
+    A seed that was not trained is taken as wanted, so the number is never too small.
+    """
+    schemes = [arm.partition("=")[2] for arm in decided["looks"]]
+    values = {(run["position"], run["seed"]): run["test/acc"] for run in decided["runs"]}
+    x = np.array([[values.get((scheme, seed), np.nan) for seed in range(5)] for scheme in ["learned", *schemes]])
+    images = np.full((len(schemes), 3), np.nan)  # looks after 3, 4 and 5 seeds
+    for known, looks in zip(images, decided["looks"].values(), strict=True):
+        known[: len(looks)] = [look["image_error"] for look in looks]
+    rule = Rule.of_arms(len(schemes), 0.05, None, 3, 5, "group_sequential", paired=True)
+    found = decide(rule, x[None], images[None])
+    verdicts, seeds, halves = found.verdict[0], found.seeds[0], found.half[0]
+    if (runs := seeds.sum() + seeds.max()) == decided["count"]:
+        return []
+    unknown = "not known, since not all of their seeds were trained"
+    said: dict[str, list[str]] = {}
+    for scheme, verdict, count, half in zip(schemes, verdicts, seeds, halves, strict=True):
+        says = f"{verdict or 'undecided'} after {count} seeds" if np.isfinite(half) else unknown
+        said.setdefault(says, []).append(scheme)
+    most = "at most " if unknown in said else ""
+    return [
+        "",
+        "These runs were decided while each scheme had a variance of its own. Since then, schemes share what their",
+        f"seeds say about it, and {most}{runs} of {decided['most']} runs are enough:",
+        "",
+        *(f"- {says}: {', '.join(names)}" for says, names in said.items()),
+    ]
 
 
 def why(verdict: str, look: Mapping[str, Any]) -> str:

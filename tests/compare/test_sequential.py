@@ -98,7 +98,7 @@ def test_the_mixture_critical_value_has_an_e_value_of_one_over_alpha():
 def test_freedom_is_scipys():
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=5), rng.normal(size=9) * 3
-    found = welch_freedom((x.var(ddof=1), y.var(ddof=1)), (5, 9))
+    found = welch_freedom((x.var(ddof=1) / 5, y.var(ddof=1) / 9), (4, 8))
     assert float(found) == pytest.approx(stats.ttest_ind(x, y, equal_var=False).df)
 
 
@@ -144,6 +144,65 @@ def test_the_order_of_results_changes_nothing():
         found.append((decision.looks("b"), decision.verdicts))
     assert found[0] == found[1]
     assert len(found[0][0]) >= 2
+
+
+def test_variances_are_drawn_towards_their_mean_but_for_an_outlying_one():
+    rule = Rule.of_arms(4, 0.05, None, 3, 20, "group_sequential", paired=True)
+    variances, freedom = rule.share_variances([1.0, 2.0, 3.0, 1000.0], [2, 2, 4, 2])
+    mean = (2 * 1 + 2 * 2 + 4 * 3) / 8
+    assert variances == pytest.approx([(mean + 2) / 3, (mean + 4) / 3, (mean + 12) / 5, 1000])
+    assert freedom == pytest.approx([3, 3, 5, 2])
+    nine = Rule.of_arms(9, 0.05, None, 3, 20, "group_sequential", paired=True)
+    assert nine.share_variances(np.ones(9), np.full(9, 2.0))[1] == pytest.approx(4)
+
+
+def test_a_few_arms_and_any_time_have_variances_of_their_own():
+    for arms, method in ((2, "group_sequential"), (9, "anytime")):
+        assert Rule.of_arms(arms, 0.05, None, 3, 20, method, paired=True).shared_freedom == 0
+
+
+def test_intervals_of_many_arms_rest_on_the_variances_of_all():
+    """Of those that were dropped, too: b and c end with three seeds, and count when d is looked at with four."""
+    rng = np.random.default_rng(7)
+    names = ["a", "b", "c", "d"]
+    values = rng.normal(size=(4, 6)) + np.array([0, 80, 0.5, 0.5])[:, None]
+    decision = Decision(names, "a", max_seeds=6)
+    for seed in range(6):
+        for name, row in zip(names, values, strict=True):
+            decision.add(name, seed, row[seed])
+    assert [len(decision.looks(name)) for name in "bcd"] == [1, 1, 2]
+    b, c, d = values[1:] - values[0]
+    own = [b[:3].var(ddof=1), c[:3].var(ddof=1), d[:4].var(ddof=1)]
+    (*_, variance), (*_, freedom) = decision.rule.share_variances(own, [2, 2, 3])
+    look = decision.looks("d")[1]
+    assert freedom == 3.75
+    assert look.high - look.mean == pytest.approx(
+        decision.rule.critical_t(4, freedom) * math.sqrt(variance / 4), rel=1e-9
+    )
+
+
+def test_many_arms_are_looked_at_together_in_whatever_order_results_arrive():
+    names = ["a", "b", "c", "d"]
+    values = dict(zip([(a, s) for a in names for s in range(5)], np.random.default_rng(8).normal(size=20), strict=True))
+    found = []
+    for order in (list(values), list(reversed(values))):
+        decision = Decision(names, "a", max_seeds=5)
+        for arm, seed in order:
+            decision.add(arm, seed, values[arm, seed])
+            ended = all(("d", seed) in order[: order.index((arm, seed)) + 1] for seed in range(3))
+            assert ended or not decision.looks("b"), "d's first round is not complete"
+        found.append([decision.looks(name) for name in "bcd"])
+    assert found[0] == found[1]
+
+
+def test_arms_that_fail_leave_the_variance_to_the_others():
+    decision = Decision(["a", "b", "c", "d"], "a", max_seeds=5)
+    run(decision, {"a": 0, "b": 50, "c": 0, "d": 0}, failed=[("d", seed) for seed in range(5)])
+    assert decision.verdicts["b"] == "better"
+    assert decision.verdicts["d"] == "undecided"
+    allfail = Decision(["a", "b", "c", "d"], "a", max_seeds=5)
+    run(allfail, dict.fromkeys("abcd", 0), failed=[("a", seed) for seed in range(5)])
+    assert set(allfail.verdicts.values()) == {"undecided"}
 
 
 def test_lower_is_better_turns_the_verdict_around():

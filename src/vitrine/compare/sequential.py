@@ -1,7 +1,7 @@
 """Decide, with as few seeds as it takes, which configurations are better or worse than a baseline."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ class Look:
         failures: number of failed runs of the arm and of the baseline.
         correlation: of the two sides over seeds; NaN where it is unknown or seeds are not paired.
         new_images: the interval covers other test images of the same kind; otherwise, it is about these images.
+        image_error: standard error that is due to the choice of test images; 0 if the interval is about these images.
         verdict: ``better``, ``worse``, ``equal``, ``undecided``, or ``None`` while more seeds are wanted.
     """
 
@@ -43,9 +44,31 @@ class Look:
     low: float
     high: float
     failures: tuple[int, int]
-    correlation: float
-    new_images: bool
-    verdict: str | None
+    correlation: float = math.nan
+    new_images: bool = False
+    image_error: float = 0.0
+    verdict: str | None = None
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What an arm is looked at with: results of finished runs, in pairs if seeds are paired.
+
+    Attributes:
+        seeds: number of seeds of each side that have ended.
+        failures: number of failed runs of the arm and of the baseline.
+        results: of the arm and of the baseline.
+    """
+
+    seeds: int
+    failures: tuple[int, int]
+    results: tuple[list[SeedResult], list[SeedResult]]
+
+    @property
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Their metrics."""
+        ours, theirs = (np.array([result.value for result in side], float) for side in self.results)
+        return ours, theirs
 
 
 class Decision:
@@ -55,7 +78,8 @@ class Decision:
     divided equally between the arms, and each arm's intervals hold after every seed at once.
 
     An arm is looked at whenever a seed has ended in it and in the baseline, and so have all smaller ones: verdicts
-    depend neither on the order in which results arrive nor on interruptions. ``better`` is the larger value, unless
+    depend neither on the order in which results arrive nor on interruptions. Four and more arms are looked at together,
+    and share what they say about the variance over seeds. ``better`` is the larger value, unless
     ``lower_is_better``. A failed run takes no part in means; an arm that failed more often than the baseline is never
     called better or equal, nor is one called worse or equal that failed less often.
 
@@ -102,7 +126,7 @@ class Decision:
         _check(arms, baseline, alpha, difference, min_seeds, max_seeds, method)
         self.arms, self.baseline, self.alpha = list(arms), baseline, alpha
         self.lower_is_better, self.resolution = lower_is_better, resolution
-        self.rule = Rule(alpha / (len(arms) - 1), difference, min_seeds, max_seeds, method, paired)
+        self.rule = Rule.of_arms(len(arms) - 1, alpha, difference, min_seeds, max_seeds, method, paired=paired)
         self._results: dict[tuple[str, int], SeedResult] = {}
         self._looks: dict[str, list[Look]] = {arm: [] for arm in arms if arm != baseline}
 
@@ -140,8 +164,11 @@ class Decision:
         known = self._results.setdefault((arm, seed), SeedResult(ended, correct))
         if known.value != ended:
             raise ValueError(f"{arm}, seed {seed} was {known.value} when it was added first, and is {ended} now")
-        for other in self._looks if arm == self.baseline else [arm]:
-            self._look(other)
+        while ready := self._ready():
+            samples = {other: self._sample(other, seeds) for other, seeds in ready.items()}
+            variances = self._variances(samples)
+            for other, sample in samples.items():
+                self._looks[other].append(self._judge(sample, *variances[other]))
 
     @property
     def verdicts(self) -> dict[str, str | None]:
@@ -177,70 +204,106 @@ class Decision:
         looks = self._looks[arm]
         return looks[-1].seeds + 1 if looks else self.rule.min_seeds
 
-    def _look(self, arm: str) -> None:
-        """Take every look at an arm that has become possible."""
-        while self.verdicts[arm] is None:
-            seeds = range(self._next_seeds(arm))
-            if not all((side, seed) in self._results for seed in seeds for side in (arm, self.baseline)):
-                return
-            sides = [[self._results[side, seed] for seed in seeds] for side in (arm, self.baseline)]
-            self._looks[arm].append(self._compare(*sides))
+    def _ready(self) -> dict[str, int]:
+        """The arms that the next look can be taken at, and its number of seeds."""
+        wanting = {arm: self._next_seeds(arm) for arm, verdict in self.verdicts.items() if verdict is None}
+        ready = {arm: seeds for arm, seeds in wanting.items() if self._ended(arm, seeds)}
+        return ready if len(ready) == len(wanting) or not self.rule.shared_freedom else {}
 
-    def _compare(self, ours: list[SeedResult], theirs: list[SeedResult]) -> Look:
-        seeds, ended = len(ours), [ours, theirs]
+    def _ended(self, arm: str, seeds: int) -> bool:
+        return all((side, seed) in self._results for seed in range(seeds) for side in (arm, self.baseline))
+
+    def _sample(self, arm: str, seeds: int) -> _Sample:
+        """The first results of an arm and of the baseline, those of failed runs and of their pairs left out."""
+        ours, theirs = ([self._results[side, seed] for seed in range(seeds)] for side in (arm, self.baseline))
         failures = (sum(x.value is None for x in ours), sum(y.value is None for y in theirs))
         if self._paired:
             both = [(x, y) for x, y in zip(ours, theirs, strict=True) if not (x.value is None or y.value is None)]
-            sides = [[x for x, _ in both], [y for _, y in both]]
-        else:
-            sides = [[result for result in side if result.value is not None] for side in ended]
-        look = self._estimate(seeds, failures, sides)
-        hopeless = look.count == 0 or look.count + self.rule.max_seeds - seeds < self.rule.min_seeds
-        if look.verdict is None and (hopeless or seeds >= self.rule.max_seeds):
+            ours, theirs = [x for x, _ in both], [y for _, y in both]
+        ours, theirs = ([result for result in side if result.value is not None] for side in (ours, theirs))
+        return _Sample(seeds, failures, (ours, theirs))
+
+    def _variances(self, samples: Mapping[str, _Sample]) -> dict[str, tuple[float, float]]:
+        """Variance over seeds and its degrees of freedom of each arm, drawn towards those of all arms if they share.
+
+        It is that of the differences of pairs, or of the arm's own values if seeds are not paired.
+        """
+        if self.rule.shared_freedom:  # also what is known of arms that were dropped
+            before = {arm: self._sample(arm, looks[-1].seeds) for arm, looks in self._looks.items() if looks}
+            samples = before | dict(samples)
+        known = {}
+        for arm, sample in samples.items():
+            ours, theirs = sample.values
+            values, sides = (ours - theirs, 2) if self._paired else (ours, 1)
+            known[arm] = _variance(values, sides * self._rounding(sample))
+        shareable = {arm: found for arm, found in known.items() if found[1] > 0}
+        if self.rule.shared_freedom and shareable:
+            shared = self.rule.share_variances(*np.transpose(list(shareable.values())))
+            known |= {arm: (float(v), float(freedom)) for arm, v, freedom in zip(shareable, *shared, strict=True)}
+        return known
+
+    def _judge(self, sample: _Sample, variance: float, freedom: float) -> Look:
+        """Compare an arm with the baseline, and end it where more seeds cannot help."""
+        look, rule = self._estimate(sample, variance, freedom), self.rule
+        hopeless = look.count == 0 or look.count + rule.max_seeds - look.seeds < rule.min_seeds
+        if look.verdict is None and (hopeless or look.seeds >= rule.max_seeds):
             return replace(look, verdict="undecided")
         return look
 
-    def _estimate(self, seeds: int, failures: tuple[int, int], sides: list[list[SeedResult]]) -> Look:
+    def _estimate(self, sample: _Sample, variance: float, freedom: float) -> Look:
         """Compare the finished runs of both sides."""
         rule, paired = self.rule, self._paired
-        x, y = (np.array([result.value for result in side], float) for side in sides)
+        (x, y), failures = sample.values, sample.failures
         count = min(len(x), len(y))
         mean = float(x.mean() - y.mean()) if count else math.nan
-        none = Look(seeds, count, mean, -math.inf, math.inf, failures, math.nan, new_images=False, verdict=None)
+        none = Look(sample.seeds, count, mean, -math.inf, math.inf, failures)
         if count < rule.min_seeds:
             return none
-        samples = [x - y] if paired else [x, y]
-        smallest = self._rounding(sides) * (2 if paired else 1)
-        variances = [max(float(np.var(sample, ddof=1)), smallest) for sample in samples]
-        error = math.sqrt(sum(v / len(sample) for v, sample in zip(variances, samples, strict=True)))
+        squared = variance / len(x)
+        if not paired:
+            theirs, theirs_freedom = _variance(y, self._rounding(sample))
+            freedom = float(welch_freedom((squared, theirs / len(y)), (freedom, theirs_freedom)))
+            squared += theirs / len(y)
+        error = math.sqrt(squared)
         if error == 0:
             return none  # without variance, nothing can be tested
-        freedom = 0.0 if paired else float(welch_freedom((variances[0], variances[1]), (len(x), len(y))))
-        new_images, image_error = self._over_images(sides)
-        half = float(rule.half_width(error, count, freedom, image_error))
+        image_error = self._image_error(sample)
+        half = float(rule.half_width(error, count, freedom, image_error or 0.0))
         sign = -1 if self.lower_is_better else 1
         verdict = _allowed(str(rule.verdict(sign * mean, half)), failures[0] - failures[1])
-        if verdict is None and bool(rule.futile(mean, error, count, image_error)):
+        if verdict is None and bool(rule.futile(mean, error, count, image_error or 0.0)):
             verdict = "undecided"
         varies = paired and x.std() > 0 and y.std() > 0
-        correlation = float(np.corrcoef(x, y)[0, 1]) if varies else math.nan
-        return Look(seeds, count, mean, mean - half, mean + half, failures, correlation, new_images, verdict)
+        return replace(
+            none,
+            low=mean - half,
+            high=mean + half,
+            correlation=float(np.corrcoef(x, y)[0, 1]) if varies else math.nan,
+            new_images=image_error is not None,
+            image_error=image_error or 0.0,
+            verdict=verdict,
+        )
 
     @property
     def _paired(self) -> bool:
         return self.rule.paired or self.rule.method == "anytime"
 
-    def _rounding(self, sides: list[list[SeedResult]]) -> float:
+    def _rounding(self, sample: _Sample) -> float:
         """Variance of a value that is rounded to the resolution (Sheppard, 1898)."""
-        correct = sides[0][0].correct
+        correct = sample.results[0][0].correct if sample.results[0] else None
         return (self.resolution or (0.0 if correct is None else 1 / len(correct))) ** 2 / 12
 
-    def _over_images(self, sides: list[list[SeedResult]]) -> tuple[bool, float]:
-        """Whether test images are known in every run, and the standard error that is due to them."""
-        known = [[result.correct for result in side if result.correct is not None] for side in sides]
-        if any(len(found) < len(side) for found, side in zip(known, sides, strict=True)):
-            return False, 0.0
-        return True, math.sqrt(image_variance(np.array(known[0]), np.array(known[1]), paired=self._paired))
+    def _image_error(self, sample: _Sample) -> float | None:
+        """Standard error that is due to test images; ``None`` unless they are known in every run."""
+        known = [[result.correct for result in side if result.correct is not None] for side in sample.results]
+        if any(len(found) < len(side) for found, side in zip(known, sample.results, strict=True)):
+            return None
+        return math.sqrt(image_variance(np.array(known[0]), np.array(known[1]), paired=self._paired))
+
+
+def _variance(values: np.ndarray, smallest: float) -> tuple[float, float]:
+    """Variance, at least ``smallest``, and its degrees of freedom; both 0 of fewer than two values."""
+    return (max(float(np.var(values, ddof=1)), smallest), len(values) - 1.0) if len(values) > 1 else (0.0, 0.0)
 
 
 def _allowed(verdict: str, more_failures: int) -> str | None:

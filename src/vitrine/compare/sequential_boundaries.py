@@ -28,16 +28,17 @@ from scipy import special
 from scipy.optimize import brentq, minimize_scalar
 
 CELLS = 200
+KEPT = 0.25
 
 
-def spending(alpha: float, time: np.ndarray) -> np.ndarray:
+def spending(alpha: float, time: np.ndarray, kept: float = KEPT) -> np.ndarray:
     """Return the error spent until ``time``, the share of all seeds in [0, 1].
 
-    Three quarters grow with the square root of time (the power family of Kim and DeMets, 1987), which finds large
-    effects with the first seeds; one quarter is kept for the last look, which finds small ones.
+    It grows with the square root of time (the power family of Kim and DeMets, 1987), which finds large effects with the
+    first seeds; the share ``kept`` is left for the last look, which finds small ones.
     """
     time = np.minimum(time, 1.0)
-    return np.asarray(alpha * (0.75 * np.sqrt(time) + 0.25 * (time == 1.0)))
+    return np.asarray(alpha * ((1 - kept) * np.sqrt(time) + kept * (time == 1.0)))
 
 
 @lru_cache(maxsize=64)
@@ -54,21 +55,32 @@ def group_sequential_t(alpha: float, min_seeds: int, max_seeds: int) -> np.ndarr
 
 
 @lru_cache(maxsize=64)
-def group_sequential_levels(alpha: float, min_seeds: int, max_seeds: int) -> np.ndarray:
-    """Two-sided levels for Welch's t-tests of two groups after each of ``min_seeds`` to ``max_seeds`` seeds a side.
+def planned_levels(alpha: float, min_seeds: int, max_seeds: int, kept: float = KEPT) -> np.ndarray:
+    """Two-sided levels of t-tests after each of ``min_seeds`` to ``max_seeds`` seeds a side.
 
-    Welch's statistic lies between two exact cases: equal variances, and one group without variance. The stricter
-    of both levels holds, lowered to what Welch's test keeps at whatever ratio of variances.
+    A variance that is known a little better than one group tells lies between two exact cases: one group of values,
+    and two with a common variance. The stricter of both levels holds. ``kept`` is that of :func:`spending`.
 
     Returns:
         (max_seeds - min_seeds + 1,) float.
     """
     counts = np.arange(min_seeds, max_seeds + 1)
-    spent = spending(alpha, counts / max_seeds)
+    spent = spending(alpha, counts / max_seeds, kept)
     pooled = 2 * special.stdtr(2 * counts - 2, -boundaries(counts, spent, pooled=True))
     single = 2 * special.stdtr(counts - 1, -boundaries(counts, spent))
-    planned = np.minimum(pooled, single)
-    return np.array([welch_level(float(level), (int(n), int(n))) for level, n in zip(planned, counts, strict=True)])
+    return np.minimum(pooled, single)
+
+
+@lru_cache(maxsize=64)
+def group_sequential_levels(alpha: float, min_seeds: int, max_seeds: int) -> np.ndarray:
+    """The planned levels, lowered to what Welch's test of two groups keeps at whatever ratio of their variances.
+
+    Returns:
+        (max_seeds - min_seeds + 1,) float.
+    """
+    planned = planned_levels(alpha, min_seeds, max_seeds)
+    counts = range(min_seeds, max_seeds + 1)
+    return np.array([welch_level(float(level), (n, n)) for level, n in zip(planned, counts, strict=True)])
 
 
 @lru_cache(maxsize=256)

@@ -7,12 +7,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from vitrine.compare.sequential_boundaries import anytime_t, group_sequential_levels, group_sequential_t
+from vitrine.compare.sequential_boundaries import (
+    anytime_t,
+    group_sequential_levels,
+    group_sequential_t,
+    planned_levels,
+)
 from vitrine.config.sweep import DECISION_METHODS
 
 METHODS = DECISION_METHODS
 MIN_SEEDS = 3  # fewer support no conclusion
 FUTILE = 0.02  # chance of a verdict, under favourable conditions, below which more seeds are not worth it
+# Three seeds say little about a variance, but those of several arms together do. From SHARED_FROM arms on, their mean
+# variance counts beside an arm's own: for each arm a quarter of a degree of freedom, and at most two. An arm that
+# varies far more than the middle one is left out. All are chosen by simulation: one arm may vary four times as much as
+# the others (benchmarks/studies/decisions.py).
+SHARED_FROM, SHARED_PER_ARM, SHARED_MOST = 3, 0.25, 2.0
+OUTLYING = 25.0  # times the median variance
+SHARED_KEPT = 0.4  # of the error, for the last look: the first ones find large effects with less of it
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,8 @@ class Rule:
         min_seeds, max_seeds: numbers of seeds before and after which there is no look.
         method: one of ``METHODS``.
         paired: seeds are paired; otherwise Welch's test of two groups. ``anytime`` always pairs.
+        shared_freedom: degrees of freedom that the mean variance of all arms counts as beside an arm's own; 0 if each
+            arm has a variance of its own.
     """
 
     alpha: float
@@ -37,21 +51,59 @@ class Rule:
     max_seeds: int = 20
     method: str = "group_sequential"
     paired: bool = True
+    shared_freedom: float = 0.0
+
+    @classmethod
+    def of_arms(
+        cls,
+        arms: int,
+        alpha: float,
+        difference: float | None,
+        min_seeds: int,
+        max_seeds: int,
+        method: str,
+        *,
+        paired: bool,
+    ) -> "Rule":
+        """Return the rule for each of ``arms`` comparisons with one baseline, whose error together is ``alpha``."""
+        shares = method == "group_sequential" and arms >= SHARED_FROM
+        shared = min(SHARED_PER_ARM * arms, SHARED_MOST) if shares else 0.0
+        return cls(alpha / arms, difference, min_seeds, max_seeds, method, paired, shared)
 
     def critical_t(self, count: ArrayLike, freedom: ArrayLike = 0.0) -> np.ndarray:
         """Return the critical value of |t|.
 
         Args:
             count: number of pairs, or of seeds in the smaller group: ``min_seeds`` to ``max_seeds``.
-            freedom: degrees of freedom, where seeds are not paired.
+            freedom: degrees of freedom, where seeds are not paired or variances are shared.
         """
         plan = (self.alpha, self.min_seeds, self.max_seeds)
         index = np.asarray(count) - self.min_seeds
         if self.method == "anytime":
             return anytime_t(*plan)[index]
-        if self.paired:
+        if self.paired and not self.shared_freedom:
             return group_sequential_t(*plan)[index]
-        return np.asarray(-special.stdtrit(freedom, group_sequential_levels(*plan)[index] / 2))
+        levels = planned_levels(*plan, SHARED_KEPT) if self.shared_freedom else group_sequential_levels(*plan)
+        return np.asarray(-special.stdtrit(freedom, levels[index] / 2))
+
+    def share_variances(self, variances: ArrayLike, freedom: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the variances of arms towards their mean (moderated variances; Smyth, 2004).
+
+        Arms that were dropped stay among them, with the seeds that they had. One with an outlying variance keeps it.
+
+        Args:
+            variances: (..., K) of each arm's differences from the baseline, or of its values if seeds are not paired.
+            freedom: (..., K) degrees of freedom of each, at least 1.
+
+        Returns:
+            (..., K) variances, and their degrees of freedom.
+        """
+        variances, freedom = np.asarray(variances, float), np.asarray(freedom, float)
+        median = (1 - 2 / (9 * freedom)) ** 3  # of an estimated variance, by its mean (Wilson and Hilferty, 1931)
+        usual = variances <= OUTLYING * np.median(variances / median, axis=-1, keepdims=True)
+        weights, shared = freedom * usual, self.shared_freedom * usual
+        mean = (weights * variances).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
+        return (shared * mean + freedom * variances) / (shared + freedom), shared + freedom
 
     def half_width(
         self, error: ArrayLike, count: ArrayLike, freedom: ArrayLike = 0.0, image_error: ArrayLike = 0.0
@@ -88,7 +140,8 @@ class Rule:
         last = self.max_seeds
         final_error = error * np.sqrt(count / last)
         spread = final_error * np.sqrt(np.maximum(last - count, 1e-9) / last)
-        bound = self.half_width(final_error, last, 2 * last - 2, image_error)
+        final_freedom = (1 if self.paired else 2) * (last - 1) + self.shared_freedom
+        bound = self.half_width(final_error, last, final_freedom, image_error)
         share = (last - count) / last
         with np.errstate(divide="ignore", invalid="ignore"):
             reached = special.ndtr((mean + share * error - bound) / spread)
@@ -100,15 +153,15 @@ class Rule:
         return np.asarray((error > 0) & (reached < FUTILE))
 
 
-def welch_freedom(variances: tuple[ArrayLike, ArrayLike], counts: tuple[ArrayLike, ArrayLike]) -> np.ndarray:
-    """Degrees of freedom of the difference between two means (Satterthwaite, 1946).
+def welch_freedom(variances: tuple[ArrayLike, ArrayLike], freedom: tuple[ArrayLike, ArrayLike]) -> np.ndarray:
+    """Degrees of freedom of the sum of two independent variances (Satterthwaite, 1946).
 
     Args:
-        variances: of each group's values.
-        counts: number of values in each group.
+        variances: of each group's mean.
+        freedom: degrees of freedom of each.
     """
-    parts = [np.asarray(variance) / count for variance, count in zip(variances, counts, strict=True)]
-    squares = sum(part**2 / (np.asarray(count) - 1) for part, count in zip(parts, counts, strict=True))
+    parts = [np.asarray(variance, float) for variance in variances]
+    squares = sum(part**2 / np.asarray(known) for part, known in zip(parts, freedom, strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray((parts[0] + parts[1]) ** 2 / squares)
 
