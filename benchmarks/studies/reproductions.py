@@ -116,7 +116,6 @@ def main() -> None:
     parser.add_argument("tutorials", nargs="*", metavar="TUTORIAL", help=", ".join(TUTORIALS))
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (3)")
     parser.add_argument("--quirks", action="store_true", help="also train with one quirk changed at a time")
-    parser.add_argument("--oddities", action="store_true", dest="quirks", help=argparse.SUPPRESS)
     parser.add_argument("--variants", nargs="*", help="faithful, corrected, names of quirks' changes (all)")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time; they share the CPU's cores (1)")
     parser.add_argument("--table", action="store_true", help="train nothing, only write the page")
@@ -126,7 +125,6 @@ def main() -> None:
     parser.add_argument("--pictures", help="folder with train/CLASS/ and test/CLASS/, for vit_base_anatomy")
     parser.add_argument("--cache-dir", default="data/cache")
     parser.add_argument("--overrides", nargs="*", default=[], help="more overrides for train.py: accelerator=gpu")
-    parser.add_argument("--words", nargs="*", dest="overrides", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := sorted(set(options.tutorials) - set(TUTORIALS)):
         parser.error(f"unknown tutorial: {', '.join(unknown)}; choose from {', '.join(TUTORIALS)}")
