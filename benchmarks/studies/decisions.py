@@ -31,12 +31,13 @@ PAGE = ROOT / "docs" / "decisions.md"
 SWEEPS = 20_000
 ADASTOP_SWEEPS = 500
 BATCH = 2_000  # sweeps held in memory at a time
-ARMS = (2, 5, 10)  # the baseline among them
-SHAPES = ("normal", "t3", "skewed", "unequal variances", "one varies", "half differ")
+ARMS = (2, 3, 5, 10)  # the baseline among them
+SHAPES = ("normal", "t3", "skewed", "unequal variances", "one varies", "a third varies", "half differ")
 ADASTOP_EFFECTS = (0.0, 1.0, 2.0, 5.0)
 PEER_COLUMNS = {"found": ".1%", "seeds": ".1f", "our found": ".1%", "our seeds": ".1f"}
 EFFECTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 ALPHA, MIN_SEEDS, MAX_SEEDS, POWER = 0.05, 3, 20, 0.8
+FEW = 5  # maximum number of seeds of a short sweep
 CORRELATION = 0.5  # of runs with the same seed, where they are paired
 
 
@@ -53,6 +54,7 @@ class Scenario:
         method: of ``Rule``.
         effect: every arm's mean minus the baseline's, in standard deviations of a pair's difference, or of a run if
             runs are not paired.
+        max_seeds: of the rule.
     """
 
     arms: int
@@ -60,12 +62,14 @@ class Scenario:
     paired: bool
     method: str
     effect: float = 0.0
+    max_seeds: int = MAX_SEEDS
 
     @property
     def name(self) -> str:
         """Key of the result."""
         pairs = "paired" if self.paired else "not paired"
-        return f"{self.method}, {self.arms} arms, {self.shape}, {pairs}, effect {self.effect:g}"
+        few = "" if self.max_seeds == MAX_SEEDS else f", {self.max_seeds} seeds"
+        return f"{self.method}, {self.arms} arms, {self.shape}, {pairs}, effect {self.effect:g}{few}"
 
     @property
     def effects(self) -> np.ndarray:
@@ -78,7 +82,7 @@ class Scenario:
     @property
     def rule(self) -> Rule:
         """The rule of each comparison."""
-        return Rule.of_arms(self.arms - 1, ALPHA, None, MIN_SEEDS, MAX_SEEDS, self.method, paired=self.paired)
+        return Rule.of_arms(self.arms - 1, ALPHA, None, MIN_SEEDS, self.max_seeds, self.method, paired=self.paired)
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,15 @@ def scenarios() -> Iterator[Scenario]:
             for arms in ARMS:
                 for shape in SHAPES:
                     yield Scenario(arms, shape, paired, method)
+                    yield Scenario(arms, shape, paired, method, max_seeds=FEW)
             for arms in ARMS:
                 for effect in EFFECTS:
                     yield Scenario(arms, "normal", paired, method, effect)
 
 
 def values(scenario: Scenario, sweeps: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw (sweeps, arms, MAX_SEEDS) values of the metric: standard deviation 1, arm 0 is the baseline."""
-    shape = (sweeps, scenario.arms, MAX_SEEDS)
+    """Draw (sweeps, arms, max_seeds) values of the metric: standard deviation 1, arm 0 is the baseline."""
+    shape = (sweeps, scenario.arms, scenario.max_seeds)
 
     def draw(shape: tuple[int, ...]) -> np.ndarray:
         if scenario.shape == "t3":
@@ -129,11 +134,13 @@ def values(scenario: Scenario, sweeps: int, rng: np.random.Generator) -> np.ndar
 
     own = draw(shape)
     if scenario.paired:
-        own = math.sqrt(1 - CORRELATION) * own + math.sqrt(CORRELATION) * draw((sweeps, 1, MAX_SEEDS))
+        own = math.sqrt(1 - CORRELATION) * own + math.sqrt(CORRELATION) * draw((sweeps, 1, scenario.max_seeds))
     if scenario.shape == "unequal variances":
         own = own * np.geomspace(1, 4, scenario.arms)[:, None]
     elif scenario.shape == "one varies":
         own[:, -1] *= 4
+    elif scenario.shape == "a third varies":
+        own[:, scenario.arms - scenario.arms // 3 :] *= 10
     unit = math.sqrt(2 - 2 * CORRELATION) if scenario.paired else 1.0
     own[:, 1:] += scenario.effects[:, None] * unit
     return own
@@ -204,7 +211,7 @@ def simulate(scenario: Scenario, sweeps: int) -> Outcome:
         wrong.append(((ended.verdict != "") & ~right).any(1))
         found.append(right)
         seeds.append(ended.seeds)
-        runs.append((ended.seeds.sum(1) + ended.seeds.max(1)) / (scenario.arms * MAX_SEEDS))
+        runs.append((ended.seeds.sum(1) + ended.seeds.max(1)) / (scenario.arms * scenario.max_seeds))
     means = [float(np.concatenate(each).mean()) for each in (wrong, found, seeds, runs)]
     outcome = Outcome(sweeps, *means)
     if not scenario.effect:
@@ -253,10 +260,10 @@ def adastop(effect: float) -> dict[str, float]:
 def error_table(known: Mapping[str, Any]) -> list[str]:
     """False findings, in percent, for each distribution."""
     rows = []
-    for shape, paired in product(SHAPES, (True, False)):
-        cells = [f"{shape}, {'paired' if paired else 'not paired'}"]
+    for shape, paired, most in product(SHAPES, (True, False), (MAX_SEEDS, FEW)):
+        cells = [f"{shape}, {'paired' if paired else 'not paired'}, at most {most} seeds"]
         for method, arms in product(METHODS, ARMS):
-            cells.append(f"{known[Scenario(arms, shape, paired, method).name]['wrong']:.1%}")
+            cells.append(f"{known[Scenario(arms, shape, paired, method, max_seeds=most).name]['wrong']:.1%}")
         rows.append(cells)
     return markdown_table(["", *(f"{method}, {arms} arms" for method, arms in product(METHODS, ARMS))], rows)
 

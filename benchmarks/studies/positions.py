@@ -204,7 +204,7 @@ def read_again(decided: Mapping[str, Any]) -> list[str]:
     verdicts, seeds, halves = found.verdict[0], found.seeds[0], found.half[0]
     if (runs := seeds.sum() + seeds.max()) == decided["count"]:
         return []
-    unknown = "not known, since not all of their seeds were trained"
+    unknown = "not known, since a next look is at all of them, and lacks a seed that was not trained"
     said: dict[str, list[str]] = {}
     for scheme, verdict, count, half in zip(schemes, verdicts, seeds, halves, strict=True):
         says = f"{verdict or 'undecided'} after {count} seeds" if np.isfinite(half) else unknown

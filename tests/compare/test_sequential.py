@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, optimize, special, stats
 
 from vitrine.compare import sequential
 from vitrine.compare.sequential import Decision
@@ -146,14 +146,21 @@ def test_the_order_of_results_changes_nothing():
     assert len(found[0][0]) >= 2
 
 
-def test_variances_are_drawn_towards_their_mean_but_for_an_outlying_one():
+def test_variances_are_drawn_towards_their_mean_less_the_more_they_differ():
+    """Smyth (2004), section 6.2: the variances' logarithms tell the degrees of freedom of their distribution."""
     rule = Rule.of_arms(4, 0.05, None, 3, 20, "group_sequential", paired=True)
-    variances, freedom = rule.share_variances([1.0, 2.0, 3.0, 1000.0], [2, 2, 4, 2])
-    mean = (2 * 1 + 2 * 2 + 4 * 3) / 8
-    assert variances == pytest.approx([(mean + 2) / 3, (mean + 4) / 3, (mean + 12) / 5, 1000])
-    assert freedom == pytest.approx([3, 3, 5, 2])
-    nine = Rule.of_arms(9, 0.05, None, 3, 20, "group_sequential", paired=True)
-    assert nine.share_variances(np.ones(9), np.full(9, 2.0))[1] == pytest.approx(4)
+    own, freedom = np.array([1.0, 2.0, 3.0, 400.0]), np.array([2.0, 2.0, 4.0, 2.0])
+    logs = np.log(own) - special.digamma(freedom / 2) + np.log(freedom / 2)
+    spread = logs.var(ddof=1) - special.polygamma(1, freedom / 2).mean()
+    suitable = 2 * optimize.brentq(lambda x: special.polygamma(1, x) - spread, 0.1, 100)
+    shared, mean = 0.4 * suitable, math.exp((logs * freedom).sum() / 10)
+    assert 0 < shared < 1
+    variances, known = rule.share_variances(own, freedom)
+    assert variances == pytest.approx((shared * mean + freedom * own) / (shared + freedom), rel=1e-4)
+    assert known == pytest.approx(freedom + shared, rel=1e-4)
+    alike = [Rule.of_arms(k, 0.05, None, 3, 20, "group_sequential", paired=True) for k in (4, 9, 30)]
+    assert [r.share_variances([1.0, 1.1, 1.2], [2, 2, 2])[1][0] for r in alike] == [3, 4, 4]
+    assert rule.share_variances([1.0, 1.0, 1.0, 1e6], [2, 2, 2, 2])[1][0] < 2.2
 
 
 def test_a_few_arms_and_any_time_have_variances_of_their_own():

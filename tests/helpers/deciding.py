@@ -13,9 +13,10 @@ from vitrine.runs import RunRecord
 from vitrine.sweeps.decide import SeedQueue, plan_decision
 from vitrine.sweeps.trial import read_result
 
-__all__ = ["THREE", "decide", "finish", "read_result"]
+__all__ = ["FOUR", "THREE", "decide", "finish", "read_result"]
 
 THREE = ["position=learned,rope,none"]
+FOUR = ["position=learned,rope,none,sincos2d"]
 
 
 def decide(folder, *overrides):

@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from helpers import deciding
-from helpers.deciding import THREE, decide
-from helpers.searching import run
+from helpers.deciding import FOUR, THREE, decide
+from helpers.searching import run, train
 
 from vitrine.command.compose import points
 from vitrine.compare.decided import SweepDecision
@@ -23,10 +23,11 @@ from vitrine.runs.lock_file import Holder
 from vitrine.sweeps.decide import SeedQueue, finding, plan_decision, print_decision
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.summary import find_sweeps, print_trials
+from vitrine.sweeps.trial import read_result
 
 pytestmark = pytest.mark.usefixtures("files_read_once")
 
-MEANS = {"learned": 0.90, "rope": 0.95, "none": 0.80}
+MEANS = {"learned": 0.90, "rope": 0.95, "none": 0.80, "sincos2d": 0.905}
 
 
 def accuracy(config):
@@ -128,8 +129,9 @@ def test_a_rerun_finds_what_is_done_and_trains_the_rest(tmp_path):
 
 
 @pytest.mark.whole
-def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path):
-    overrides = [*THREE, "sweep.max_seeds=4"]
+@pytest.mark.parametrize("configurations", [THREE, FOUR])
+def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path, configurations):
+    overrides = [*configurations, "sweep.max_seeds=4"]
     command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *overrides]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.Popen(command, env=environment)
@@ -159,6 +161,40 @@ def test_a_failed_run_has_no_value_and_is_retried_by_a_rerun(tmp_path, capsys):
     assert "position=rope,seed=1: out of memory" in printed.err
     again = run(decide(tmp_path, *THREE, "sweep.max_seeds=5"), accuracy)
     assert again.decision.verdicts["position=rope"] == "better"
+
+
+def test_four_configurations_are_looked_at_together(tmp_path):
+    queue = decide(tmp_path, *FOUR, "sweep.max_seeds=6")
+    trials = [queue.ask() for _ in range(12)]
+    assert queue.ask() is None, "the next round begins when this one has ended"
+    late = next(trial for trial in trials if trial.varies == {"position": "sincos2d", "seed": "2"})
+    for trial in trials:
+        if trial is not late:
+            train(trial, accuracy)
+            queue.tell(trial, read_result(trial.folder))
+    assert queue.ask() is None
+    assert set(queue.decision.verdicts.values()) == {None}
+    line = finding("position=rope", queue.decision, queue.metric)
+    assert line == "position=rope: fewer than 3 seeds have ended of it or of others that it is looked at with"
+    train(late, accuracy)
+    queue.tell(late, read_result(late.folder))
+    assert queue.decision.verdicts["position=rope"] == "better"
+    again = run(decide(tmp_path, *FOUR, "sweep.max_seeds=6"), accuracy)
+    assert {look.seeds for look in again.decision.looks("position=rope")} == {3}
+    assert known(again)["decision"]["shared_freedom"] == 0.75
+
+
+def test_a_run_that_failed_in_another_process_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
+    one, other = decide(tmp_path, *THREE), decide(tmp_path, *THREE)
+    monkeypatch.setattr(other, "_began", "2000-01-01T00:00:00+00:00")
+    trial = one.ask()
+    train(trial, lambda config: "out of memory")
+    one.tell(trial, read_result(trial.folder))
+    handed_out = [other.ask() for _ in range(8)]
+    assert trial.folder not in {each.folder for each in handed_out}
+    assert other.ask() is None
+    rerun = decide(tmp_path, *THREE)
+    assert rerun.ask().folder == trial.folder, "a later command tries it again"
 
 
 @pytest.mark.whole

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitrine.compare.sequential_rule import METHODS, MIN_SEEDS, Rule, image_variance, welch_freedom
+from vitrine.compare.sequential_rule import METHODS, MIN_SEEDS, SHARED_FROM, Rule, image_variance, welch_freedom
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,17 @@ class Decision:
     """Compares arms with a baseline, seed by seed, and drops an arm as soon as it is decided.
 
     With probability ``1 - alpha``, no verdict about any arm is false, however many looks were taken at it: the error is
-    divided equally between the arms, and each arm's intervals hold after every seed at once.
+    divided equally between the arms, and all intervals hold after every seed at once.
 
-    An arm is looked at whenever a seed has ended in it and in the baseline, and so have all smaller ones: verdicts
-    depend neither on the order in which results arrive nor on interruptions. Four and more arms are looked at together,
-    and share what they say about the variance over seeds. ``better`` is the larger value, unless
-    ``lower_is_better``. A failed run takes no part in means; an arm that failed more often than the baseline is never
-    called better or equal, nor is one called worse or equal that failed less often.
+    Up to three arms, the baseline among them, are looked at one by one, as soon as a seed has ended in the arm and in
+    the baseline, and so have all smaller ones. Four and more share what they say about the variance over seeds, and are
+    looked at together. Either way, verdicts depend neither on the order in which results arrive nor on interruptions.
+    The probability is exact for normal values and pairs in the first case, and a result of simulations in the second
+    (docs/decisions.md).
+
+    ``better`` is the larger value, unless ``lower_is_better``. A failed run takes no part in means; an arm that failed
+    more often than the baseline is never called better or equal, nor is one called worse or equal that failed less
+    often.
 
     Args:
         arms: names, the baseline among them.
@@ -90,8 +94,8 @@ class Decision:
         difference: differences up to this size do not matter: an arm whose interval lies within is ``equal``.
         min_seeds: number of seeds before the first look, at least 3.
         max_seeds: number of seeds after which an arm stays ``undecided``.
-        method: ``group_sequential`` (Lan and DeMets, 1983; exact on the scale of t, and gives an arm up early when a
-            verdict has become improbable) or ``anytime`` (confidence sequences; Wang and Ramdas, 2024).
+        method: ``group_sequential`` (Lan and DeMets, 1983; on the scale of t, and gives an arm up early when a verdict
+            has become improbable) or ``anytime`` (confidence sequences; Wang and Ramdas, 2024).
         paired: runs with the same seed are paired.
         lower_is_better: whether the smaller value is the better one.
         resolution: smallest possible difference between two values, such as 1 / N for accuracy on N images. Values
@@ -236,8 +240,8 @@ class Decision:
             ours, theirs = sample.values
             values, sides = (ours - theirs, 2) if self._paired else (ours, 1)
             known[arm] = _variance(values, sides * self._rounding(sample))
-        shareable = {arm: found for arm, found in known.items() if found[1] > 0}
-        if self.rule.shared_freedom and shareable:
+        shareable = {arm: found for arm, found in known.items() if found[0] > 0}
+        if self.rule.shared_freedom and len(shareable) >= SHARED_FROM:
             shared = self.rule.share_variances(*np.transpose(list(shareable.values())))
             known |= {arm: (float(v), float(freedom)) for arm, v, freedom in zip(shareable, *shared, strict=True)}
         return known

@@ -58,8 +58,8 @@ def group_sequential_t(alpha: float, min_seeds: int, max_seeds: int) -> np.ndarr
 def planned_levels(alpha: float, min_seeds: int, max_seeds: int, kept: float = KEPT) -> np.ndarray:
     """Two-sided levels of t-tests after each of ``min_seeds`` to ``max_seeds`` seeds a side.
 
-    A variance that is known a little better than one group tells lies between two exact cases: one group of values,
-    and two with a common variance. The stricter of both levels holds. ``kept`` is that of :func:`spending`.
+    They are exact for one group of values, and for two with a common variance, whichever is stricter; with variances in
+    between, they are a good approximation. ``kept`` is that of :func:`spending`.
 
     Returns:
         (max_seeds - min_seeds + 1,) float.

@@ -18,12 +18,11 @@ from vitrine.config.sweep import DECISION_METHODS
 METHODS = DECISION_METHODS
 MIN_SEEDS = 3  # fewer support no conclusion
 FUTILE = 0.02  # chance of a verdict, under favourable conditions, below which more seeds are not worth it
-# Three seeds say little about a variance, but those of several arms together do. From SHARED_FROM arms on, their mean
-# variance counts beside an arm's own: for each arm a quarter of a degree of freedom, and at most two. An arm that
-# varies far more than the middle one is left out. All are chosen by simulation: one arm may vary four times as much as
-# the others (benchmarks/studies/decisions.py).
-SHARED_FROM, SHARED_PER_ARM, SHARED_MOST = 3, 0.25, 2.0
-OUTLYING = 25.0  # times the median variance
+# Three seeds say little about a variance, but those of several comparisons together do. From SHARED_FROM on, their mean
+# counts beside a comparison's own variance, as 0.4 of the degrees of freedom that suit how much variances differ
+# (Smyth, 2004), and at most a quarter for each comparison, or two. All are chosen by simulation, in which some arms
+# vary up to ten times as much as others (benchmarks/studies/decisions.py).
+SHARED_FROM, SHARED_PART, SHARED_EACH, SHARED_MOST = 3, 0.4, 0.25, 2.0
 SHARED_KEPT = 0.4  # of the error, for the last look: the first ones find large effects with less of it
 
 
@@ -41,8 +40,8 @@ class Rule:
         min_seeds, max_seeds: numbers of seeds before and after which there is no look.
         method: one of ``METHODS``.
         paired: seeds are paired; otherwise Welch's test of two groups. ``anytime`` always pairs.
-        shared_freedom: degrees of freedom that the mean variance of all arms counts as beside an arm's own; 0 if each
-            arm has a variance of its own.
+        shared_freedom: most degrees of freedom that the mean variance of all arms counts as beside an arm's own; 0 if
+            each arm has a variance of its own.
     """
 
     alpha: float
@@ -67,7 +66,7 @@ class Rule:
     ) -> "Rule":
         """Return the rule for each of ``arms`` comparisons with one baseline, whose error together is ``alpha``."""
         shares = method == "group_sequential" and arms >= SHARED_FROM
-        shared = min(SHARED_PER_ARM * arms, SHARED_MOST) if shares else 0.0
+        shared = min(SHARED_EACH * arms, SHARED_MOST) if shares else 0.0
         return cls(alpha / arms, difference, min_seeds, max_seeds, method, paired, shared)
 
     def critical_t(self, count: ArrayLike, freedom: ArrayLike = 0.0) -> np.ndarray:
@@ -87,22 +86,25 @@ class Rule:
         return np.asarray(-special.stdtrit(freedom, levels[index] / 2))
 
     def share_variances(self, variances: ArrayLike, freedom: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the variances of arms towards their mean (moderated variances; Smyth, 2004).
+        """Draw the variances of arms towards their geometric mean, less the more they differ (Smyth, 2004, section 6).
 
-        Arms that were dropped stay among them, with the seeds that they had. One with an outlying variance keeps it.
+        Arms that were dropped stay among them, with the seeds that they had.
 
         Args:
-            variances: (..., K) of each arm's differences from the baseline, or of its values if seeds are not paired.
+            variances: (..., K) positive, of each arm's differences from the baseline, or of its values if seeds are not
+                paired.
             freedom: (..., K) degrees of freedom of each, at least 1.
 
         Returns:
             (..., K) variances, and their degrees of freedom.
         """
         variances, freedom = np.asarray(variances, float), np.asarray(freedom, float)
-        median = (1 - 2 / (9 * freedom)) ** 3  # of an estimated variance, by its mean (Wilson and Hilferty, 1931)
-        usual = variances <= OUTLYING * np.median(variances / median, axis=-1, keepdims=True)
-        weights, shared = freedom * usual, self.shared_freedom * usual
-        mean = (weights * variances).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
+        half = freedom / 2
+        logs = np.log(variances) - special.digamma(half) + np.log(half)  # without the bias of a logarithm
+        mean = np.exp((freedom * logs).sum(-1, keepdims=True) / freedom.sum(-1, keepdims=True))
+        by_chance = special.polygamma(1, half).mean(-1, keepdims=True)
+        suitable = 2 * _inverse_trigamma(logs.var(-1, ddof=1, keepdims=True) - by_chance)
+        shared = np.minimum(self.shared_freedom, SHARED_PART * suitable)
         return (shared * mean + freedom * variances) / (shared + freedom), shared + freedom
 
     def half_width(
@@ -151,6 +153,12 @@ class Rule:
                 within = special.ndtr((room - ends) / spread) - special.ndtr((-room - ends) / spread)
                 reached = np.maximum(reached, within)
         return np.asarray((error > 0) & (reached < FUTILE))
+
+
+def _inverse_trigamma(value: np.ndarray) -> np.ndarray:
+    """Return x with trigamma(x) = ``value``, in [0.001, 1000], which is enough for shares of degrees of freedom."""
+    x = np.geomspace(1e-3, 1e3, 4000)
+    return np.interp(-value, -special.polygamma(1, x), x)
 
 
 def welch_freedom(variances: tuple[ArrayLike, ArrayLike], freedom: tuple[ArrayLike, ArrayLike]) -> np.ndarray:

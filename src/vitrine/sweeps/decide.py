@@ -20,6 +20,7 @@ from vitrine.compare.sequential import Decision, Look
 from vitrine.config.sweep import DECISION_METRICS, TrainCommand
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.record import now
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.queue import TrialQueue
@@ -56,16 +57,19 @@ class SeedQueue(TrialQueue):
         self._elsewhere: set[Run] = set()
         self._unfinished: set[Run] = set()  # of this session: interrupted, or lost with its process
         self._last_poll = -math.inf
+        self._began = now()
         while self._take_finished():  # of earlier sessions; what failed is wanted again
             pass
 
     def ask(self) -> Trial | None:
         """Return the next trial to train, or ``None`` if there is none at present."""
         self._poll()
-        for run in self._open():
-            if run not in self._handed_out | self._elsewhere:
-                self._handed_out.add(run)
-                return self._trial(run)
+        while free := [run for run in self._open() if run not in self._handed_out | self._elsewhere]:
+            trial = self._trial(free[0])
+            if not self._failed_meanwhile(trial):
+                self._handed_out.add(free[0])
+                return trial
+            self._take(free[0], read_result(trial.folder))
         return None
 
     def tell(self, trial: Trial, result: TrialResult) -> None:
@@ -138,8 +142,18 @@ class SeedQueue(TrialQueue):
             self._elsewhere.remove(run)
             result = read_result(trial.folder)
             if result.status in ENDED:
-                self._add(run, result)
-                self._notify_ended(trial, result)
+                self._take(run, result)
+
+    def _take(self, run: Run, result: TrialResult) -> None:
+        """Take the result of a trial that another process has ended."""
+        self._add(run, result)
+        self._notify_ended(self._trials[run], result)
+
+    def _failed_meanwhile(self, trial: Trial) -> bool:
+        """Whether a trial failed in another process since this one began: all processes come to one verdict."""
+        if read_result(trial.folder).status != "failed":
+            return False
+        return str(RunRecord(trial.folder).facts.get("ended", "")) > self._began
 
     def _trial(self, run: Run) -> Trial:
         """The trial of an arm and seed, which is added to the sweep when it is first asked for."""
@@ -213,7 +227,8 @@ def finding(arm: str, decision: Decision, metric: Metric) -> str:
     """The verdict about an arm in a sentence, with its interval and on what it holds."""
     looks, verdict = decision.looks(arm), decision.verdicts[arm]
     if not looks:
-        return f"{arm}: fewer than {plural(decision.rule.min_seeds, 'seed')} have ended"
+        others = " of it or of others that it is looked at with" if decision.rule.shared_freedom else ""
+        return f"{arm}: fewer than {plural(decision.rule.min_seeds, 'seed')} have ended{others}"
     look = looks[-1]
     size = metric.short_magnitude(decision.rule.difference or 0)
     says = {
@@ -225,7 +240,9 @@ def finding(arm: str, decision: Decision, metric: Metric) -> str:
     }[verdict]
     parts = [f"{says} {look_text(look, metric)}"]
     if verdict == "undecided" and look.seeds < decision.rule.max_seeds:
-        parts.append("given up: a verdict had become improbable")
+        parts.append(
+            "given up: " + ("too few runs finished" if math.isinf(look.low) else "a verdict had become improbable")
+        )
     if any(look.failures):
         parts.append(f"{look.failures[0]} and {look.failures[1]} of {plural(look.seeds, 'run')} failed or diverged")
     if math.isfinite(look.correlation):
@@ -287,6 +304,7 @@ def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
         "min_seeds": rule.min_seeds,
         "max_seeds": rule.max_seeds,
         "method": rule.method,
+        "shared_freedom": rule.shared_freedom or None,
     }
 
 
@@ -298,7 +316,7 @@ def _check_announced(folder: Path, own_name: str, plan: Mapping[str, Any]) -> No
     changed = [name for name, value in plan.items() if json.dumps(announced.get(name)) != json.dumps(value)]
     if changed:
         hint = "verdicts hold only for what was announced before the first run; rerun=true starts over in a new folder"
-        names = {"arms": "configurations"}
+        names = {"arms": "configurations", "shared_freedom": "this version's rule: shared_freedom"}
         faults = [
             Fault(names.get(name, f"sweep.{name}"), str(plan[name]), f"was {announced.get(name)}: {hint}")
             for name in changed
