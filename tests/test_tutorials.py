@@ -15,6 +15,7 @@ from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
 from vitrine.models import VisionTransformer
 from vitrine.runs.flatten import flatten
+from vitrine.training.pretrained import Pretrained
 
 pytestmark = pytest.mark.usefixtures("files_read_once")
 
@@ -108,9 +109,15 @@ def test_a_quirk_is_removed_by_its_overrides(name, composed):
         assert to_plain(composed(name, "faithful", *quirk.overrides.split())) != faithful, quirk.change
 
 
-def test_the_things_to_try_can_be_typed():
+def test_the_things_to_try_can_be_typed(tmp_path):
     commands = re.findall(r"`python train\.py (.*?)`", PAGE.read_text())
     assert len(commands) >= 10
-    for arguments in map(shlex.split, (command for command in commands if "RUN" not in command)):
-        multirun = "-m" in arguments
-        assert points("train", [argument for argument in arguments if argument != "-m"], multirun=multirun)
+    model = compose(["experiment=tutorials/pulfer_mnist/faithful"]).model
+    weights = {f"model.{name}": value for name, value in VisionTransformer(model).state_dict().items()}
+    run = tmp_path / "best.ckpt"
+    torch.save({"state_dict": weights, "config": {"model": to_plain(model)}}, run)
+    write_image_folder(tmp_path / "DIR", "train", "test")
+    for command in commands:
+        arguments = shlex.split(command.replace("RUN", str(run)).replace("DIR", str(tmp_path / "DIR")))
+        found = points("train", [word for word in arguments if word != "-m"], multirun="-m" in arguments)
+        assert bool(Pretrained.prepare(found[0].config.model)) is ("pretrained" in command)

@@ -15,7 +15,7 @@ from tutorials import Tutorial
 
 from vitrine import load_run
 from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import ConfidenceInterval, difference
+from vitrine.compare.statistics import ConfidenceInterval, Difference, difference
 from vitrine.text import plural
 
 DOCS = ROOT / "docs"
@@ -74,7 +74,8 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
     The ``known`` results of a variant stay until as many runs have been trained for as many epochs.
 
     Raises:
-        SystemExit: runs of one variant were trained by different commits.
+        SystemExit: runs of one variant were trained by different commits, by code that was not committed, or for
+            different numbers of epochs.
     """
     results: dict[str, dict[str, Any]] = {}
     for variant in ("faithful", "corrected", *(quirk.change for quirk in tutorial.quirks)):
@@ -87,6 +88,10 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
             continue
         if len(commits := {run.record.facts["code"].get("commit") for run in runs}) > 1:
             raise SystemExit(f"{folder.name}, {variant}: runs of {len(commits)} commits; remove the outdated ones")
+        if any(run.record.facts["code"].get("changed") for run in runs):
+            raise SystemExit(f"{folder.name}, {variant}: trained by code that was not committed; train it again")
+        if len({run.record.facts["epochs"] for run in runs}) > 1:
+            raise SystemExit(f"{folder.name}, {variant}: runs of different length; remove the shorter ones")
         first = runs[0].record.facts
         machine = first["machine"]
         results[variant] = {
@@ -219,21 +224,24 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
         f"intervals hold together, for all {len(tutorial.quirks)} (Bonferroni)."
     )
     yield ""
-    rows, measured = [], comparable(results)
+    rows, effects, measured = [], [], comparable(results)
     for quirk in tutorial.quirks:
         cells = [PENDING, ""]
         if (result := measured.get(quirk.change)) is not None:
-            cells = [str(ConfidenceInterval.of(result["test/acc"])), effect(result, measured, len(tutorial.quirks))]
+            found = effect(result, measured, len(tutorial.quirks))
+            effects.append(found)
+            interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""
+            cells = [str(ConfidenceInterval.of(result["test/acc"])), f"{found.mean:+.4f}{interval}"]
         rows.append([quirk.explained, f"{quirk.change}: `{quirk.overrides}`", *cells])
     yield from markdown_table(["in the tutorial", "changed to", "test accuracy", "difference"], rows)
+    if effects and all(found.low < 0 < found.high for found in effects):
+        yield from ("", "No interval excludes zero: so few seeds do not tell what any of these quirks costs.")
 
 
-def effect(result: Mapping[str, Any], results: Results, comparisons: int) -> str:
+def effect(result: Mapping[str, Any], results: Results, comparisons: int) -> Difference:
     """Difference of a variant from the faithful runs, with its simultaneous interval."""
     values, others = (dict(zip(one["seeds"], one["test/acc"], strict=True)) for one in (result, results["faithful"]))
-    found = difference(values, others, Family(comparisons))
-    interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""
-    return f"{found.mean:+.4f}{interval}"
+    return difference(values, others, Family(comparisons))
 
 
 def figures(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: Path) -> list[str]:

@@ -55,7 +55,6 @@ class Tutorial:
         accuracy: lowest and highest test accuracy that the published number can stand for, in [0, 1].
         losses: published training loss after each epoch, in nats.
         loss: published test loss, in nats.
-        seconds: published time of each epoch.
         epochs: epochs behind the published result; shorter runs do not measure it.
         classes: number of classes that parameters are counted with; ``None`` is the data set's.
     """
@@ -73,7 +72,6 @@ class Tutorial:
     accuracy: tuple[float, float] | None = None
     losses: tuple[float, ...] = ()
     loss: float | None = None
-    seconds: tuple[float, ...] = ()
     epochs: int = 0
     classes: int | None = None
 

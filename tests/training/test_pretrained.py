@@ -292,6 +292,18 @@ def test_a_run_can_start_from_any_run_of_another_size(tmp_path, changes, reporte
     torch.testing.assert_close(model(images(32)), theirs.resized(image_size=32)(images(32)), rtol=0, atol=1e-5)
 
 
+def test_images_of_another_number_of_channels_are_named(tmp_path):
+    """Also where patches are of another size, and would be resized first."""
+    old = ViTConfig(**SIZES | {"in_channels": 1}, init="torch")
+    weights = {f"model.{name}": value for name, value in VisionTransformer(old).state_dict().items()}
+    path = tmp_path / "best.ckpt"
+    torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(old)}}, path)
+    for patch in (old.patch_size, [2, 2]):
+        with pytest.raises(ConfigError, match="images of 1 channel") as raised:
+            Pretrained.prepare(ViTConfig(**SIZES | {"in_channels": 3, "patch_size": patch}, pretrained=str(path)))
+        assert [fault.key for fault in raised.value.faults] == ["data.in_channels"]
+
+
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, saved):
     weights = published().state_dict()
     del weights["blocks.1.mlp.fc2.bias"]

@@ -76,7 +76,7 @@ class Pretrained:
         else:
             problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
             raise RunError(f"model.pretrained={config.pretrained} {problem}")
-        if found := _differences(facts, config):
+        if found := _differences(facts, config) + _other_channels(weights, config, stored):
             raise ConfigError(found)
         start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained))
         with torch.device("meta"):
@@ -213,6 +213,19 @@ def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
             near = "" if several else f"model.{key}={values[0]}"
             found.append(Fault(f"model.{key}", as_override(ours), f"the weights have {' or '.join(values)}", near))
     return found
+
+
+def _other_channels(weights: Mapping[str, Tensor], config: ViTConfig, stored: Mapping[str, Any] | None) -> list[Fault]:
+    """A fault if the weights are for images of other channels. Filters of colours can be summed for grey ones."""
+    patches, ours = weights.get(PATCHES), config.in_channels
+    filters = patches if patches is not None and patches.ndim == 4 else None
+    theirs = ours if filters is None else filters.shape[1]
+    if stored is not None:
+        theirs = stored["in_channels"]
+    if theirs == ours or (filters is not None and ours == 1):
+        return []
+    problem = f"the weights are for images of {plural(theirs, 'channel')}"
+    return [Fault("data.in_channels", str(ours), problem, f"data.in_channels={theirs}")]
 
 
 def infer_architecture(weights: Mapping[str, Tensor]) -> dict[str, Any]:
