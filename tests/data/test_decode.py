@@ -114,3 +114,32 @@ def test_the_size_need_not_be_square(tmp_path, resize, wide, high):
         part = pillow[above : above + size[0], before : before + size[1]]
         expected[top : top + part.shape[0], left : left + part.shape[1]] = part
         np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("shape", [(1, 400), (400, 1), (3, 1001), (2503, 12), (2500, 25)])
+@pytest.mark.parametrize("size", [8, (8, 12)])
+def test_of_a_very_thin_picture_the_same_centre_is_kept(tmp_path, shape, size, channels):
+    path = tmp_path / "thin.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, channels), dtype=np.uint8)
+    if channels == 4:
+        pixels[..., 3] |= 128  # the colour of what is all but transparent is arbitrary
+    Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels).save(path)
+    high, wide = (size, size) if isinstance(size, int) else size
+    scale = max(high / shape[0], wide / shape[1])
+    scaled = max(wide, round(scale * shape[1])), max(high, round(scale * shape[0]))
+    whole = np.atleast_3d(Image.open(path).resize(scaled, Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    top, left = (scaled[1] - high) // 2, (scaled[0] - wide) // 2
+    expected = whole[:, top : top + high, left : left + wide]
+    found = decoded(path, size, channels)
+    np.testing.assert_allclose(found.astype(int), expected, atol=2 if channels == 4 else 1)  # alpha multiplies rounding
+
+
+@pytest.mark.parametrize("resize", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("thin", [(1, 10_000_000), (10_000_000, 1)])
+def test_a_very_thin_picture_is_never_scaled_as_a_whole(tmp_path, thin, resize):
+    """To cover 224 x 224 pixels, it would have to be 2.24 billion pixels long."""
+    Image.new("L", thin, 200).save(tmp_path / "thin.png")
+    found = decoded(tmp_path / "thin.png", 224, 1, resize=resize)
+    assert (found.max(), found.shape) == (200, (1, 224, 224))
+    assert (found.min() == 200) == (resize != "pad")

@@ -9,6 +9,7 @@ from PIL import Image
 
 from vitrine.data.decode import Decoder
 from vitrine.data.preparation import Preparation, normalised, resized
+from vitrine.errors import DataError
 
 
 def preparation(size, channels=3, *, from_files):
@@ -84,3 +85,18 @@ def test_pictures_of_other_channels_than_files_have_come_as_tensors():
     assert torch.equal(prepare.pixels(images), images)
     with pytest.raises(Exception, match="this model takes 5 channels, which image files lack"):
         prepare.pixels("picture.png")
+
+
+@pytest.mark.parametrize("from_files", [True, False])
+def test_a_pillow_image_that_cannot_be_read_is_a_data_error(picture, tmp_path, from_files):
+    prepare = preparation(8, from_files=from_files)
+    path = tmp_path / "cut_short.png"
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path)
+    path.write_bytes(path.read_bytes()[:300])
+    with Image.open(path) as cut_short, pytest.raises(DataError, match=r"the picture cannot be converted: .*truncated"):
+        prepare.pixels(cut_short)
+    for size in ((0, 5), (5, 0)):
+        with pytest.raises(DataError, match="the picture cannot be converted: it has no pixels"):
+            prepare.pixels(Image.new("RGB", size))
+    with pytest.raises(DataError, match="the picture cannot be converted: its pixels are 32-bit floats"):
+        prepare.pixels(Image.new("F", (8, 8)))

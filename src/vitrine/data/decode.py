@@ -21,6 +21,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
 
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
+MOST_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
 
 
 @runtime_checkable
@@ -141,8 +142,12 @@ class Decoder(Dataset[Tensor | str]):
         wide, high = (round(side * max(scales)) for side in image.size)
         wide, high = max(width, wide), max(height, high)
         left, top = (wide - width) // 2, (high - height) // 2
-        image = image.resize((wide, high), Image.Resampling.BICUBIC).crop((left, top, left + width, top + height))
-        return channels_first(image)
+        box = left, top, left + width, top + height
+        if wide * high <= MOST_COVERED * width * height:
+            return channels_first(image.resize((wide, high), Image.Resampling.BICUBIC).crop(box))
+        x, y = image.width / wide, image.height / high
+        part = left * x, top * y, (left + width) * x, (top + height) * y
+        return channels_first(image.resize((width, height), Image.Resampling.BICUBIC, part))
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -15,7 +15,7 @@ from vitrine.config.schema import OWN_FILES, DataConfig
 from vitrine.config.size import Sides, Size, fixed, height_width
 from vitrine.data.decode import MODES, Decoder, channels_first
 from vitrine.data.image_folder import cifar10_folder
-from vitrine.errors import DataError
+from vitrine.errors import DataError, first_line
 from vitrine.text import plural
 
 Picture = str | Path | BinaryIO | Image.Image | np.ndarray | Tensor
@@ -128,10 +128,12 @@ class Preparation:
 
     @staticmethod
     def _converted(decoder: Decoder, picture: Image.Image) -> Image.Image:
+        if 0 in picture.size:
+            raise DataError("the picture cannot be converted: it has no pixels")
         try:
             return decoder.converted(picture)
-        except ValueError as error:
-            raise DataError(f"the picture cannot be converted: {error}") from None
+        except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
+            raise DataError(f"the picture cannot be converted: {first_line(error)}") from None
 
     def _resized(self, image: Tensor) -> Tensor:
         """Crop the largest central part of (C, H, W) with the ratio of the data set's images, and resize it."""
