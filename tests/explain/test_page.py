@@ -15,6 +15,7 @@ from PIL import Image
 
 from vitrine import load_run
 from vitrine.cli.report import main
+from vitrine.data.datasets import load_dataset
 from vitrine.explain import explorer, observed
 from vitrine.explain.explorer import BUDGET, details
 from vitrine.explain.observed import observe
@@ -238,7 +239,7 @@ def test_a_hundred_classes_with_long_names_and_markup_stay_readable(write_run, t
     assert page.title() == record.name
     assert page.evaluate(COLLISIONS) == []
     assert troubles == []
-    assert "other test images than the runs were tested on" in page.locator("#wrong").inner_text()
+    assert "there are 10 classes, not 100" in page.locator("#wrong").inner_text()
     page.close()
 
 
@@ -284,6 +285,12 @@ def moved_data(record):
     config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))
 
 
+def changed_data(record):
+    found = load_dataset(load_run(record.path).config.data, record.path, with_fingerprint=True).fingerprint
+    found["test"]["pixels"] = "0123456789abcdef"
+    record.update(data_fingerprint=found)
+
+
 def huge_outputs(record):
     np.savez(record.path / "predictions.npz", logits=np.zeros((2, 300_000), np.float32), labels=np.array([0, 299_999]))
     facts = json.loads((record.path / "run.json").read_text())
@@ -307,6 +314,13 @@ MISSING = [
         {
             "attention": "no images to look at: gone/MNIST.*is not there",
             "wrong": "pixels are not available: gone/MNIST",
+        },
+    ),
+    (
+        changed_data,
+        {
+            "attention": "no images to look at: the data is not what .* was trained on: test has other images",
+            "wrong": "pixels are not available: the data is not what .* was trained on: test has other images",
         },
     ),
     (huge_outputs, {"confusion": "A matrix of 300,000 classes is too large"}),
@@ -348,6 +362,7 @@ def test_a_range_test_is_drawn_and_a_damaged_one_named(record, tmp_path, monkeyp
         (["."], 1, r"\. holds several runs; .*compare.* \. --html report.html compares them"),
         (["run", "--figures", "pdf,gif"], 2, "'gif' is not one of png, pdf, svg"),
         (["run", "--to", "."], 1, "cannot write .: it is a folder"),
+        (["run", "--to", "x" * 300], 1, "cannot write x+: File name too long"),
         (["run", "--to", "gone/x.html"], 1, "cannot write gone/x.html: .*gone is not a folder"),
     ],
 )

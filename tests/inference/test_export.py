@@ -18,12 +18,15 @@ from PIL import Image
 
 from vitrine import load_run
 from vitrine.config.model import ViTConfig
+from vitrine.data.datasets import load_dataset
+from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError, DiskFull, RunError
 from vitrine.inference.export import exporter, to_onnx
 from vitrine.inference.export.checks import BATCHES, AccuracyCost, largest_differences, probe_pictures
 from vitrine.inference.export.exporter import export_run
 from vitrine.inference.export.formats import ExportError, ExportRequest
-from vitrine.inference.export.source import ExportSource, PictureClassifier
+from vitrine.inference.export.source import ExportSource, PictureClassifier, described
+from vitrine.runs import RunRecord
 
 PAGE = (ROOT / "docs" / "exporting.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -89,6 +92,17 @@ def test_an_export_says_what_a_program_has_to_know_and_no_path_of_this_machine(e
     assert (output.name, output.type) == ("probabilities", "tensor(float)")
 
 
+@pytest.mark.parametrize(
+    ("ratio", "part"), [((1, 1), "square"), ((8, 12), "part whose height and width are as 8 to 12")]
+)
+def test_the_part_of_a_picture_that_arrays_are_made_of_is_named(ratio, part):
+    preparation = Preparation((8, 12), 1, from_files=False, mean=(0.5,), std=(0.5,), ratio=ratio)
+    assert (
+        described(preparation)
+        == f"crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
+    )
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_smaller_types_are_reported_with_their_cost_in_accuracy(run, dtype):
@@ -98,6 +112,23 @@ def test_smaller_types_are_reported_with_their_cost_in_accuracy(run, dtype):
     assert report.cost.pytorch == pytest.approx(load_run(run).metrics["val/acc"])
     assert 0 < max(report.differences.values()) < 0.1
     assert re.search(r"accuracy   0\.\d{4} on 144 validation images, PyTorch in float32 0\.\d{4}: [+-]", report.text)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_cost_in_accuracy_is_measured_on_the_images_of_the_training_only(run, kept):
+    record, config = RunRecord.open(run), load_run(run).config
+    found = load_dataset(config.data, run, with_fingerprint=True).fingerprint
+    if not kept:
+        found["train"]["pixels"] = "0123456789abcdef"
+    record.update(data_fingerprint=found)
+    record.write_config(record.config | {"data": record.config["data"] | {"hold_out": False}})
+    request = ExportRequest(run, "torch_export", dtype="float16")
+    if kept:
+        assert " on 144 validation images, on which the model was trained, PyTorch in" in export_run(request).text
+        return
+    with pytest.raises(DataError, match=rf"the data is not what {run} was trained on: train has other images; if they"):
+        export_run(request)
+    assert not (run / "exports").exists()
 
 
 def test_the_cost_in_accuracy_has_an_interval_over_the_images():

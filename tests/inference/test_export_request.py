@@ -89,6 +89,12 @@ def test_a_target_of_another_kind_is_refused_even_if_it_may_be_replaced(run, tmp
     assert "is a file, but this format is a folder" in refusal(run, "hf", to=tmp_path / "file", overwrite=True)
 
 
+@pytest.mark.parametrize("name", ["onnx", "hf"])
+def test_a_target_that_cannot_be_looked_at_is_refused(run, tmp_path, name):
+    path = tmp_path / ("x" * 300) / f"model{FORMATS[name].suffix}"
+    assert refusal(run, name, to=path) == f"cannot write {path}: File name too long"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [

@@ -14,13 +14,18 @@ import yaml
 from helpers.exporting import TRAINED, trained_run, untrained_run
 from helpers.levels import sampled
 from helpers.running import run_script
+from PIL import Image
 
-from vitrine import load_run
+from vitrine import compose, load_run
+from vitrine.config.serialize import to_plain
+from vitrine.data.preparation import Preparation
 from vitrine.inference.export import to_hub, to_timm
 from vitrine.inference.export.exporter import export_run
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.export.model_card import TestAccuracy as Accuracy
+from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
+from vitrine.models import build_model
 from vitrine.runs import RunRecord
 
 EXPRESSIBLE = {
@@ -111,11 +116,20 @@ def test_timm_prepares_pictures_as_training_did(tmp_path):
     assert config["input_size"] == (1, 8, 8)
     transform = timm.data.create_transform(**config, is_training=False)
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
-    from PIL import Image
-
     data = load_run(TRAINED).config.data
     ours = (torch.from_numpy(pixels)[None].float() / 255 - data.mean[0]) / data.std[0]
     torch.testing.assert_close(transform(Image.fromarray(pixels)), ours)
+
+
+@pytest.mark.parametrize(("size", "ratio"), [((8, 12), (1, 1)), ((8, 12), (8, 12)), (8, (1, 1))])
+def test_timm_cuts_and_stretches_arrays_as_training_did(size, ratio):
+    """Pictures that have the ratio of the data set's arrays."""
+    ours = Preparation(size, 1, from_files=False, mean=(0.5,), std=(0.5,), ratio=ratio)
+    shape = (1, *ours.decoder.shape[1:])
+    config = {"input_size": shape, "interpolation": "bilinear", "crop_pct": 1.0, "mean": (0.5,), "std": (0.5,)}
+    theirs = timm.data.create_transform(**config, crop_mode=to_timm.crop_mode(ours), is_training=False)
+    pixels = np.random.default_rng(0).integers(0, 256, [12 * side for side in ratio], dtype=np.uint8)
+    torch.testing.assert_close(theirs(Image.fromarray(pixels)), ours(pixels), rtol=0, atol=2 / 255 / 0.5)
 
 
 def test_float16_halves_the_weights_and_reports_the_cost(tmp_path):
@@ -153,7 +167,8 @@ def test_the_card_tells_the_accuracy_with_its_interval_the_data_and_the_command(
     assert "`digits`: 1,293 training, 144 validation and 360 test images." in card
     assert facts["command"] in card
     assert "| parameters | 1,018 |" in card
-    assert "Classes: 0, 1, 2, 3, 4, 5, 6, 7, 8 and 9." in card
+    assert "Classes: `0`, `1`, `2`, `3`, `4`, `5`, `6`, `7`, `8` and `9`." in card
+    assert "The epoch was selected on the validation images. The test images selected nothing." in card
 
 
 def test_without_test_images_the_card_says_that_the_accuracy_was_selected_on(tmp_path):
@@ -161,8 +176,72 @@ def test_without_test_images_the_card_says_that_the_accuracy_was_selected_on(tmp
     export_run(ExportRequest(run, "hf"))
     text = (run / "exports" / "hf" / "README.md").read_text()
     assert "| accuracy on validation, on which the epoch was selected | 0.5000 |" in text
+    assert "The epoch was selected on the validation images. The licence" in text
     assert "license: unknown" in text
     assert "model-index" not in text
+
+
+LAST = {"callbacks": {"monitor": "last"}}
+IN_TRAINING = {"data": {"hold_out": False}}
+BOTH = "on which the epoch was selected and the model was trained"
+SELECTED = "The epoch was selected on the validation images."
+TRAINED_ON = "The model was trained on the validation images, too."
+
+
+@pytest.mark.parametrize(
+    ("changed", "facts", "row", "sentences"),
+    [
+        (LAST, {}, "validation", "The last epoch was taken."),
+        (IN_TRAINING, {}, f"validation, {BOTH}", f"{SELECTED} {TRAINED_ON}"),
+        (IN_TRAINING, {"data_fingerprint": {"val": {}}}, "validation, on which the epoch was selected", SELECTED),
+        (
+            LAST | IN_TRAINING,
+            {},
+            "validation, on which the model was trained",
+            f"The last epoch was taken. {TRAINED_ON}",
+        ),
+    ],
+)
+def test_the_card_says_what_the_validation_images_were_used_for(tmp_path, changed, facts, row, sentences):
+    record = RunRecord.open(untrained_run(tmp_path / "run"))
+    config = record.config
+    record.write_config(config | {name: config[name] | values for name, values in changed.items()})
+    record.update(**facts)
+    text = model_card(source(record.path))
+    assert f"| accuracy on {row} | 0.5000 |" in text
+    assert f" {sentences} The licence" in text
+
+
+def test_the_card_says_that_the_test_images_were_measured_after_each_epoch(tmp_path):
+    record = RunRecord.open(trained_run(tmp_path))
+    record.write_config(record.config | {"callbacks": record.config["callbacks"] | {"test_curve": True}})
+    assert "The test images selected nothing; they were measured after each epoch." in model_card(source(record.path))
+
+
+def test_any_name_of_a_class_is_one_piece_of_code_in_the_card(tmp_path):
+    run = untrained_run(tmp_path / "run")
+    names = ["<script>alert(1)</script>", "a, b", "two\nlines", "| a |", "`x`", "b``c", "*", "caf\udce9", "9", "10"]
+    RunRecord.open(run).update(classes=names)
+    text = model_card(source(run))
+    shown = "`<script>alert(1)</script>`, `a, b`, `two lines`, `| a |`, `` `x` ``, ``` b``c ```, `*`, `caf\\xe9`"
+    assert f"\nClasses: {shown}, `9` and `10`.\n" in text
+    text.encode()
+
+
+def test_the_card_of_a_second_target_has_its_accuracy_and_its_model(tmp_path):
+    given = ["model=vit_nano", "depth=1", "data.targets=[digit,above5]"]
+    config = compose(given)
+    record = RunRecord.at(tmp_path / "run")
+    record.update(status="finished", classes=list("0123456789"), targets={"above5": ["no", "yes"]})
+    record.write_config(to_plain(config))
+    record.write_metrics({"val/acc": 0.5, "val/acc/above5": 0.75})
+    model = build_model(config.model)
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    torch.save({"state_dict": weights, "config": to_plain(config)}, record.best)
+    text = model_card(ExportSource.load(ExportRequest(record.path, "safetensors", target="above5")))
+    assert "| accuracy on validation, on which the epoch was selected | 0.7500 |" in text
+    count = sum(values.numel() for values in model.with_outputs(slice(10, 12)).parameters())
+    assert f"| parameters | {count:,} |" in text
 
 
 @pytest.fixture

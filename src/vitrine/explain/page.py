@@ -14,6 +14,7 @@ from vitrine.compare.report.image_panels import reason
 from vitrine.compare.report.page import TEMPLATES
 from vitrine.errors import RunError, VitrineError
 from vitrine.explain.learned_sections import learned_sections
+from vitrine.explain.pictures import Pictures
 from vitrine.explain.results import curve_section, prediction_sections
 from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
@@ -58,9 +59,12 @@ def write_run_page(
     """
     record = RunRecord.open(folder)
     path = to or record.path / "report.html"
-    if not path.absolute().parent.is_dir() or path.is_dir():
-        problem = "it is a folder" if path.is_dir() else f"{path.absolute().parent} is not a folder"
-        raise RunError(f"cannot write {path}: {problem}")
+    try:
+        if not path.absolute().parent.is_dir() or path.is_dir():
+            problem = "it is a folder" if path.is_dir() else f"{path.absolute().parent} is not a folder"
+            raise RunError(f"cannot write {path}: {problem}")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
     sections = run_sections(record, trust)
     files = []
     try:
@@ -86,13 +90,14 @@ def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSect
     result = _result(record, trust)
     predictions, problem = _predictions(result)
     names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
+    pictures = Pictures(result, load_run(record.path, trust=trust))
     found = [curve_section(record)]
     if predictions is None:
         found.append(RunSection("predictions", "Predictions", problem))
     else:
-        found += prediction_sections(result, predictions, names)
+        found += prediction_sections(pictures, predictions, names)
     try:
-        found += learned_sections(result, load_run(record.path, trust=trust), predictions, names)
+        found += learned_sections(pictures, predictions, names)
     except VitrineError as error:
         found.append(
             RunSection("learned", "What the model has learned", f"There is no model to show: {reason(error)}.")

@@ -20,6 +20,7 @@ from PIL import ExifTags, Image
 from vitrine import compose, load_run
 from vitrine.cli.page import main
 from vitrine.config.serialize import to_plain
+from vitrine.data.datasets import load_dataset
 from vitrine.data.decode import Decoder
 from vitrine.errors import RunError
 from vitrine.inference.page.page import sample_images, write_page
@@ -187,12 +188,23 @@ def test_each_test_image_gives_the_probabilities_of_pytorch(digits, digits_page)
 
 
 @pytest.mark.whole
-def test_images_and_patches_that_are_not_square_are_answered_and_shown_as_they_are(tmp_path, browser):
-    record = write_run(tmp_path, "data.image_size=[8,12]", "model.patch_size=[2,4]", "position=relative")
-    opened = OpenPage(browser, write_page(record.path).path)
+@pytest.mark.parametrize("data", ["digits", "examples.shapes.shapes"])
+def test_images_and_patches_that_are_not_square_are_answered_and_shown_as_they_are(
+    tmp_path, browser, monkeypatch, data
+):
+    monkeypatch.chdir(ROOT)
+    given = [f"data={data}", "data.image_size=[8,12]", "model.patch_size=[2,4]", "position=relative"]
+    record = write_run(tmp_path, *given, classes="0123456789" if data == "digits" else ["square", "disc", "cross"])
+    run = load_run(record.path, trust=["examples"])
+    opened = OpenPage(browser, write_page(record.path, trust=["examples"]).path)
     shown = opened.wait(0)
-    assert len(shown["pixels"]) == 8 * 12
-    assert shown["logits"] == pytest.approx(logits_of(record, shown["pixels"]).tolist(), abs=1e-3)
+    samples = sample_images(run).pixels
+    assert shown["pixels"] == samples[0].flatten().tolist()
+    assert shown["logits"] == pytest.approx(run.model(run.transform.normalised(samples))[0].tolist(), abs=1e-3)
+    (tmp_path / "picture.png").write_bytes(picture("L", (30, 40)))
+    prepared = run.transform.pixels(tmp_path / "picture.png").flatten().numpy()
+    dropped = opened.after(lambda: opened.page.locator("#file").set_input_files(tmp_path / "picture.png"))
+    assert np.abs(np.array(dropped["pixels"]) - prepared).max() <= 1
     text = opened.page.locator("body").inner_text()
     assert re.search(r"\b8 \W 12 pixels, 4 \W 3 patches", text)
     size = opened.page.locator("#seen").bounding_box()
@@ -200,6 +212,15 @@ def test_images_and_patches_that_are_not_square_are_answered_and_shown_as_they_a
     opened.after(lambda: opened.page.locator("#seen").click(position={"x": size["width"] - 5, "y": size["height"] / 3}))
     assert opened.page.locator("#asker").inner_text() == "The patch in row 2, column 3 attends to:"
     assert opened.troubles == []
+    opened.page.close()
+
+
+def test_a_class_whose_name_is_not_utf_8_is_shown_with_its_byte(tmp_path, browser):
+    record = write_run(tmp_path, classes=["caf\udce9", *"123456789"])
+    opened = OpenPage(browser, write_page(record.path).path)
+    (tmp_path / "picture.png").write_bytes(picture("L", (8, 8)))
+    opened.after(lambda: opened.page.locator("#file").set_input_files(tmp_path / "picture.png"))
+    assert opened.rows()[0].startswith(r"caf\xe9 ")
     opened.page.close()
 
 
@@ -356,7 +377,7 @@ def test_dropping_something_else_than_a_file_is_explained(colour_page):
 
 def test_a_run_without_its_data_gives_a_page_without_test_images(absent, browser):
     page = write_page(absent.path)
-    assert "no test images in the page: there is no " in page.notes[0]
+    assert re.match("no test images in the page: .*nowhere.* is not there from this folder", page.notes[0])
     opened = OpenPage(browser, page.path)
     assert opened.page.locator("#samples").count() == 0
     assert "Drop a picture" in opened.page.locator("#drop").inner_text()
@@ -364,6 +385,24 @@ def test_a_run_without_its_data_gives_a_page_without_test_images(absent, browser
     assert shown["logits"] == pytest.approx(logits_of(absent, shown["pixels"]), abs=1e-3)
     assert opened.troubles == []
     opened.page.close()
+
+
+def test_test_images_that_have_changed_since_the_training_are_left_out(tmp_path):
+    images = tmp_path / "images"
+    write_image_folder(images, "train", "test", classes=("ant", "bee"), size=(16, 16))
+    given = ["data=imagefolder", f"data.root={images}", "data.image_size=16", "data.num_classes=2", "patch=4"]
+    record = write_run(tmp_path, *given, classes=["ant", "bee"])
+    config = load_run(record.path).config
+    record.update(data_fingerprint=load_dataset(config.data, tmp_path, 0, with_fingerprint=True).fingerprint)
+    next(images.glob("train/ant/*")).unlink()
+    assert write_page(record.path).notes == [], "the test images are as they were"
+    next(images.glob("test/ant/*")).unlink()
+    page = write_page(record.path)
+    problem = (
+        f"no test images in the page: the data is not what {record.path} was trained on: test has 39 images, not 40"
+    )
+    assert page.notes[0].startswith(problem)
+    assert '<ul id="samples">' not in page.path.read_text()
 
 
 LOOKS = [(width, scheme) for width in (1280, 700, 400) for scheme in ("light", "dark")]
@@ -468,7 +507,14 @@ def test_a_file_system_that_takes_no_more_is_reported_and_nothing_is_left(tmp_pa
     assert message == f"vitrine: cannot write {record.path / 'page.html'}: File too large\n"
 
 
-@pytest.mark.parametrize(("to", "problem"), [("nowhere/page.html", "is not a folder"), (".", "it is a folder; name a")])
+@pytest.mark.parametrize(
+    ("to", "problem"),
+    [
+        ("nowhere/page.html", "is not a folder"),
+        (".", "it is a folder; name a"),
+        ("x" * 300, r"cannot write \S+: File name too long"),
+    ],
+)
 def test_a_place_that_cannot_be_written_is_refused(digits, tmp_path, to, problem):
     with pytest.raises(RunError, match=problem):
         write_page(digits.path, tmp_path / to)

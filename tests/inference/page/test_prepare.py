@@ -67,17 +67,19 @@ def test_a_tall_picture_is_scaled_in_pillows_order(page, tmp_path, width, height
 
 
 @pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("ratio", [(1, 1), (2, 3), (15, 4)])
 @pytest.mark.parametrize(
     ("width", "height", "size"), [(28, 28, (28, 28)), (50, 41, (28, 28)), (20, 16, (28, 20)), (31, 97, (8, 8))]
 )
-def test_a_picture_for_a_data_set_of_arrays_is_cut_square_and_resized(page, width, height, size, channels):
+def test_a_picture_for_a_data_set_of_arrays_is_cut_to_their_ratio_and_resized(
+    page, width, height, size, ratio, channels
+):
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    transform = Preparation(size, channels, from_files=False, mean=(0.5,), std=(0.5,))
+    transform = Preparation(size, channels, from_files=False, mean=(0.5,), std=(0.5,), ratio=ratio)
     expected = transform.pixels(Image.fromarray(pixels)).permute(1, 2, 0).flatten().numpy()
     rgba = np.dstack([pixels, np.full((height, width), 255, dtype=np.uint8)]).flatten().tolist()
-    prepared = evaluated(
-        page, PICTURE, rgba, width, height, FILES | {"size": size, "channels": channels, "resize": "arrays"}
-    )
+    preparation = {"size": size, "channels": channels, "resize": "arrays", "ratio": ratio}
+    prepared = evaluated(page, PICTURE, rgba, width, height, preparation)
     assert np.abs(np.array(prepared) - expected).max() <= 1, "torch rounds its weights to fewer bits"
 
 

@@ -1,7 +1,7 @@
 """The checks of an export when it is made: its difference from PyTorch, its latency, and what it costs in accuracy."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.config import TrainConfig
-from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.image_dataset import Batch
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError
+from vitrine.inference.load import LoadedRun
+from vitrine.inference.run_data import validation_images
 
 Computation = Callable[[Tensor], Tensor]
 
@@ -56,6 +55,7 @@ class AccuracyCost:
         half_width: of the 95 % interval of their difference, over the images; by the rule of three, 3 / N, if it is
             the same for all.
         changed: images with another prediction.
+        trained_on: whether the model was trained on these images.
     """
 
     images: int
@@ -63,9 +63,10 @@ class AccuracyCost:
     pytorch: float
     half_width: float
     changed: int
+    trained_on: bool = False
 
     @classmethod
-    def of(cls, exported: Tensor, pytorch: Tensor, labels: Tensor) -> "AccuracyCost":
+    def of(cls, exported: Tensor, pytorch: Tensor, labels: Tensor, *, trained_on: bool = False) -> "AccuracyCost":
         """Compare predictions (N,) int64 with each other and with the labels; of several, (N, classes) of 0 and 1."""
         same = [exported == labels, pytorch == labels, exported == pytorch]
         if labels.dim() == 2:
@@ -78,6 +79,7 @@ class AccuracyCost:
             pytorch=float(right_before.mean()),
             half_width=1.96 * float(spread) / len(labels) ** 0.5 or 3 / len(labels),
             changed=int((1 - unchanged).sum()),
+            trained_on=trained_on,
         )
 
 
@@ -141,7 +143,7 @@ def latencies(exported: Computation, pytorch: Computation, shape: tuple[int, int
 def accuracy_cost(
     exported: Computation,
     pytorch: Computation,
-    config: TrainConfig,
+    run: LoadedRun,
     data_root: str | None,
     gives: str = "probabilities",
 ) -> AccuracyCost:
@@ -150,26 +152,23 @@ def accuracy_cost(
     Args:
         exported: maps pictures (B, C, H, W) uint8 to probabilities or logits (B, classes).
         pytorch: likewise.
-        config: the run's.
+        run: the run.
         data_root: folder of its data set, where it has moved.
         gives: what the models give, ``probabilities`` or ``logits``.
 
     Raises:
         DataError: the data set is missing or damaged.
+        RunError: it has changed.
     """
     least = 0.5 if gives == "probabilities" else 0.0
-    if data_root is not None:
-        config.data.root = data_root
+    validation, trained_on = validation_images(run, data_root)
+    several = run.config.data.multi_label
     predictions: tuple[list[Tensor], list[Tensor]] = ([], [])
     labels = []
-    for pictures, truth in _validation_batches(config):
+    for pictures, truth in validation.batches(torch.arange(len(validation)).split(VALIDATION_BATCH)):
         for model, own in zip((exported, pytorch), predictions, strict=True):
             given = model(pictures)
-            own.append((given > least).to(truth.dtype) if truth.dim() == 2 else given.argmax(dim=1))
-        labels.append(truth)
-    return AccuracyCost.of(torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels))
-
-
-def _validation_batches(config: TrainConfig) -> Iterator[Batch]:
-    split = ImageDataModule(config, "cpu").val
-    yield from split.batches(torch.arange(len(split)).split(VALIDATION_BATCH))
+            own.append((given > least).to(truth.dtype) if several else given.argmax(dim=1))
+        labels.append(truth if several or truth.dim() == 1 else truth[:, run.target_index])
+    compared = torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels)
+    return AccuracyCost.of(*compared, trained_on=trained_on)

@@ -74,9 +74,10 @@ class ExportReport:
             lines.append(f"latency    batch of {latency.batch}: {times}; medians, in turn")
         if (cost := self.cost) is not None:
             difference = f"{cost.exported - cost.pytorch:+.4f} ± {cost.half_width:.4f}"
+            used = ", on which the model was trained" if cost.trained_on else ""
             lines.append(
-                f"accuracy   {cost.exported:.4f} on {plural(cost.images, 'validation image')}, PyTorch in float32 "
-                f"{cost.pytorch:.4f}: {difference}; {plural(cost.changed, 'other prediction')}"
+                f"accuracy   {cost.exported:.4f} on {plural(cost.images, 'validation image')}{used}, "
+                f"PyTorch in float32 {cost.pytorch:.4f}: {difference}; {plural(cost.changed, 'other prediction')}"
             )
         if self.page is not None:
             lines.append(f"pushed     {self.page}")
@@ -89,7 +90,7 @@ def export_run(request: ExportRequest) -> ExportReport:
     Raises:
         ExportError: the model can't be exported, or the export differs from PyTorch; nothing has been written.
         RunError: the checkpoint is missing, damaged or refused, or the target can't be written.
-        DataError: float16 and int8 are measured on the validation images, which are missing or damaged.
+        DataError: float16 and int8 are measured on the validation images, which are missing, damaged or changed.
     """
     try:
         return _export(request)
@@ -123,7 +124,7 @@ def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
     cost = None
     if request.dtype != "float32":
         try:
-            cost = accuracy_cost(runtime.run, pytorch, source.run.config, request.data_root, request.kind.gives)
+            cost = accuracy_cost(runtime.run, pytorch, source.run, request.data_root, request.kind.gives)
         except VitrineError as error:
             problem = f"{request.dtype} is compared with float32 on the validation images: {error}"
             raise DataError(f"{problem}; if they have moved, --data-root DIR") from None

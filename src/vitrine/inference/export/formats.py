@@ -71,7 +71,7 @@ class ExportRequest:
         hub: repository in the hub that an ``hf`` export is pushed to; ``None`` pushes nothing.
 
     Raises:
-        ExportError: there is no such format or type, a package is missing, or the target exists.
+        ExportError: there is no such format or type, a package is missing, or the target exists or is out of reach.
         RunError: there is no such run, or it has not finished.
     """
 
@@ -104,7 +104,10 @@ class ExportRequest:
         if (status := self.record.status) != "finished":
             problem = f"{self.run} has not finished (its status is {status}), so this is not its final model"
             raise ExportError(f"{problem}; resume it first: {program('train')} resume={self.run}")
-        _check_target(self.path, self.kind, self.overwrite)
+        try:
+            _check_target(self.path, self.kind, self.overwrite)
+        except OSError as error:
+            raise ExportError(f"cannot write {self.path}: {error.strerror}") from None
 
     @property
     def kind(self) -> ExportFormat:

@@ -1,12 +1,13 @@
 """The model card of an ``hf`` export: README.md with the metadata that the hub reads, made from the run folder."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from vitrine.config.size import by
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
-from vitrine.text import listed
+from vitrine.text import listed, one_line
 from vitrine.training.metrics import wilson_interval
 
 # The data sets' names in the hub.
@@ -109,17 +110,17 @@ def model_card(source: ExportSource) -> str:
         probabilities="sigmoid()" if several else "softmax(dim=1)",
         use=USE_SEVERAL if several else USE,
         vitrine=source.facts["vitrine"],
-        accuracy=accuracy_row(accuracy, source.request.record.metrics),
+        accuracy=accuracy_row(accuracy, source.run),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
         f"{by(config.model.patch_size)}, position={config.model.position}, pool={config.model.pool}",
-        parameters=int(facts.get("parameters", 0)),
+        parameters=sum(values.numel() for values in source.run.model.parameters()),
         channels=channels,
         size=by(config.data.image_size).replace("x", " x "),
         license=source.request.license,
-        classes=listed(source.run.classes, MOST_CLASSES),
+        classes=listed([code(name) for name in source.run.classes], MOST_CLASSES),
         data=config.data.name,
         images=image_counts(facts),
-        selection="The epoch was selected on the validation images; the test images were used once.",
+        selection=selection(source.run, tested=accuracy is not None),
         repository=repository,
         mode={1: "L", 4: "RGBA"}.get(config.data.in_channels, "RGB"),
         command=facts.get("command", "vitrine train"),
@@ -156,12 +157,43 @@ def metadata(source: ExportSource, accuracy: TestAccuracy | None) -> str:
     return card.to_yaml().strip()
 
 
-def accuracy_row(accuracy: TestAccuracy | None, metrics: dict[str, float]) -> str:
+def accuracy_row(accuracy: TestAccuracy | None, run: LoadedRun) -> str:
     """Return the row of accuracy: on the test images with its interval, else on the validation images."""
     if accuracy is None:
-        return f"accuracy on validation, on which the epoch was selected | {metrics['val/acc']:.4f}"
+        uses = ["the epoch was selected"] * selects(run) + ["the model was trained"] * trains_on_validation(run)
+        used = f", on which {listed(uses)}" if uses else ""
+        return f"accuracy on validation{used} | {run.metrics['val/acc']:.4f}"
     value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
     return f"test accuracy | {value}, {accuracy.images:,} images, one training"
+
+
+def selection(run: LoadedRun, *, tested: bool) -> str:
+    """Return how the epoch was chosen, and what else the validation and test images were used for."""
+    sentences = ["The epoch was selected on the validation images." if selects(run) else "The last epoch was taken."]
+    if trains_on_validation(run):
+        sentences.append("The model was trained on the validation images, too.")
+    if tested:
+        curve = run.config.callbacks.test_curve
+        sentences.append(f"The test images selected nothing{'; they were measured after each epoch' if curve else ''}.")
+    return " ".join(sentences)
+
+
+def selects(run: LoadedRun) -> bool:
+    """Whether the validation images selected the epoch."""
+    return run.config.callbacks.monitor != "last"
+
+
+def trains_on_validation(run: LoadedRun) -> bool:
+    """Whether the validation images are training images; a validation split of the data set's own never is."""
+    return not run.config.data.hold_out and "val" not in (run.record.facts.get("data_fingerprint") or {})
+
+
+def code(text: str) -> str:
+    """Return any text as one line of Markdown that shows it as it is, between backticks."""
+    line = one_line(text)
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence, space = "`" * (longest + 1), " " if "`" in line else ""
+    return f"{fence}{space}{line}{space}{fence}"
 
 
 def image_counts(facts: dict[str, Any]) -> str:

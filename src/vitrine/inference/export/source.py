@@ -9,19 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from vitrine.data.preparation import normalised
+from vitrine.data.preparation import Preparation, normalised
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.runs.provenance import versions
 
-# Of data sets of image files by data.resize, and of arrays; see vitrine.data.preparation.
+# Of data sets of image files by data.resize; see vitrine.data.preparation.
 PREPARATION = {
     "crop": "scale until the picture covers the input size (bicubic, antialiased), crop the centre",
     "pad": "scale until the picture fits into the input size (bicubic, antialiased), pad the rest with the mean",
     "squash": "scale both sides to the input size, whatever their ratio (bicubic, antialiased)",
-    "arrays": "crop the central square, resize it to the input size (bilinear, antialiased)",
 }
+
+
+def described(preparation: Preparation) -> str:
+    """Return in words what a program has to do with a picture before the export takes it."""
+    if preparation.from_files:
+        return PREPARATION[preparation.resize]
+    height, width = preparation.ratio
+    part = "square" if height == width else f"part whose height and width are as {height} to {width}"
+    return f"crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
 
 
 class PictureClassifier(nn.Module):
@@ -142,7 +150,7 @@ class ExportSource:
             "classes": json.dumps(self.run.classes),
             "input": f"images: uint8 (B, {shape}), pixels in [0, 255]",
             "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes{independent}",
-            "preparation": PREPARATION[transform.resize if transform.from_files else "arrays"],
+            "preparation": described(transform),
             "mean": json.dumps(list(data.mean)),
             "std": json.dumps(list(data.std)),
             "normalisation": "inside the model",

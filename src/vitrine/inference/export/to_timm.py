@@ -16,6 +16,8 @@ from torch import Tensor
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import is_dotted, names_of
+from vitrine.config.size import height_width
+from vitrine.data.preparation import Preparation
 from vitrine.inference.export.checks import Runtime
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.export.source import ExportSource
@@ -162,7 +164,7 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
             "fixed_input_size": True,
             "interpolation": "bicubic" if source.run.transform.from_files else "bilinear",
             "crop_pct": 1.0,
-            "crop_mode": CROP_MODES[source.run.transform.resize],
+            "crop_mode": crop_mode(source.run.transform),
             "mean": each(data.mean),
             "std": each(data.std),
             "first_conv": "patch_embed.proj",
@@ -170,6 +172,14 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
             "license": source.request.license,
         },
     }
+
+
+def crop_mode(preparation: Preparation) -> str:
+    """Return how timm gives a picture the size of the model; as training did any of an array's ratio."""
+    if preparation.from_files:
+        return CROP_MODES[preparation.resize]
+    (height, width), (high, wide) = height_width(preparation.size), preparation.ratio
+    return "center" if height * wide == width * high else "squash"
 
 
 def load(path: Path) -> Runtime:

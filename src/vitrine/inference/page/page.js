@@ -30,7 +30,7 @@ worker.onmessage = ({ data }) => {
 };
 worker.onerror = (event) => report(`The model cannot be computed: ${event.message}.`);
 
-/** Asks about an image, {picture} or {drawing}, and its true class if that is known. */
+/** Asks about an image, {picture}, {drawing} or {sample}, and its true class if that is known. */
 function askAbout(image, trueClass = null) {
   label = trueClass;
   request(image);
@@ -50,7 +50,7 @@ function send() {
   current = waiting;
   waiting = null;
   busy = true;
-  const pixels = (current.image.picture ?? current.image.drawing)?.pixels;
+  const pixels = Object.values(current.image)[0]?.pixels;
   worker.postMessage({ ...current.image, ...view }, pixels ? [pixels.buffer] : []);
 }
 
@@ -353,7 +353,7 @@ for (const button of document.querySelectorAll("#samples button")) button.addEve
   const image = button.querySelector("img");
   await image.decode();
   chosen(button);
-  askAbout({ picture: pixelsOf(image, image.naturalWidth, image.naturalHeight) }, Number(button.dataset.label));
+  askAbout({ sample: pixelsOf(image, image.naturalWidth, image.naturalHeight) }, Number(button.dataset.label));
 });
 
 // Light and dark ------------------------------------------------------------------------------------------------------

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import ANY, parts_of
-from vitrine.data.datasets import load_dataset, missing_file
 from vitrine.data.decode import MODES
-from vitrine.errors import DataError, RunError, VitrineError, first_line
+from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.files import write_text
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.page.describe import describe, encode, weights_of
+from vitrine.inference.run_data import test_images
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
-from vitrine.text import plural
+from vitrine.text import plural, printable
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("engine.js", "prepare.js", "worker.js")  # of the worker
@@ -89,10 +89,7 @@ def write_page(
     """
     record = RunRecord.open(folder)
     path = to or record.path / "page.html"
-    if not path.absolute().parent.is_dir():
-        raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
-    if path.is_dir():
-        raise RunError(f"cannot write {path}: it is a folder; name a file in it: {path / 'page.html'}")
+    _check_target(path)
     _check(record)
     run = load_run(folder, trust=trust, target=target)
     samples = sample_images(run)
@@ -114,12 +111,14 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     model, preparation, data = run.model, run.transform, run.config.data
     assert isinstance(model, VisionTransformer)  # _check
     config, channels = model.config, preparation.channels
+    classes = [printable(name) for name in run.classes]
     drawing = DRAWINGS.get(data.name, "plain") if channels == 1 else None
     prepared = {
         "size": config.image_hw,
         "channels": channels,
         "resize": preparation.resize if preparation.from_files else "arrays",
         "fill": preparation.decoder.fill,
+        "ratio": preparation.ratio,
         "drawing": drawing,
     }
     described = describe(model, data.mean, data.std) | {"dtype": dtype, "preparation": prepared}
@@ -134,13 +133,13 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
         pad=_fitted(config.image_hw) if drawing == "plain" else (SHOWN, SHOWN),
         made=f"{now.day} {now:%B %Y}",
         facts=_facts(run, model),
-        run=run.record.name,
+        run=printable(run.record.name),
         drawing=drawing,
         samples=[
-            {"source": source, "label": int(label), "name": run.classes[label]}
+            {"source": source, "label": int(label), "name": classes[label]}
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
-        config=_script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
+        config=_script_json({"model": described, "classes": classes, "heat": _heat_colours()}),
         weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
@@ -149,25 +148,22 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
 
 
 def sample_images(run: LoadedRun) -> Samples:
-    """Return the first test image of up to ``MAX_SAMPLES`` classes; none, with the reason, if they can't be read.
+    """Return the first test image of up to ``MAX_SAMPLES`` classes; none, with the reason, if there are none.
 
-    Nothing is downloaded.
+    That is so, too, if they can't be read, or are not those of the run any more. Nothing is downloaded.
     """
     data = run.config.data
     try:
-        if (file := missing_file(data)) is not None:
-            raise DataError(f"there is no {file}")
-        split = load_dataset(data, Path(run.config.paths.cache_dir), memory=0).test  # image files stay files
-        if split is None:
-            raise DataError("the data set has no test split")
-        classes = np.unique(split.labels.numpy())
+        split = test_images(run)
+        labels = split.labels if split.labels.dim() == 1 else split.labels[:, run.target_index]
+        classes = np.unique(labels.numpy())
         chosen = classes[np.linspace(0, len(classes) - 1, min(MAX_SAMPLES, len(classes))).round().astype(int)]
-        indices = torch.tensor([int((split.labels == label).nonzero()[0]) for label in chosen])
-        ((pixels, labels),) = split.batches([indices])
+        indices = torch.tensor([int((labels == label).nonzero()[0]) for label in chosen])
+        ((pixels, _),) = split.batches([indices])
     except (VitrineError, OSError, ImportError) as error:
         none = torch.empty(0, data.in_channels, *data.image_hw, dtype=torch.uint8)
         return Samples(none, torch.empty(0, dtype=torch.int64), f"no test images in the page: {first_line(error)}")
-    return Samples(pixels, labels)
+    return Samples(pixels, labels[indices])
 
 
 def sources(pixels: Tensor) -> list[str]:
@@ -182,6 +178,17 @@ def _fitted(size: tuple[int, int]) -> tuple[int, int]:
     """Return height and width in the page of an image of height and width ``size``."""
     height, width = (max(1, round(SHOWN * side / max(size))) for side in size)
     return height, width
+
+
+def _check_target(path: Path) -> None:
+    """Raise RunError for a file that cannot be written."""
+    try:
+        if not path.absolute().parent.is_dir():
+            raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
+        if path.is_dir():
+            raise RunError(f"cannot write {path}: it is a folder; name a file in it: {path / 'page.html'}")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _check(record: RunRecord) -> None:

@@ -11,12 +11,16 @@
  * - pad: it is scaled until it fits into `size`, then the rest padded with `fill`;
  * - squash: each side is scaled to that of `size`.
  *
- * For data sets of arrays the central square is cut out, then resized (bilinear).
+ * For data sets of arrays the largest central part with their `ratio`, [height, width], is cut out, then resized
+ * (bilinear).
  */
-function preparePicture({ pixels, width, height }, { size, channels, resize, fill }) {
-  const image = { pixels: toChannels(pixels, channels), width, height };
-  const square = Math.min(width, height), [toHeight, toWidth] = size;
-  if (resize === "arrays") return resized(centre(image, [square, square], channels), toWidth, toHeight, channels, BILINEAR).pixels;
+function preparePicture({ pixels, width, height }, { size, channels, resize, fill, ratio }) {
+  const image = { pixels: toChannels(pixels, channels), width, height }, [toHeight, toWidth] = size;
+  if (resize === "arrays") {
+    const times = Math.min(height / ratio[0], width / ratio[1]);
+    const part = centre(image, ratio.map((side) => Math.max(1, roundHalfToEven(times * side))), channels);
+    return resized(part, toWidth, toHeight, channels, BILINEAR).pixels;
+  }
   const scale = (resize === "pad" ? Math.min : Math.max)(toWidth / width, toHeight / height);
   const [wide, high] = [[width, toWidth], [height, toHeight]].map(([side, to]) => {
     if (resize === "squash") return to;

@@ -6,8 +6,9 @@ let pixels = null;
 let logits = null;
 
 /**
- * Requests: {load: {config, chunks}}, once; then {picture} or {drawing}, an image as in prepare.js, or neither, to look
- * at the same image in another way; with the `block` and the `patch` whose attention is asked for.
+ * Requests: {load: {config, chunks}}, once; then {picture} or {drawing}, an image as in prepare.js, {sample}, a picture
+ * that is prepared already, or none of them, to look at the same image in another way; with the `block` and the `patch`
+ * whose attention is asked for.
  * Replies: {pixels, probabilities, logits, maps, rollout, milliseconds}, {empty: true} for an empty drawing, or {error}.
  */
 self.onmessage = ({ data: request }) => {
@@ -18,15 +19,17 @@ self.onmessage = ({ data: request }) => {
   }
 };
 
-function answered({ load, picture, drawing, block, patch }) {
+function answered({ load, picture, drawing, sample, block, patch }) {
   if (load) {
     model = new VisionTransformer(load.config, load.chunks);
     return { ready: true };
   }
   const start = performance.now();
-  if (picture || drawing) {
+  if (picture || drawing || sample) {
     const preparation = model.config.preparation;
-    const prepared = picture ? preparePicture(picture, preparation) : prepareDrawing(drawing, preparation);
+    const prepared = sample
+      ? toChannels(sample.pixels, preparation.channels)
+      : picture ? preparePicture(picture, preparation) : prepareDrawing(drawing, preparation);
     if (!prepared) return { empty: true };
     pixels = prepared;
     logits = model.forward(pixels);

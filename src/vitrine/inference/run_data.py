@@ -1,0 +1,61 @@
+"""The images of a run's data set, read again for a trained model: refused if they are no longer those of the run."""
+
+from dataclasses import replace
+
+from vitrine.config import TrainConfig
+from vitrine.config.parts import ANY
+from vitrine.config.schema import DataConfig
+from vitrine.config.serialize import from_plain
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.datasets import missing_file
+from vitrine.data.image_dataset import Split
+from vitrine.errors import DataError, RunError
+from vitrine.inference.load import LoadedRun
+from vitrine.text import listed
+from vitrine.training.changed_data import check_data, validation_source
+
+
+def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, bool]:
+    """Return the validation images of a run, and whether they are training images, too.
+
+    Args:
+        run: the run; labels are of all of its targets.
+        root: folder of its data; ``None`` is where it was in training.
+
+    Raises:
+        DataError: the data is missing or damaged.
+        RunError: it has changed.
+    """
+    data = _read(run, root)
+    source = validation_source(data)
+    _refuse_changes(run, data, source)
+    return data.val, source == "train" and not data.config.data.hold_out
+
+
+def test_images(run: LoadedRun) -> Split:
+    """Return the test images of a run, without downloading anything; labels are of all of its targets.
+
+    Raises:
+        DataError: the data is missing or damaged, or has no test images.
+        RunError: it has changed.
+    """
+    data = _read(run, download=False)
+    if data.test is None:
+        raise DataError("the data set has no test images")
+    _refuse_changes(run, data, "test")
+    return data.test
+
+
+def _read(run: LoadedRun, root: str | None = None, *, download: bool = True) -> ImageDataModule:
+    """Read the data as it is now, with its fingerprint; image files are not decoded."""
+    stored, source = run.record.config, run.record.path
+    config = from_plain(TrainConfig, stored, trust=ANY, source=source)  # only parts of the data are imported
+    data = from_plain(DataConfig, stored["data"], trust=run.trust, source=source)
+    if not download and (file := missing_file(data)) is not None:
+        raise DataError(f"{file}, which the run used, is not there from this folder")
+    return ImageDataModule(replace(config, data=replace(data, root=root or data.root, storage="disk")))
+
+
+def _refuse_changes(run: LoadedRun, data: ImageDataModule, split: str) -> None:
+    if changed := check_data(run.record, data, accept=True, splits=[split], warn=False):
+        raise RunError(f"the data is not what {run.record.path} was trained on: {listed(changed, separator='; ')}")
