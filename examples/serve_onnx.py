@@ -1,6 +1,6 @@
 """An exported model over HTTP, without vitrine and PyTorch: pip install onnxruntime pillow.
 
-python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000
+python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000  # data.resize=crop
 curl localhost:8000 --data-binary @7.png
 """
 
@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 MODEL = onnxruntime.InferenceSession(sys.argv[1])
 CLASSES = json.loads(MODEL.get_modelmeta().custom_metadata_map["classes"])
-_, CHANNELS, SIZE, _ = MODEL.get_inputs()[0].shape
+_, CHANNELS, HEIGHT, WIDTH = MODEL.get_inputs()[0].shape
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -26,9 +26,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = self.rfile.read(min(int(self.headers["Content-Length"]), 20_000_000))
             with Image.open(io.BytesIO(body)) as file:
-                picture = ImageOps.fit(file.convert("L" if CHANNELS == 1 else "RGB"), (SIZE, SIZE))
-            pixels = np.asarray(picture).reshape(SIZE, SIZE, CHANNELS).transpose(2, 0, 1)
-            probabilities = MODEL.run(None, {"images": pixels[None]})[0][0]
+                upright = ImageOps.exif_transpose(file).convert("L" if CHANNELS == 1 else "RGB")
+            picture = ImageOps.fit(upright, (WIDTH, HEIGHT))
+            pixels = np.asarray(picture).reshape(1, HEIGHT, WIDTH, CHANNELS).transpose(0, 3, 1, 2)
+            probabilities = MODEL.run(None, {"images": pixels})[0][0]
             code, answer = 200, {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
         except Exception as error:
             code, answer = 400, {"error": str(error)}

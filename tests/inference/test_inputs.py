@@ -1,6 +1,9 @@
 """Pictures are listed in order, from every kind of input, without being read."""
 
+import os
 import re
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +31,8 @@ def test_links_are_followed_but_not_in_circles(folder):
     (folder / "a" / "again").symlink_to(folder)
     (folder / "c").symlink_to(folder / "b")
     assert [path for path, label in Pictures.of("in") if label == "c"] == ["in/c/1.jpg", "in/c/2.PNG"]
-    assert Pictures.of("in").count() == 6
+    (folder / "to_itself.png").symlink_to("to_itself.png")
+    assert Pictures.of("in").count() == 7
 
 
 def test_a_pattern_is_listed_in_order(folder):
@@ -40,6 +44,36 @@ def test_a_csv_file_gives_paths_and_labels_in_any_columns(folder):
     found = Pictures.of("in/list.csv")
     assert list(found) == [("in/0.png", "a"), ("missing.png", "")]
     assert found.has_labels
+
+
+def test_a_csv_files_paths_start_at_its_folder_and_blanks_around_them_are_dropped(folder):
+    (folder.parent / "0.png").touch()
+    (folder / "list.csv").write_text(f"path,label\n 0.png , a \nin/b/1.jpg,b\n{folder}/0.png,\n,c\n")
+    assert list(Pictures.of("in/list.csv")) == [("in/0.png", "a"), ("in/b/1.jpg", "b"), (f"{folder}/0.png", "")]
+
+
+def test_names_on_standard_input_need_not_be_text(monkeypatch):
+    lines = TextIOWrapper(BytesIO(b"a\xff.png\n\nb.png"), encoding="utf-8", errors="strict")
+    monkeypatch.setattr("sys.stdin", lines)
+    assert list(Pictures.of("-")) == [("a\udcff.png", ""), ("b.png", "")]
+
+
+@pytest.mark.parametrize(
+    ("closed", "given", "named"),
+    [("in", "in", "in"), ("in/b", "in", "in/b"), ("in/list.csv", "in/list.csv", "in/list.csv"), ("in", "in/1", "in/1")],
+)
+def test_what_may_not_be_read_is_named_in_one_line(folder, closed, given, named):
+    (folder / "list.csv").write_text("path\n0.png\n")
+    folder.parent.chmod(0o755)
+    before, user = Path(closed).stat().st_mode, os.geteuid()
+    Path(closed).chmod(0)
+    os.seteuid(user or 65534)  # to an administrator nothing is closed
+    try:
+        with pytest.raises(DataError, match=f"cannot read {named}: Permission denied"):
+            list(Pictures.of(given))
+    finally:
+        os.seteuid(user)
+        Path(closed).chmod(before)
 
 
 def test_a_single_file_needs_no_ending_of_a_picture(folder):
@@ -55,11 +89,13 @@ def test_a_single_file_needs_no_ending_of_a_picture(folder):
         ("empty", "empty has no pictures (.bmp"),
         ("files.csv", "files.csv has no column path; its first line is file,class"),
         ("none.csv", "none.csv has no rows"),
+        ("long.csv", "cannot read long.csv: field larger than field limit"),
     ],
 )
 def test_what_names_no_picture_is_refused(folder, source, expected):
     (folder.parent / "empty").mkdir()
     (folder.parent / "files.csv").write_text("file,class\n")
     (folder.parent / "none.csv").write_text("path\n")
+    (folder.parent / "long.csv").write_text("path" * 50_000)
     with pytest.raises(DataError, match=re.escape(expected)):
         Pictures.of(source)

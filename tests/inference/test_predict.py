@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -164,6 +165,32 @@ def test_a_table_is_printed_where_no_file_is_asked_for(predict, run, pictures):
     assert row.split() == [first, f"{likely:.4f}", second, f"{less:.4f}", str(path)]
 
 
+def test_a_name_that_is_no_text_or_moves_the_cursor_is_shown_in_one_line(run, pictures, tmp_path):
+    facts = json.loads((run.record.path / "run.json").read_text())
+    classes = [f"\x1b[2J{name}" for name in facts["classes"]]
+    (run.record.path / "run.json").write_text(json.dumps(facts | {"classes": classes}))
+    names = [b"a\xff.png", b"b\x1b[2J\nb.png", b"c\x1b[2J\xff.png"]
+    for name in names[:2]:
+        shutil.copy(min((pictures / "7").iterdir()), tmp_path / os.fsdecode(name))
+    (tmp_path / os.fsdecode(names[2])).write_text("no picture")
+    arguments = [f"run={run.record.path}", "input=*.png", "accelerator=cpu", "workers=0"]
+    done = python(str(ROOT / "predict.py"), *arguments, cwd=tmp_path, env={"PYTHONIOENCODING": "utf-8:strict"})
+    assert done.returncode == 4
+    assert "\x1b" not in done.stdout + done.stderr
+    shown = [line.split()[-2:] for line in done.stdout.splitlines()[1:4]]
+    assert [" ".join(words) for words in shown][1] == r"b\x1b[2J b.png"
+    assert (shown[0][1], shown[2][1]) == (r"a\xff.png", r"c\x1b[2J\xff.png")
+    assert all(line.startswith(r"\x1b[2J") for line in done.stdout.splitlines()[1:3])
+    assert r"c\x1b[2J\xff.png cannot be decoded" in done.stderr
+
+
+def test_a_folder_in_place_of_the_results_is_named_before_pictures_are_read(predict, run, pictures, tmp_path):
+    (tmp_path / "x.csv").mkdir()
+    code, out, err = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv")
+    assert (code, out, err) == (1, "", "vitrine: cannot write x.csv: it is a folder\n")
+    assert not (tmp_path / "x.csv.partial").exists()
+
+
 def test_every_format_holds_the_same(predict, run, pictures, tmp_path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
     for suffix in ("csv", "json", "parquet"):
@@ -205,6 +232,14 @@ def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run,
     moved = predict(command[0], f"input={pictures}/1", *command[2:])
     assert moved[0] == 1
     assert "holds results of other pictures: row 1 is" in moved[2]
+    drawn = predict(*command, "attention=maps")
+    assert drawn[0] == 1, "rows that are there would get no maps"
+    assert f"(attention was None, is {tmp_path}/maps)" in drawn[2]
+    lines_before = partial.read_bytes()
+    partial.write_bytes(lines_before.replace(lines[2], b"\0" * 9 + b"\n"))
+    damaged = predict(*command)
+    assert (damaged[0], damaged[2]) == (1, "vitrine: x.csv.partial is damaged; delete it, and rerun the same command\n")
+    partial.write_bytes(lines_before)
 
     classified = []
     append = Journal.append
@@ -308,9 +343,26 @@ def test_where_the_model_looked_is_written_for_each_picture(predict, run, bad_pi
     seen = {tuple(colour) for colour in image[:, 232:456].reshape(-1, 3)}
     assert len(seen) <= 16, "the map alone, a colour for each patch"
     assert tuple(image[0, 464]) in seen, "the bar ends in the brightest colour of the map"
+    again = predict(f"run={run.record.path}", f"input={bad_pictures}", "attention=maps")
+    assert again[0] == 4, "maps replace those of an earlier command"
     refused = predict(f"run={run.record.path}", f"input={bad_pictures}", f"attention={bad_pictures}/maps")
     assert refused[0] == 2
     assert "must not be inside the pictures" in refused[2]
+
+
+@pytest.mark.parametrize("given", ["pics/1.png", "pics/*.png", "list.csv", "-", "pics"])
+def test_a_picture_is_never_replaced_by_its_map(given, predict, run, pictures, tmp_path, monkeypatch):
+    for folder in ("pics", "masks"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(min((pictures / "7").iterdir()), tmp_path / folder / "1.png")
+    (tmp_path / "list.csv").write_text("path\npics/1.png\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("pics/1.png\n"))
+    before = (tmp_path / "pics" / "1.png").read_bytes()
+    folder = "masks" if given == "pics" else "."
+    code, out, err = predict(f"run={run.record.path}", f"input={given}", f"attention={folder}")
+    assert (code, "probability" in out) == (2, False)
+    assert "the image of pics/1.png would replace" in err
+    assert before == (tmp_path / "pics" / "1.png").read_bytes() == (tmp_path / "masks" / "1.png").read_bytes()
 
 
 def damaged(run):

@@ -6,9 +6,10 @@ import matplotlib
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from vitrine.errors import RunError
+from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.files import disk_full
 from vitrine.inference.predictor import Predictor
 from vitrine.models import VisionTransformer, attended_patches
@@ -18,12 +19,14 @@ from vitrine.training.plots import can_be_drawn
 HEIGHT = 224  # least height of an image, in pixels
 GAP, BAR, LABELS = 8, 14, 44  # between image, map and colour bar; of the colour bar and its labels
 WEIGHTS = 2**26  # attention weights that are held together: 256 MB
+MARK, MARK_WITHIN = "vitrine: attention rollout", 1024  # what the files have as Software, and in which first bytes
 
 
 class AttentionImages:
     """Writes ``FOLDER/PATH.png`` for each picture: as the model takes it, beside it what it attends to, a colour bar.
 
-    The colour bar ends at the share of the patch with the most attention.
+    The colour bar ends at the share of the patch with the most attention. Files of an earlier command are replaced; any
+    other file that is there, such as a picture itself, is left as it is, and is an error.
 
     Args:
         folder: where to write; made if missing.
@@ -54,9 +57,12 @@ class AttentionImages:
             images: (B, C, H, W) uint8, prepared.
 
         Raises:
+            ConfigError: another file is there.
             RunError: an image cannot be written.
         """
         predictor = self.predictor
+        mark = PngInfo()
+        mark.add_text("Software", MARK)
         for part in torch.arange(len(images)).split(self.together):
             normalised = predictor.preparation.normalised(images[part].to(predictor.device), predictor.dtype)
             patches = attended_patches(self.model, normalised).float().cpu()
@@ -64,18 +70,30 @@ class AttentionImages:
                 path = self.path_of(paths[index])
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    self.drawn(images[index], attended).save(path)
+                    self.drawn(images[index], attended).save(path, pnginfo=mark)
                 except OSError as error:
                     raise disk_full(error, path) or RunError(
                         f"cannot write {path}: {error.strerror or error}"
                     ) from None
 
     def path_of(self, path: str) -> Path:
-        """Return where the image of a picture is written."""
+        """Return where the image of a picture is written.
+
+        Raises:
+            ConfigError: another file is there.
+            RunError: what is there cannot be read.
+        """
         given = Path(path)
         relative = given.relative_to(self.root) if self.root else given.relative_to(given.anchor)
         inside = self.folder.joinpath(*(part for part in relative.parts if part != ".."))
-        return inside if inside.suffix == ".png" else inside.with_name(f"{inside.name}.png")
+        image = inside if inside.suffix == ".png" else inside.with_name(f"{inside.name}.png")
+        try:
+            if _is_other_file(image):
+                problem = f"the image of {path} would replace {image}, which is no attention map; give another folder"
+                raise ConfigError([Fault("attention", str(self.folder), problem)])
+        except OSError as error:
+            raise RunError(f"cannot write {image}: {error.strerror or error}") from None
+        return image
 
     def drawn(self, image: Tensor, attended: np.ndarray) -> Image.Image:
         """Return image, map and colour bar side by side.
@@ -100,3 +118,12 @@ class AttentionImages:
         pen.text((left, 2), f"{100 * attended.max():.1f} %", "black", font)
         pen.text((left, height - 2), "0 %", "black", font, anchor="ls")
         return shown
+
+
+def _is_other_file(path: Path) -> bool:
+    """Whether there is a file at ``path`` that :class:`AttentionImages` has not written."""
+    try:
+        with path.open("rb") as file:
+            return MARK.encode() not in file.read(MARK_WITHIN)
+    except FileNotFoundError:
+        return False

@@ -1,12 +1,15 @@
 """The pictures that ``input=`` names, listed one at a time. Imports no torch."""
 
 import csv
+import errno
 import glob
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
@@ -43,27 +46,36 @@ class Pictures:
         """Find out what ``source`` is: ``-``, a folder, a CSV file, another file, or a glob pattern.
 
         Raises:
-            DataError: there is no such file or folder, it has no pictures, or a CSV file has no column ``path``.
+            DataError: there is no such file or folder, it cannot be read, it has no pictures, or a CSV file has no
+                column ``path``.
         """
         if source == "-":
             return cls(source, _lines, is_stream=True)
+        with _reading(source):
+            found, problem = cls._found(source)
+            if next(iter(found), None) is None:
+                raise DataError(problem)
+        return found
+
+    @classmethod
+    def _found(cls, source: str) -> "tuple[Pictures, str]":
+        """Return the pictures of a source that is no stream, and what to say where there are none."""
         path = Path(source)
         if path.is_dir():
-            folders = tuple(sorted(entry.name for entry in os.scandir(path) if _is_folder(entry)))
+            with os.scandir(path) as entries:
+                folders = tuple(sorted(entry.name for entry in entries if _is_folder(entry)))
             found = cls(source, partial(_walk, str(path)), folders)
             problem = f"{source} has no pictures ({', '.join(sorted(SUFFIXES))})"
         elif path.is_file() and path.suffix.lower() == ".csv":
             found = cls(source, partial(_rows, path), has_labels="label" in _columns(path))
             problem = f"{source} has no rows"
         elif path.is_file():
-            return cls(source, lambda: iter([(source, "")]))
+            found, problem = cls(source, lambda: iter([(source, "")])), ""
         elif glob.has_magic(source):
             found, problem = cls(source, partial(_matches, source)), f"no file matches {source}"
         else:
             raise DataError(f"there is no picture or folder {source}{_hint(path)}")
-        if next(iter(found), None) is None:
-            raise DataError(problem)
-        return found
+        return found, problem
 
     def __iter__(self) -> Iterator[Listed]:
         return self.listing()
@@ -75,19 +87,17 @@ class Pictures:
 
 def _walk(folder: str, label: str = "", around: tuple[tuple[int, int], ...] = ()) -> Iterator[Listed]:
     """Yield the pictures in a folder and those in it, links included, sorted; their class is the uppermost folder."""
-    status = Path(folder).stat()
-    if (identity := (status.st_dev, status.st_ino)) in around:  # a link to a folder around it
-        return
     files, folders = [], []
-    try:
+    with _reading(folder):
+        status = Path(folder).stat()
+        if (identity := (status.st_dev, status.st_ino)) in around:  # a link to a folder around it
+            return
         with os.scandir(folder) as entries:
             for entry in entries:
                 if _is_folder(entry):
                     folders.append(entry.name)
                 elif Path(entry.name).suffix.lower() in SUFFIXES and entry.name[0] != ".":
                     files.append(entry.name)
-    except OSError as error:
-        raise DataError(f"cannot list {folder}: {error.strerror}") from None
     for name in sorted(files):
         yield f"{folder}/{name}", label
     for name in sorted(folders):
@@ -95,7 +105,12 @@ def _walk(folder: str, label: str = "", around: tuple[tuple[int, int], ...] = ()
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    return entry.is_dir() and entry.name[0] != "."
+    try:
+        return entry.name[0] != "." and entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # links that lead to each other lead nowhere
+            return False
+        raise
 
 
 def _matches(pattern: str) -> Iterator[Listed]:
@@ -104,11 +119,13 @@ def _matches(pattern: str) -> Iterator[Listed]:
 
 
 def _lines() -> Iterator[Listed]:
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # names of files need not be valid text
     return ((line.rstrip("\n"), "") for line in sys.stdin if line.strip())
 
 
 def _columns(file: Path) -> list[str]:
-    with _open(file) as lines:
+    with _reading(file), _open(file) as lines:
         columns = next(csv.reader(lines), [])
     if "path" not in columns:
         raise DataError(f"{file} has no column path; its first line is {','.join(columns) or 'empty'}")
@@ -116,15 +133,27 @@ def _columns(file: Path) -> list[str]:
 
 
 def _rows(file: Path) -> Iterator[Listed]:
+    with _reading(file), _open(file) as lines:
+        for row in csv.DictReader(lines):
+            if path := (row["path"] or "").strip():
+                yield _beside(file, path), (row.get("label") or "").strip()
+
+
+def _beside(file: Path, path: str) -> str:
+    """Return where a picture that a CSV file lists is: relative to it, as in training, or to the current folder."""
+    beside = os.path.join(*file.parent.parts, path)  # noqa: PTH118 - path stays as it is written
+    return beside if os.path.exists(beside) else path  # noqa: PTH110
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Report what cannot be read as :class:`DataError`."""
     try:
-        with _open(file) as lines:
-            for row in csv.DictReader(lines):
-                if path := row["path"]:
-                    beside = file.parent / path  # as in training from the same file
-                    found = str(beside) if not os.path.exists(path) and beside.exists() else path  # noqa: PTH110
-                    yield found, row.get("label") or ""
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except csv.Error as error:
-        raise DataError(f"cannot read {file}: {first_line(error)}") from None
+        raise DataError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _open(file: Path) -> TextIO:

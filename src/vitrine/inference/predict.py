@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -18,8 +19,11 @@ from vitrine.inference.reading import read
 from vitrine.inference.report import Report
 from vitrine.inference.results import Journal, Layout, Row
 from vitrine.runs.provenance import available_cores
-from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.text import did_you_mean, listed, nearest, one_line, plural
 from vitrine.training.console import quiet_libraries
+
+if TYPE_CHECKING:
+    from vitrine.inference.attention_images import AttentionImages
 
 # Pictures in a batch, and bytes of their pixels. A larger batch takes more memory, and is no faster.
 MOST_PICTURES, MOST_BYTES = {"cpu": 256, "mps": 512, "cuda": 1024}, 128 * 2**20
@@ -45,15 +49,19 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     runs = [load_run(folder, trust=options.trust, target=options.target or "") for folder in options.runs]
     classes = same_classes(runs)
     several = runs[0].config.data.multi_label
-    _check(options, pictures, classes, several)
+    _check(options, classes, several)
     layout = Layout(options.top_k, options.confidence, several)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     for run in runs:
         if (status := run.record.status) != "finished":
-            notes.print(f"vitrine: {run.record.path} is {status}, not finished: its best epoch so far predicts")
+            path = one_line(run.record.path)
+            notes.print(f"vitrine: {path} is {status}, not finished: its best epoch so far predicts")
     with quiet_libraries(), ExitStack() as stack:
         predictors = [Predictor(run.model, run.config, options.accelerator) for run in runs]
         stack.enter_context(predictors[0].hardware.set_up())
+        images_of = None
+        if options.attention is not None:
+            images_of = _attention_images(Path(options.attention), pictures, predictors[0])
         report = Report(options, classes, layout, notes)
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
@@ -63,11 +71,13 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         journal = None
         if options.output is not None:
             made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
+            if options.attention is not None:  # so that all pictures of the results get their maps
+                made_by["attention"] = str(Path(options.attention).absolute())
             journal = stack.enter_context(Journal.open(Path(options.output), made_by))
             for row in _resumed(journal, named):
                 report.count(row)
         with report.progress(pictures):
-            _classify(named, ensemble, options, journal, report)
+            _classify(named, ensemble, options, journal, images_of, report)
         if journal is not None:
             journal.finish(layout)
         report.conclude()
@@ -75,7 +85,12 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
 
 
 def _classify(
-    pictures: Iterator[Listed], ensemble: Ensemble, options: PredictConfig, journal: Journal | None, report: Report
+    pictures: Iterator[Listed],
+    ensemble: Ensemble,
+    options: PredictConfig,
+    journal: Journal | None,
+    images_of: "AttentionImages | None",
+    report: Report,
 ) -> None:
     """Classify ``pictures``, and write and report their rows as they come."""
     first = list(islice(pictures, FEW))
@@ -84,12 +99,6 @@ def _classify(
     workers = available_cores() if options.workers is None else options.workers
     kind = ensemble.device.type
     most = max(1, min(MOST_PICTURES[kind], MOST_BYTES // ensemble.bytes_per_picture))
-    images_of = None
-    if options.attention is not None:
-        from vitrine.inference.attention_images import AttentionImages
-
-        root = options.input if Path(options.input).is_dir() else ""
-        images_of = AttentionImages(Path(options.attention), root, ensemble.predictors[0])
     batches = read(
         chain(first, pictures),
         ensemble.preparations,
@@ -107,8 +116,8 @@ def _classify(
             report.add(rows)
 
 
-def _check(options: PredictConfig, pictures: Pictures, classes: list[str], several: bool) -> None:
-    """Raise ConfigError where ``options`` do not suit the runs or the pictures."""
+def _check(options: PredictConfig, classes: list[str], several: bool) -> None:
+    """Raise ConfigError where ``options`` do not suit the runs."""
     if several and options.top_k > 1:
         problem = (
             f"is for one label per picture; of several, all are given that have the probability confidence={THRESHOLD}"
@@ -119,12 +128,21 @@ def _check(options: PredictConfig, pictures: Pictures, classes: list[str], sever
         raise ConfigError([Fault("calibrate", "true", problem, "calibrate=false")])
     if options.top_k > len(classes):
         raise ConfigError([Fault("top_k", str(options.top_k), f"must be <= {len(classes)}, the number of classes")])
-    inside = options.attention is not None and Path(options.attention).absolute().is_relative_to(
-        Path(options.input).absolute()
-    )
-    if inside and Path(options.input).is_dir():
-        problem = f"must not be inside the pictures, input={options.input}"
-        raise ConfigError([Fault("attention", str(options.attention), problem)])
+
+
+def _attention_images(folder: Path, pictures: Pictures, predictor: Predictor) -> "AttentionImages":
+    """Return what writes the attention maps; raise ConfigError where one would replace a picture, or any other file."""
+    from vitrine.inference.attention_images import AttentionImages
+
+    source = Path(pictures.source)
+    of_folder = source.is_dir() and not pictures.is_stream
+    if of_folder and folder.resolve().is_relative_to(source.resolve()):
+        problem = f"must not be inside the pictures, input={source}"
+        raise ConfigError([Fault("attention", str(folder), problem)])
+    images_of = AttentionImages(folder, pictures.source if of_folder else "", predictor)
+    for path, _ in () if pictures.is_stream else pictures:  # those of a stream are checked as they come
+        images_of.path_of(path)
+    return images_of
 
 
 def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: PredictConfig, report: Report) -> None:
@@ -146,7 +164,8 @@ def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, s
         if len(unknown) < len(pictures.folders):  # some are
             folders = f"{plural(len(unknown), 'folder')} in {pictures.source}"
             hint = did_you_mean(nearest(unknown[0], classes))
-            notes.print(f"vitrine: no metrics: {listed(unknown, 3)}, {folders}, are no classes of the run{hint}")
+            note = f"no metrics: {listed(unknown, 3)}, {folders}, are no classes of the run{hint}"
+            notes.print(f"vitrine: {one_line(note)}")
         return ((path, "") for path, _ in pictures)
     known = frozenset(classes)
     if pictures.has_labels:

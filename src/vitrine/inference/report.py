@@ -13,7 +13,7 @@ from vitrine.config.predict import PredictConfig
 from vitrine.data.image_csv import SEPARATOR
 from vitrine.inference.inputs import Pictures
 from vitrine.inference.results import Layout, Row
-from vitrine.text import plural
+from vitrine.text import one_line, plural
 
 
 class Report:
@@ -32,7 +32,7 @@ class Report:
     def __init__(self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console) -> None:
         self.options = options
         self.layout = layout
-        self.width = max(map(len, classes))
+        self.width = max(len(one_line(name)) for name in classes)
         self.notes = notes
         self.unreadable = 0
         self._read = self._doubtful = self._labelled = self._right = self._right_and_sure = self._sure = 0
@@ -46,7 +46,7 @@ class Report:
         """Print ``lines`` as one entry; ``of`` is the run that it belongs to, if there are several."""
         entries = [*lines, *([] if of is None else [str(of)])]
         for number, line in enumerate(entries):
-            print(f"{name if number == 0 else '':{len(name)}}  {line}", flush=True)
+            print(f"{name if number == 0 else '':{len(name)}}  {one_line(line)}", flush=True)
 
     @contextmanager
     def progress(self, pictures: Pictures) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Report:
         for row in rows:
             self.count(row)
             if row.error:
-                self.notes.print(f"vitrine: {row.error}")
+                self.notes.print(f"vitrine: {one_line(row.error)}")
         self._new += len(rows)
         if self.options.output is None:
             self._print(rows)
@@ -121,7 +121,7 @@ class Report:
             print()
         width = max(map(len, entries))
         for name, value in entries.items():
-            print(f"{name:<{width}}  {value}", flush=True)
+            print(f"{name:<{width}}  {one_line(value)}", flush=True)
         if self.unreadable:
             total = self._read + self.unreadable
             verb = "was" if self.unreadable == 1 else "were"
@@ -143,8 +143,8 @@ class Report:
         for row in rows:
             path, *cells = self.layout.cells(row)
             pairs = zip(cells[::2], cells[1::2], strict=True)
-            shown = [f"{name or '-':<{self.width}}  {_number(value):>11}" for name, value in pairs]
-            print("  ".join(shown), f" {path}", flush=True)
+            shown = [f"{one_line(name or '-'):<{self.width}}  {_number(value):>11}" for name, value in pairs]
+            print("  ".join(shown), f" {one_line(path)}", flush=True)
 
 
 def _number(value: object) -> str:

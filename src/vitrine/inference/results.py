@@ -116,8 +116,11 @@ class Journal:
             made_by: runs and settings that rows depend on, as plain values.
 
         Raises:
-            RunError: it cannot be written, another process writes it, or other runs or settings made it.
+            RunError: it cannot be written, ``output`` is a folder, another process writes it, or other runs or settings
+                made it.
         """
+        if output.is_dir():
+            raise RunError(f"cannot write {output}: it is a folder")
         path = output.with_name(f"{output.name}.partial")
         with ExitStack() as stack:
             with _reporting(path):
@@ -135,7 +138,11 @@ class Journal:
             yield cls(file, path, output)
 
     def resumed(self) -> Iterator[Row]:
-        """Yield the rows that are there, and drop a last one that was cut short."""
+        """Yield the rows that are there, and drop a last one that was cut short.
+
+        Raises:
+            RunError: another one is damaged.
+        """
         yield from self._rows()
         with _reporting(self.path):
             self._file.truncate(self._file.tell())
@@ -168,7 +175,11 @@ class Journal:
         end = len(self._file.readline())
         while (line := self._file.readline()).endswith(b"\n"):
             end += len(line)
-            yield Row(**json.loads(line))
+            try:
+                row = Row(**json.loads(line))
+            except (ValueError, TypeError):
+                raise RunError(f"{self.path} is damaged; delete it, and rerun the same command") from None
+            yield row
         self._file.seek(end)
 
 
@@ -180,9 +191,10 @@ def _differences(first: bytes, made_by: dict[str, Any]) -> str:
     """Return what differs, as `` (top_k was 1, is 3)``; "" where the line cannot be read."""
     try:
         before = dict(json.loads(first))
-    except ValueError:
+    except (ValueError, TypeError):
         return ""
-    changed = [f"{key} was {before.get(key)}, is {value}" for key, value in made_by.items() if before.get(key) != value]
+    keys = [key for key in {**made_by, **before} if made_by.get(key) != before.get(key)]
+    changed = [f"{key} was {before.get(key)}, is {made_by.get(key)}" for key in keys]
     return f" ({'; '.join(changed)})"
 
 
