@@ -25,9 +25,8 @@ class Handler(BaseHTTPRequestHandler):
         """Classify the picture in the body."""
         try:
             body = self.rfile.read(min(int(self.headers["Content-Length"]), 20_000_000))
-            with Image.open(io.BytesIO(body)) as file:
-                upright = ImageOps.exif_transpose(file).convert("L" if CHANNELS == 1 else "RGB")
-            picture = ImageOps.fit(upright, (WIDTH, HEIGHT))
+            upright = ImageOps.exif_transpose(Image.open(io.BytesIO(body)))
+            picture = ImageOps.fit(upright.convert("L" if CHANNELS == 1 else "RGB"), (WIDTH, HEIGHT))
             pixels = np.asarray(picture).reshape(1, HEIGHT, WIDTH, CHANNELS).transpose(0, 3, 1, 2)
             probabilities = MODEL.run(None, {"images": pixels})[0][0]
             code, answer = 200, {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
