@@ -9,7 +9,7 @@ python scripts/reproduce.py intuitive_cifar10 --variants faithful --seeds 1 --ov
 Runs are written to outputs/reproductions/TUTORIAL/VARIANT/seed-N, or under --out. A finished run is never repeated, an
 interrupted one is resumed; the exit code is not 0 until all are finished. docs/reproductions.md, its JSON record and
 its figures are made from run folders. Where run folders are missing, the record keeps its earlier results until as many
-runs have been trained for as many epochs.
+runs have been trained for as many epochs; runs of other seeds by the same commit join it.
 """
 
 import argparse

@@ -71,7 +71,8 @@ def write_head(path: Path, tutorial: Tutorial, result: Mapping[str, Any] | None)
 def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[str, Any]]:
     """Results of a tutorial's finished runs, by variant and seed.
 
-    The ``known`` results of a variant stay until as many runs have been trained for as many epochs.
+    The ``known`` results of a variant stay until as many runs have been trained for as many epochs; runs of other seeds
+    by the same commit join them.
 
     Raises:
         SystemExit: runs of one variant were trained by different commits, by code that was not committed, or for
@@ -81,7 +82,8 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
     for variant in ("faithful", "corrected", *(quirk.change for quirk in tutorial.quirks)):
         runs = finished(variant_folder(folder, variant))
         before = known.get(variant)
-        if before and (not runs or extent(runs) < (before["epochs"], len(before["seeds"]))):
+        joins = before is not None and joinable(runs, before)
+        if before and not joins and (not runs or extent(runs) < (before["epochs"], len(before["seeds"]))):
             results[variant] = dict(before)
             continue
         if not runs:
@@ -107,7 +109,31 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
             "precision": first["precision"],
             "commit": commits.pop(),
         }
+        if before is not None and joins:
+            results[variant] = joined(before, results[variant])
     return results
+
+
+def joinable(runs: Sequence[Any], before: Mapping[str, Any]) -> bool:
+    """Whether runs are of other seeds than those of a recorded result, and otherwise the same."""
+    same = {(run.record.facts["code"].get("commit"), run.record.facts["epochs"]) for run in runs}
+    others = not {run.config.seed for run in runs} & set(before["seeds"])
+    return others and same == {(before["commit"], before["epochs"])}
+
+
+def joined(before: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded result with that of other seeds, by seed; machine and device are those of both."""
+    counts = len(before["seeds"]), len(later["seeds"])
+    order = np.argsort([*before["seeds"], *later["seeds"]])
+    result = dict(later)
+    for key in ("seeds", "test/acc", "test/loss", "best/acc"):
+        if values := [*before[key], *later[key]]:
+            result[key] = [values[index] for index in order]
+    losses = np.average([before["training_loss"], later["training_loss"]], axis=0, weights=counts)
+    result["training_loss"] = losses.tolist()
+    for key in ("machine", "device"):
+        result[key] = "; ".join(dict.fromkeys((before[key], later[key])))
+    return result
 
 
 def extent(runs: Sequence[Any]) -> tuple[int, int]:

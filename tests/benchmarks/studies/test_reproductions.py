@@ -116,6 +116,28 @@ def test_recorded_results_stay_until_as_many_runs_have_been_trained_for_as_many_
     assert found["comsci_mnist"] == whole["comsci_mnist"]
 
 
+def recorded(seeds, accuracies, losses, **changed):
+    found = {"seeds": seeds, "test/acc": accuracies, "test/loss": accuracies, "best/acc": [], "training_loss": losses}
+    return found | {"commit": "abc", "epochs": 2, "machine": "a machine", "device": "CPU"} | changed
+
+
+def test_runs_of_other_seeds_join_recorded_ones_of_the_same_commit(page):
+    before = recorded([0, 2], [0.7, 0.8], [2.0, 1.0])
+    later = recorded([1], [0.9], [0.5, 0.4], machine="another")
+    found = page.joined(before, later)
+    assert (found["seeds"], found["test/acc"], found["best/acc"]) == ([0, 1, 2], [0.7, 0.9, 0.8], [])
+    assert found["training_loss"] == pytest.approx([1.5, 0.8])
+    assert (found["machine"], found["device"]) == ("a machine; another", "CPU")
+
+    def run(seed, commit="abc", epochs=2):
+        facts = {"code": {"commit": commit}, "epochs": epochs}
+        return SimpleNamespace(record=SimpleNamespace(facts=facts), config=SimpleNamespace(seed=seed))
+
+    assert page.joinable([run(1), run(3)], before)
+    for others in ([], [run(2)], [run(1, commit="def")], [run(1, epochs=3)]):
+        assert not page.joinable(others, before)
+
+
 def test_an_unknown_tutorial_is_refused_with_the_known_ones(reproduce, capsys):
     with pytest.raises(SystemExit):
         reproduce(tutorial="pulfer")
