@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -169,8 +170,13 @@ def runs(tmp_path_factory, picture) -> dict[str, Sent]:
 def read_back(record: RunRecord) -> Sent:
     (name,) = record.facts["wandb_kept"]
     (log,) = (record.path / "wandb" / name).glob("*.wandb")
-    records = transactions(log)
-    exits = [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"]
+    deadline = time.monotonic() + 60
+    while True:  # the client's own process writes the log, on a busy machine later than finish() returns
+        records = transactions(log)
+        exits = [one.exit.exit_code for one in records if one.WhichOneof("record_type") == "exit"]
+        if exits or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
     (run, *_) = [one.run for one in records if one.WhichOneof("record_type") == "run"]
     summary: dict[str, Any] = {}
     history = []
