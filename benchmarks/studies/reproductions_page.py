@@ -23,6 +23,7 @@ JSON = STUDIES / "reproductions.json"
 FIGURES = DOCS / "images" / "reproductions"
 EXPERIMENTS = ROOT / "conf" / "experiment" / "tutorials"
 PENDING = "not yet measured"
+LEAST_SEEDS = 3  # that the cost of a quirk is told from
 TITLES = {
     "losses": "Published and reproduced loss",
     "curves": "Loss and accuracy",
@@ -252,8 +253,9 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
     yield ""
     rows, effects, measured = [], [], comparable(results)
     for quirk in tutorial.quirks:
-        cells = [PENDING, ""]
-        if (result := measured.get(quirk.change)) is not None:
+        result = measured.get(quirk.change)
+        cells = [PENDING if result is None else f"{PENDING}: {len(result['seeds'])} of {LEAST_SEEDS} seeds", ""]
+        if result is not None and len(result["seeds"]) >= LEAST_SEEDS:
             found = effect(result, measured, len(tutorial.quirks))
             effects.append(found)
             interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""

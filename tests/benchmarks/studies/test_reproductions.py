@@ -211,6 +211,8 @@ def test_the_effect_of_a_quirk_is_paired_by_seed_and_holds_for_all_of_them(page,
     # 0.01, 0.02, 0.03: mean 0.02, standard error 0.00577; t(2) at 2.5 % / 2 is 6.205.
     assert "| Why. | a switch: `loss=cross_entropy` | 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in table
     assert "| Because. | another: `model.final_norm=true` | not yet measured |  |" in table, "by another commit"
+    variants["another"] = {"seeds": [0, 1], "test/acc": [0.9, 0.9], "commit": "abc"}
+    assert "| not yet measured: 2 of 3 seeds |  |" in "\n".join(page.quirk_table(reported, variants))
 
 
 def test_accuracies_are_counted_against_the_range_that_the_published_one_stands_for(page, reported):
