@@ -13,7 +13,7 @@ from vitrine.errors import VitrineError
 from vitrine.explain import maps
 from vitrine.explain.explorer import details, packed
 from vitrine.explain.observed import Measured, Observed, chosen_images, evenly, how_many, measure, observe
-from vitrine.explain.pictures import Pictures
+from vitrine.explain.run_images import RunImages
 from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.models import VisionTransformer
 from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
@@ -51,17 +51,17 @@ class Shown:
     problem: str = ""
 
 
-def learned_sections(pictures: Pictures, predictions: Predictions | None, names: Sequence[str]) -> list[RunSection]:
+def learned_sections(test_images: RunImages, predictions: Predictions | None, names: Sequence[str]) -> list[RunSection]:
     """Return the sections on a model.
 
     Raises:
         RunError: the checkpoint is missing, damaged or refused, or names code that is not trusted.
     """
-    model = pictures.run.model
+    model = test_images.run.model
     if not isinstance(model, VisionTransformer):
-        text = f"The model, {pictures.run.config.model.name}, is not vitrine's: its parts are not known here."
+        text = f"The model, {test_images.run.config.model.name}, is not vitrine's: its parts are not known here."
         return [RunSection("learned", "What the model has learned", text)]
-    shown = _look(pictures, model, predictions, names)
+    shown = _look(test_images, model, predictions, names)
     found = [patch_section(model.config, shown), filter_section(model), position_section(model)]
     if not can_be_drawn(model.config):
         text = "The model has an attention or a pool of its own, or its maps take more than 256 MB of memory."
@@ -77,9 +77,11 @@ def learned_sections(pictures: Pictures, predictions: Predictions | None, names:
     ]
 
 
-def _look(pictures: Pictures, model: VisionTransformer, predictions: Predictions | None, names: Sequence[str]) -> Shown:
+def _look(
+    test_images: RunImages, model: VisionTransformer, predictions: Predictions | None, names: Sequence[str]
+) -> Shown:
     """Choose test images, and run the model on them."""
-    config, loaded = model.config, pictures.run
+    config, loaded = model.config, test_images.run
     mistakes = [] if predictions is None else _mistakes(predictions)
     try:
         count = loaded.record.facts.get("images", {}).get("test") or 0
@@ -90,8 +92,8 @@ def _look(pictures: Pictures, model: VisionTransformer, predictions: Predictions
         _, most = details(config.depth, config.heads, config.patches)
         chosen = chosen_images(count, mistakes, most)
         measured_on = evenly(count, how_many(float(loaded.record.facts.get("flops_per_image") or 1e9)))
-        pixels = pictures.pixels([*chosen, *measured_on])
-        labels = pictures.split.first_labels[chosen].tolist()
+        pixels = test_images.pixels([*chosen, *measured_on])
+        labels = test_images.split.first_labels[chosen].tolist()
     except (VitrineError, OSError, ImportError) as error:
         return _nothing(reason(error))
     images = loaded.transform.normalised(torch.from_numpy(pixels))

@@ -14,8 +14,8 @@ from vitrine.compare.report.image_panels import reason
 from vitrine.compare.report.page import TEMPLATES
 from vitrine.errors import RunError, VitrineError
 from vitrine.explain.learned_sections import learned_sections
-from vitrine.explain.pictures import Pictures
 from vitrine.explain.results import curve_section, prediction_sections
+from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
 from vitrine.files import write_text
@@ -90,14 +90,14 @@ def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSect
     result = _result(record, trust)
     predictions, problem = _predictions(result)
     names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
-    pictures = Pictures(result, load_run(record.path, trust=trust))
+    test_images = RunImages(result, load_run(record.path, trust=trust))
     found = [curve_section(record)]
     if predictions is None:
         found.append(RunSection("predictions", "Predictions", problem))
     else:
-        found += prediction_sections(pictures, predictions, names)
+        found += prediction_sections(test_images, predictions, names)
     try:
-        found += learned_sections(pictures, predictions, names)
+        found += learned_sections(test_images, predictions, names)
     except VitrineError as error:
         found.append(
             RunSection("learned", "What the model has learned", f"There is no model to show: {reason(error)}.")

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
 from vitrine.compare.report.image_panels import reason
 from vitrine.errors import VitrineError
-from vitrine.explain.pictures import Pictures
+from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.runs import RunRecord
@@ -58,13 +58,13 @@ def _range_figure(rates: Sequence[float], losses: Sequence[float], found: float)
     return DrawnFigure("lr_range", "Learning rate", caption, alt, figure, numbers)
 
 
-def prediction_sections(pictures: Pictures, predictions: Predictions, names: Sequence[str]) -> list[RunSection]:
+def prediction_sections(test_images: RunImages, predictions: Predictions, names: Sequence[str]) -> list[RunSection]:
     """Sections on the predictions for the test images."""
     return [
         confusion_section(predictions, names),
         class_section(class_scores(predictions.labels, predictions.predicted, len(names)), names),
         calibration_section(calibration([predictions])),
-        wrong_section(pictures, predictions, names),
+        wrong_section(test_images, predictions, names),
     ]
 
 
@@ -202,7 +202,7 @@ def draw_reliability(calibrated: Calibration) -> Figure:
     return figure
 
 
-def wrong_section(pictures: Pictures, predictions: Predictions, names: Sequence[str]) -> RunSection:
+def wrong_section(test_images: RunImages, predictions: Predictions, names: Sequence[str]) -> RunSection:
     """The images with the largest loss, and the mistakes that the model is most confident of."""
     wrong = np.flatnonzero(~predictions.correct)
     if not len(wrong):
@@ -210,7 +210,7 @@ def wrong_section(pictures: Pictures, predictions: Predictions, names: Sequence[
     worst = wrong[np.argsort(predictions.true_probability[wrong], kind="stable")][:SHOWN_WRONG]
     confident = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:SHOWN_WRONG]
     try:
-        pixels = pictures.pixels([*worst.tolist(), *confident.tolist()])
+        pixels = test_images.pixels([*worst.tolist(), *confident.tolist()])
     except (VitrineError, OSError, ImportError) as error:
         return RunSection("wrong", "Wrong images", f"The pixels are not available: {reason(error)}.")
     true, guessed = ("labels", "wrong labels") if predictions.several else ("class", "wrong class")

@@ -15,7 +15,7 @@ from vitrine.inference.run_data import test_images
 
 
 @dataclass(frozen=True)
-class Pictures:
+class RunImages:
     """The test images of a run, read when they are first asked for.
 
     Attributes:
