@@ -67,14 +67,18 @@ class LoadedRun:
     def metrics(self) -> dict[str, float]:
         """Final metrics, such as ``test/acc``; empty for a run that is not finished.
 
-        Losses are summed over all targets, and given with the first.
+        Of the first target, those of all, as the run has them: ``test/acc/above5``. Of another, its own alone, as
+        ``test/acc``; losses are summed over all targets, and given with the first.
         """
-        found = {}
+        if not self._suffix:
+            return self.record.metrics
+        own = {}
         for name, value in self.record.metrics.items():
-            alone, suffix = _without_target(name, self.trained_config.data.targets[1:])
-            if suffix == self._suffix:
-                found[alone] = value
-        return found
+            stage, _, rest = name.partition("/")
+            kind, _, target = rest.partition("/")
+            if target == self.target and not kind.startswith("class_"):  # test/class_acc/cat is of the class cat
+                own[f"{stage}/{kind}"] = value
+        return own
 
     @property
     def test_outputs(self) -> tuple[Tensor, Tensor] | None:
@@ -209,12 +213,3 @@ def load_run(folder: str | Path, *, trust: Collection[str] = (), target: str = "
         RunError: there is no run at ``folder``.
     """
     return LoadedRun(RunRecord.open(folder), tuple(trust), target)
-
-
-def _without_target(name: str, further: Collection[str]) -> tuple[str, str]:
-    """Split the name of a metric of one of the ``further`` targets, ``test/acc/above5``, before ``/above5``."""
-    stage, _, rest = name.partition("/")
-    kind, _, target = rest.partition("/")
-    if target not in further or kind.startswith("class_"):  # test/class_acc/cat is of the class cat
-        return name, ""
-    return f"{stage}/{kind}", f"/{target}"
