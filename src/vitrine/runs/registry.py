@@ -213,7 +213,9 @@ def _parse_time(text: str) -> datetime:
             return datetime.now(UTC) - timedelta(**{units[text[-1]]: float(text[:-1])})
         time = datetime.fromisoformat(text)
         return time if time.tzinfo else time.replace(tzinfo=UTC)
-    raise RunError(f"{text} is not a time: give a date such as 2026-01-31, or an age such as 7d, 12h or 30m")
+    raise RunError(
+        f"{text or 'an empty text'} is not a time: give a date such as 2026-01-31, or an age such as 7d, 12h or 30m"
+    )
 
 
 def _matches(value: Any, allowed: Sequence[str]) -> bool:
