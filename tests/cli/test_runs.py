@@ -2,20 +2,36 @@
 
 import csv
 import json
+import os
+import pty
 import re
+import select
 import shlex
 import socket
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 from helpers.running import ROOT, SMALL, only_run, python, run_script
 
+from vitrine.cli.arguments import errors_in_one_line
 from vitrine.errors import VitrineError
+from vitrine.runs import RunRecord
 
 DOCUMENTED = [
     re.sub(r"\s+#.*", "", line)
     for line in (ROOT / "docs" / "commands.md").read_text().splitlines()
     if line.startswith(("python scripts/runs.py", "python scripts/wandb_"))
 ]
+# Runs a program with this terminal as its own, so that Ctrl-C reaches it.
+IN_A_SESSION = """
+import fcntl, os, runpy, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 CANARIES = {
     "WANDB_API_KEY": "canary" * 6 + "1234",
     "HF_TOKEN": "hf_" + "canary" * 5,
@@ -128,6 +144,7 @@ def test_every_column_is_exported(command, outputs, runs):
         (["list", "modle.depth=3"], "vitrine: no run has a column modle.depth; did you mean model.depth?\n"),
         (["list", "--columns", "val/ac"], "vitrine: no run has a column val/ac; did you mean val/acc?\n"),
         (["list", "--since", "soon"], "vitrine: soon is not a time"),
+        (["list", "--since", ""], "vitrine: an empty text is not a time"),
         (["rm", "outputs"], "vitrine: outputs is not a run folder"),
     ],
 )
@@ -199,6 +216,32 @@ def test_a_value_of_several_lines_stays_in_its_row(script, tmp_path, monkeypatch
     monkeypatch.setattr("sys.argv", ["runs.py", "list", str(tmp_path), "--columns", "status,error"])
     script.main()
     assert capsys.readouterr().out == "status\terror\nfailed\tValueError: no nor that\n"
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
+def test_ctrl_c_and_ctrl_d_at_the_question_delete_nothing(tmp_path, key):
+    record = RunRecord.create(tmp_path, "run")
+    record.update(id=record.name, status="failed")
+    reading, writing = pty.openpty()
+    command = [sys.executable, "-c", IN_A_SESSION, str(ROOT / "scripts/runs.py"), "rm", str(record.path)]
+    with subprocess.Popen(command, stdin=writing, stdout=writing, stderr=subprocess.STDOUT) as process:
+        os.close(writing)
+        printed = ""
+        with suppress(OSError):  # Linux reports the end of a terminal as an error
+            while True:
+                if select.select([reading], [], [], 0.2)[0]:
+                    printed += os.read(reading, 4096).decode()
+                elif "[y/N] " in printed:  # once more: Python misses a signal between its prompt and its reading
+                    os.write(reading, key.encode())
+        os.close(reading)
+    assert (process.returncode, printed.splitlines()[-1]) == (0, "nothing was deleted")
+    assert record.path.is_dir()
+
+
+def test_ctrl_c_ends_a_command_in_one_line(capsys):
+    with pytest.raises(SystemExit, match="130"), errors_in_one_line():
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "vitrine: interrupted\n"
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many"])

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vitrine.errors import VitrineError
+from vitrine.errors import Interrupted, VitrineError
 from vitrine.runs.provenance import program
 from vitrine.text import report
 
@@ -45,12 +45,15 @@ def add_target(parser: ArgumentParser) -> None:
 
 @contextmanager
 def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
-    """Print an error that a user can fix without a traceback and exit; end quietly if the reader of a pipe has."""
+    """Exit with one line for an error that a user can fix, or for Ctrl-C; quietly if the reader of a pipe has ended."""
     try:
         yield
         sys.stdout.flush()
     except VitrineError as error:
         report(error)
         sys.exit(exit_code)
+    except KeyboardInterrupt:
+        report("interrupted")
+        sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # vitrine compare ... | head

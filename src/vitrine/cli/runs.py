@@ -191,7 +191,12 @@ def delete(options: argparse.Namespace) -> None:
     if not options.yes:
         if not sys.stdin.isatty():
             raise RunError("not interactive: pass --yes to delete; nothing was deleted")
-        if input(f"delete {plural(len(records), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
+        try:
+            answer = input(f"delete {plural(len(records), 'run')}? [y/N] ")
+        except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C
+            answer = ""
+            print()
+        if answer.strip().lower() not in ("y", "yes"):
             print("nothing was deleted")
             return
     remove_runs(options.runs, force=options.force)
@@ -212,7 +217,7 @@ def select(options: argparse.Namespace) -> RunList:
         if text not in folders and found.entries:
             column, _, values = text.partition("=")
             found = found.where(column, values)
-    return found.since(options.since) if options.since else found
+    return found if options.since is None else found.since(options.since)
 
 
 def positive(text: str) -> int:
