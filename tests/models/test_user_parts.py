@@ -32,6 +32,14 @@ def failing(model):
     raise ValueError("no such layer")
 
 
+class Mixing(nn.Identity):
+    def __init__(self, dim, hidden_or_heads):
+        super().__init__()
+
+    def forward(self, x):
+        return x * x.mean(dim=1, keepdim=True)
+
+
 class Grid(nn.Module):
     def __init__(self, dim, heads):
         super().__init__()
@@ -121,3 +129,11 @@ def test_a_whole_model_gets_the_sizes_that_it_names():
     model = build_model(config(name=f"{LAB}.parts.Linear", options={"bias": False}))
     assert model.layers[1].weight.shape == (10, 64)
     assert model.layers[1].bias is None
+
+
+@pytest.mark.parametrize("part", ["mlp", "attention"])
+def test_a_part_that_may_mix_tokens_gets_all_of_them(part):
+    model = VisionTransformer(config(**{part: f"{LAB}.parts.Mixing", "pool": "cls", "class_token": True})).double()
+    images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    features = model.forward_features(images)
+    torch.testing.assert_close(model(images), model.head(features[:, 0]), rtol=0, atol=1e-12)

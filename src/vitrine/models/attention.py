@@ -65,7 +65,9 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim) if out_projection else nn.Identity()
         self.proj_drop = Dropout(projection_dropout)
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+    ) -> Tensor:
         """Let tokens attend to each other.
 
         Args:
@@ -73,12 +75,14 @@ class Attention(nn.Module):
             record: takes the attention weights.
             places: (B, N) int64, of the tokens in the whole sequence, of which patch dropout has left some out;
                 ``None`` where the sequence is whole.
+            read: number of the first tokens whose outputs are read, and computed; ``None`` is all.
 
         Returns:
-            (B, N, D).
+            (B, N, D), or (B, read, D).
         """
         q, k, v = self.project(x)
         q, k, bias = self.relate(self.q_norm(q), self.k_norm(k), places)
+        q, bias = q[:, :, :read], None if bias is None else bias[..., :read, :]
         if record.active:
             record("weights", attention_weights(q, k, bias, self.scale))
         rate = self.dropout if self.training else 0.0
@@ -180,13 +184,13 @@ def attend(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Tensor:
-    """Return softmax(scale q k^T + bias) v, (B, heads, N, width).
+    """Return softmax(scale q k^T + bias) v, (B, heads, M, width).
 
     Args:
-        q: queries, (B, heads, N, width).
-        k: keys, likewise.
+        q: queries, (B, heads, M, width).
+        k: keys, (B, heads, N, width).
         v: values, likewise.
-        bias: (B, heads, N, N), (heads, N, N) or (N, N), added to the scores; minus infinity masks.
+        bias: (B, heads, M, N), (heads, M, N) or (M, N), added to the scores; minus infinity masks.
         scale: ``None`` is 1 / sqrt(width).
         dropout: rate at which attention weights are zeroed, in [0, 1).
         kernel: ``sdpa`` is PyTorch's fused kernel; ``explicit`` is two matrix products with a softmax between them;
@@ -214,6 +218,6 @@ def fastest_kernel(device: str, dtype: torch.dtype, weights: int) -> str:
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """Return softmax(scale q k^T + bias), (B, heads, N, N); rows are queries and sum to 1. See :func:`attend`."""
+    """Return softmax(scale q k^T + bias), (B, heads, M, N); rows are queries and sum to 1. See :func:`attend`."""
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)
     return (scores if bias is None else scores + bias).softmax(dim=-1)

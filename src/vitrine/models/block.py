@@ -34,18 +34,20 @@ class Block(nn.Module):
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.drop_path = DropPath(drop_path) if config.drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``places`` as of :meth:`Attention.forward`."""
-        x = self.join(x, self.attention_branch(self.norm1(x), record, places))
+    def forward(
+        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+    ) -> Tensor:
+        """(B, N, D) -> (B, N, D); ``places`` and ``read`` as of :meth:`Attention.forward`."""
+        x = self.join(x[:, :read], self.attention_branch(self.norm1(x), record, places, read))
         return self.join(x, self.mlp_branch(self.norm2(x), record))
 
     def join(self, x: Tensor, branch: Tensor) -> Tensor:
         """Add a branch to the block's input, both (B, N, D); without residual connections, return the branch alone."""
         return x + self.drop_path(branch) if self.residual else branch
 
-    def attention_branch(self, x: Tensor, record: Recorder, places: Tensor | None) -> Tensor:
+    def attention_branch(self, x: Tensor, record: Recorder, places: Tensor | None, read: int | None) -> Tensor:
         """(B, N, D) -> (B, N, D): attention and layer scale."""
-        x = self.attn(x, record.scope("attn"), places) if isinstance(self.attn, Attention) else self.attn(x)
+        x = self.attn(x, record.scope("attn"), places, read) if isinstance(self.attn, Attention) else self.attn(x)
         return record("attn", self.ls1(x))
 
     def mlp_branch(self, x: Tensor, record: Recorder) -> Tensor:
@@ -56,9 +58,11 @@ class Block(nn.Module):
 class PostNormBlock(Block):
     """Post-norm block (arXiv:1706.03762, section 3.1): normalises the sum of branch and residual: ``post``."""
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``places`` as of :meth:`Attention.forward`."""
-        x = self.norm1(self.join(x, self.attention_branch(x, record, places)))
+    def forward(
+        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+    ) -> Tensor:
+        """(B, N, D) -> (B, N, D); ``places`` and ``read`` as of :meth:`Attention.forward`."""
+        x = self.norm1(self.join(x[:, :read], self.attention_branch(x, record, places, read)))
         return self.norm2(self.join(x, self.mlp_branch(x, record)))
 
 
@@ -70,9 +74,12 @@ class SandwichBlock(Block):
         self.norm1_out = build_norm(config, config.dim)
         self.norm2_out = build_norm(config, config.dim)
 
-    def forward(self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``places`` as of :meth:`Attention.forward`."""
-        x = self.join(x, self.norm1_out(self.attention_branch(self.norm1(x), record, places)))
+    def forward(
+        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+    ) -> Tensor:
+        """(B, N, D) -> (B, N, D); ``places`` and ``read`` as of :meth:`Attention.forward`."""
+        branch = self.norm1_out(self.attention_branch(self.norm1(x), record, places, read))
+        x = self.join(x[:, :read], branch)
         return self.join(x, self.norm2_out(self.mlp_branch(self.norm2(x), record)))
 
 

@@ -15,10 +15,12 @@ from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import faults_of, function, names_of, part_at
 from vitrine.config.size import Size, by, plain_size, size_override
 from vitrine.errors import ConfigError, Fault
+from vitrine.models.attention import ATTENTIONS
 from vitrine.models.block import BLOCKS
 from vitrine.models.init import INITS
 from vitrine.models.intermediates import NO_RECORDER, Recorder
 from vitrine.models.layers import Dropout, PatchDropout, build_norm
+from vitrine.models.mlp import MLPS
 from vitrine.models.patch_embed import build_patch_embed
 from vitrine.models.pool import POOLS, build_pool
 from vitrine.models.pos_embed import TABLES, ConvPosition, build_relations, none, per_token
@@ -83,6 +85,7 @@ class VisionTransformer(nn.Module):
         self.pos_conv = ConvPosition(config.dim, config.grid, config.prefix) if is_conv else nn.Identity()
         self.norm = build_norm(config, config.dim) if config.final_norm else nn.Identity()
         self.attn_pool = build_pool(config)  # timm's name for pool=map
+        self.read = tokens_read(config)
         self.head = nn.Linear(config.dim, config.num_classes)
         if (own_init := part_at(config, "init")) is None:
             INITS[config.init](self)
@@ -103,21 +106,22 @@ class VisionTransformer(nn.Module):
 
     def pooled(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, D): what the head reads."""
-        x = self.forward_features(images, record)
+        x = self.forward_features(images, record, None if record.active else self.read)
         x = self.attn_pool(x, record.scope("pool")) if self.config.pool in POOLS else self.attn_pool(x)
         return record("pooled", x)
 
-    def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
+    def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER, read: int | None = None) -> Tensor:
         """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches.
 
-        With patch dropout, in training: those that are kept.
+        With patch dropout, in training: those that are kept. With ``read``: the first ``read`` tokens, and the last
+        block attends to the others without computing their outputs.
         """
         if images.shape[1:] != (self.config.in_channels, *self.config.image_hw):
             raise ValueError(self._shape_problem(images))
         x = record("patches", self.patch_embed(images))
         x, places = self.patch_drop(record("embedded", self.embed(x)))
         for index, block in enumerate(self.blocks):
-            x = block(x, record.scope(f"blocks.{index}"), places)
+            x = block(x, record.scope(f"blocks.{index}"), places, read if index == self.config.depth - 1 else None)
             if index == 0:
                 x = self.pos_conv(x)
             x = record(f"blocks.{index}", x)
@@ -225,3 +229,12 @@ def drop_path_rates(config: ViTConfig) -> list[float]:
         return [config.drop_path] * config.depth
     last = max(1, config.depth - 1)
     return [config.drop_path * index / last for index in range(config.depth)]
+
+
+def tokens_read(config: ViTConfig) -> int | None:
+    """Return the number of the first tokens whose outputs of the last block the pool reads; ``None`` is all.
+
+    One, the class token, if what follows attention treats each token alone.
+    """
+    alone = config.norm in ("layernorm", "rmsnorm") and config.mlp in MLPS and config.attention in ATTENTIONS
+    return 1 if config.pool == "cls" and alone else None
