@@ -262,6 +262,19 @@ def test_equal_differences_of_few_images_are_no_finding():
     assert (without.verdicts, without.interval("b")) == ({"b": None}, (-math.inf, math.inf))
 
 
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_floating_point_error_is_no_variance(names, scale, paired):
+    """0.3 + 0.1 - 0.3 and 0.7 + 0.1 - 0.7 differ in their last digits."""
+    decision = Decision(list(names), "a", max_seeds=4, paired=paired)
+    for seed, base in enumerate((0.1, 0.3, 0.7, 0.9)):
+        for number, arm in enumerate(names):
+            decision.add(arm, seed, scale * ((base if paired else 0.1) + 0.1 * number))
+    assert set(decision.verdicts.values()) == {"undecided"}
+    assert {decision.interval(arm) for arm in names[1:]} == {(-math.inf, math.inf)}
+
+
 def crossed(rng, seeds, *, images=360, own=0.08):
     """Which images two configurations of equal accuracy classify correctly, on a test set of its own: (2, seeds, N)."""
     chance = np.clip(rng.beta(8, 1, images) + own * rng.choice([-1, 1], (2, images)), 0.02, 0.98)

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vitrine.compare.sequential_rule import METHODS, MIN_SEEDS, SHARED_FROM, Rule, image_variance, welch_freedom
+from vitrine.compare.sequential_rule import (
+    METHODS,
+    MIN_SEEDS,
+    SHARED_FROM,
+    Rule,
+    image_variance,
+    is_float_error,
+    welch_freedom,
+)
 
 
 @dataclass(frozen=True)
@@ -237,9 +245,8 @@ class Decision:
             samples = before | dict(samples)
         known = {}
         for arm, sample in samples.items():
-            ours, theirs = sample.values
-            values, sides = (ours - theirs, 2) if self._paired else (ours, 1)
-            known[arm] = _variance(values, sides * self._rounding(sample))
+            sides = sample.values if self._paired else sample.values[:1]
+            known[arm] = _variance(sides, self._rounding(sample))
         shareable = {arm: found for arm, found in known.items() if found[0] > 0}
         if self.rule.shared_freedom and len(shareable) >= SHARED_FROM:
             shared = self.rule.share_variances(*np.transpose(list(shareable.values())))
@@ -265,7 +272,7 @@ class Decision:
             return none
         squared = variance / len(x)
         if not paired:
-            theirs, theirs_freedom = _variance(y, self._rounding(sample))
+            theirs, theirs_freedom = _variance([y], self._rounding(sample))
             freedom = float(welch_freedom((squared, theirs / len(y)), (freedom, theirs_freedom)))
             squared += theirs / len(y)
         error = math.sqrt(squared)
@@ -277,7 +284,7 @@ class Decision:
         verdict = _allowed(str(rule.verdict(sign * mean, half)), failures[0] - failures[1])
         if verdict is None and bool(rule.futile(mean, error, count, image_error or 0.0)):
             verdict = "undecided"
-        varies = paired and x.std() > 0 and y.std() > 0
+        varies = paired and np.ptp(x) > 0 and np.ptp(y) > 0
         return replace(
             none,
             low=mean - half,
@@ -305,9 +312,17 @@ class Decision:
         return math.sqrt(image_variance(np.array(known[0]), np.array(known[1]), paired=self._paired))
 
 
-def _variance(values: np.ndarray, smallest: float) -> tuple[float, float]:
-    """Variance, at least ``smallest``, and its degrees of freedom; both 0 of fewer than two values."""
-    return (max(float(np.var(values, ddof=1)), smallest), len(values) - 1.0) if len(values) > 1 else (0.0, 0.0)
+def _variance(sides: Sequence[np.ndarray], rounding: float) -> tuple[float, float]:
+    """Variance of one side, or of the differences of two, and its degrees of freedom; both 0 of fewer than two values.
+
+    It is at least ``rounding``, that of a value's rounding, for each side. Floating-point error is no variance.
+    """
+    values = sides[0] if len(sides) == 1 else sides[0] - sides[1]
+    if len(values) < 2:
+        return 0.0, 0.0
+    variance = float(np.var(values, ddof=1))
+    found = 0.0 if is_float_error(math.sqrt(variance), np.concatenate(sides)) else variance
+    return max(found, len(sides) * rounding), len(values) - 1.0
 
 
 def _allowed(verdict: str, more_failures: int) -> str | None:

@@ -174,6 +174,11 @@ def welch_freedom(variances: tuple[ArrayLike, ArrayLike], freedom: tuple[ArrayLi
         return np.asarray((parts[0] + parts[1]) ** 2 / squares)
 
 
+def is_float_error(sd: float, values: np.ndarray) -> bool:
+    """Whether a standard deviation is no more than floating-point error in the values behind it."""
+    return bool(sd <= 1e-12 * max(1.0, float(np.abs(values).max())))
+
+
 def image_variance(correct: np.ndarray, other: np.ndarray, *, paired: bool) -> float:
     """Variance of a difference in accuracy that is due to the choice of test images, for crossed seeds and images.
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special, stats
 from scipy.optimize import brentq
 
-from vitrine.compare.sequential_rule import MIN_SEEDS, image_variance
+from vitrine.compare.sequential_rule import MIN_SEEDS, image_variance, is_float_error
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
 
 ALONE = Family()
@@ -134,7 +134,7 @@ def difference(
         return Difference(mean, nan, nan, nan, paired, counts, nan, nan)
     effect_size, correlation = _hedges_g(x, y), _correlation(x[:both], y[:both])
     sd = float(np.std(x - y, ddof=1)) if paired else _pooled_sd(x, y)
-    if sd <= 1e-12 * max(1.0, float(np.abs(x).max())):  # possible, since accuracies are whole numbers of images
+    if is_float_error(sd, np.concatenate([x, y])):  # possible, since accuracies are whole numbers of images
         p = 1.0 if abs(mean) < 1e-12 else nan  # without variance, a difference cannot be tested
         return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size, correlation, both, corrected=p)
     spread_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
