@@ -338,6 +338,29 @@ def test_contradicting_results_are_refused():
         decision.add("a", 20, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("correct", "message"),
+    [
+        (np.ones(90, bool), "correct is of 90 test images; that of other results is of 100"),
+        (np.ones((100, 1), bool), r"correct has shape \(100, 1\); give \(N,\)"),
+        (np.ones(1, bool), r"correct has shape \(1,\); .* at least 2 test images"),
+        (np.linspace(0, 1, 100), r"correct holds 0\.0101\d+; give True or False for each test image, or 1 or 0"),
+        (np.full(100, np.nan), "correct holds nan; give"),
+    ],
+)
+def test_a_result_with_invalid_images_is_refused_and_not_stored(correct, message):
+    decision, right = Decision(["a", "b"], "a", max_seeds=3), np.arange(100) < 80
+    for seed in range(3):
+        decision.add("a", seed, 0.8 + 0.001 * seed, right.astype(float))
+    with pytest.raises(ValueError, match=message):
+        decision.add("b", 0, 0.9, correct)
+    assert decision.wanted() == [("b", 0), ("b", 1), ("b", 2)]
+    for seed in range(3):
+        decision.add("b", seed, 0.9 - 0.002 * seed, ~right)
+    assert decision.done
+    assert decision.looks("b")[-1].new_images
+
+
 def test_intervals_shrink_and_hold_the_boundary():
     decision = Decision(["a", "b"], "a", alpha=0.2, max_seeds=5)
     x = np.random.default_rng(6).normal(size=(2, 5))

@@ -162,18 +162,19 @@ class Decision:
             arm: one of the arms.
             seed: from 0.
             value: its metric; ``None``, NaN or infinite if the run failed or diverged.
-            correct: (N,) bool, which test images it classified correctly. Where all runs have it, the verdict holds for
-                other images of the same kind; otherwise only on these images.
+            correct: (N,) bool, or 0 and 1: which test images it classified correctly, the same N in all runs. Where all
+                runs have it, the verdict holds for other images of the same kind; otherwise only on these images.
 
         Raises:
-            ValueError: there is no such arm or seed, or another result was added for it.
+            ValueError: there is no such arm or seed, another result was added for it, or ``correct`` is not as above.
         """
         if arm not in self.arms:
             raise ValueError(f"there is no arm {arm!r}; choose from {', '.join(self.arms)}")
         if not 0 <= seed < self.rule.max_seeds:
             raise ValueError(f"seed {seed} is not among 0 to {self.rule.max_seeds - 1}")
         ended = None if value is None or not math.isfinite(value) else float(value)
-        known = self._results.setdefault((arm, seed), SeedResult(ended, correct))
+        images = None if correct is None else self._checked_images(correct)
+        known = self._results.setdefault((arm, seed), SeedResult(ended, images))
         if known.value != ended:
             raise ValueError(f"{arm}, seed {seed} was {known.value} when it was added first, and is {ended} now")
         while ready := self._ready():
@@ -210,6 +211,18 @@ class Decision:
         """Return the interval of an arm's mean minus the baseline's, at the last look; infinite before the first."""
         looks = self._looks[arm]
         return (looks[-1].low, looks[-1].high) if looks else (-math.inf, math.inf)
+
+    def _checked_images(self, correct: np.ndarray) -> np.ndarray:
+        """``correct`` as (N,) bool, of as many images as that of other results."""
+        found = np.asarray(correct)
+        if found.ndim != 1 or len(found) < 2:
+            raise ValueError(f"correct has shape {found.shape}; give (N,), a value for each of at least 2 test images")
+        if wrong := [value for value in found.tolist() if value not in (0, 1)]:
+            raise ValueError(f"correct holds {wrong[0]!r}; give True or False for each test image, or 1 or 0")
+        known = next((result.correct for result in self._results.values() if result.correct is not None), found)
+        if len(found) != len(known):
+            raise ValueError(f"correct is of {len(found):,} test images; that of other results is of {len(known):,}")
+        return found.astype(bool)
 
     def _next_seeds(self, arm: str) -> int:
         """Number of seeds at the next look."""
