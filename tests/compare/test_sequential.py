@@ -313,12 +313,22 @@ def test_the_variance_over_images_is_that_of_new_test_sets():
     [
         ({"arms": ["a"]}, "at least two"),
         ({"arms": ["a", "a"]}, "each once"),
-        ({"baseline": "z"}, "'z' is not among the arms a, b"),
+        ({"arms": "ab"}, "arms are 'ab'; give a list of names"),
+        ({"arms": [1, 2], "baseline": 1}, r"arms are \[1, 2\]; give a list of names"),
+        ({"baseline": "z"}, "'z' is not among the arms; choose from a, b$"),
+        ({"arms": ["learned", "rope"], "baseline": "learnd"}, "from learned, rope; did you mean learned"),
         ({"alpha": 1.0}, "alpha=1.0 is not between 0 and 1"),
+        ({"alpha": "0.05"}, "alpha='0.05' is not between 0 and 1"),
         ({"difference": 0.0}, "difference=0.0 is not a positive number"),
+        ({"difference": True}, "difference=True is not a positive number"),
+        ({"resolution": -0.1}, "resolution=-0.1 is neither 0 nor a positive number"),
+        ({"resolution": math.nan}, "resolution=nan is neither 0 nor"),
+        ({"min_seeds": 3.5}, "min_seeds=3.5 is not a whole number"),
+        ({"max_seeds": 20.0}, "max_seeds=20.0 is not a whole number"),
         ({"min_seeds": 2}, "min_seeds=2 is below 3"),
         ({"max_seeds": 2}, "max_seeds=2 is below min_seeds=3"),
-        ({"method": "peek"}, "choose from group_sequential, anytime"),
+        ({"method": "peek"}, "choose from group_sequential, anytime$"),
+        ({"method": "any_time"}, "choose from group_sequential, anytime; did you mean anytime"),
     ],
 )
 def test_arguments_out_of_range_are_named(change, message):
@@ -334,8 +344,21 @@ def test_contradicting_results_are_refused():
         decision.add("a", 0, 0.6)
     with pytest.raises(ValueError, match="there is no arm 'c'; choose from a, b"):
         decision.add("c", 0, 0.5)
-    with pytest.raises(ValueError, match="not among 0 to 19"):
-        decision.add("a", 20, 0.5)
+    for seed in (20, -1, 1.5, 1.0, True, "1"):
+        with pytest.raises(ValueError, match=f"seed {seed!r} is not among the whole numbers 0 to 19"):
+            decision.add("a", seed, 0.5)
+    decision.add("a", np.int64(1), 0.5)
+
+
+def test_an_arm_that_is_not_compared_is_named():
+    decision = Decision(["learned", "rope", "none"], "learned")
+    for read in (decision.looks, decision.interval):
+        with pytest.raises(
+            ValueError, match=r"no arm 'ropes' is compared with learned; .* rope, none; did you mean rope"
+        ):
+            read("ropes")
+        with pytest.raises(ValueError, match=r"no arm 'learned' is compared with learned; choose from rope, none$"):
+            read("learned")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Decide, with as few seeds as it takes, which configurations are better or worse than a baseline."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from vitrine.compare.sequential_rule import (
     is_float_error,
     welch_freedom,
 )
+from vitrine.text import did_you_mean, nearest
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Decision:
         lower_is_better: bool = False,
         resolution: float = 0.0,
     ) -> None:
-        _check(arms, baseline, alpha, difference, min_seeds, max_seeds, method)
+        _check(arms, baseline, alpha, difference, min_seeds, max_seeds, method, resolution)
         self.arms, self.baseline, self.alpha = list(arms), baseline, alpha
         self.lower_is_better, self.resolution = lower_is_better, resolution
         self.rule = Rule.of_arms(len(arms) - 1, alpha, difference, min_seeds, max_seeds, method, paired=paired)
@@ -169,9 +172,9 @@ class Decision:
             ValueError: there is no such arm or seed, another result was added for it, or ``correct`` is not as above.
         """
         if arm not in self.arms:
-            raise ValueError(f"there is no arm {arm!r}; choose from {', '.join(self.arms)}")
-        if not 0 <= seed < self.rule.max_seeds:
-            raise ValueError(f"seed {seed} is not among 0 to {self.rule.max_seeds - 1}")
+            raise ValueError(f"there is no arm {arm!r}; {_choose_from(self.arms, arm)}")
+        if not (_is_a(Integral, seed) and 0 <= seed < self.rule.max_seeds):
+            raise ValueError(f"seed {seed!r} is not among the whole numbers 0 to {self.rule.max_seeds - 1}")
         ended = None if value is None or not math.isfinite(value) else float(value)
         images = None if correct is None else self._checked_images(correct)
         known = self._results.setdefault((arm, seed), SeedResult(ended, images))
@@ -204,12 +207,22 @@ class Decision:
         return len(self.arms) * self.rule.max_seeds
 
     def looks(self, arm: str) -> list[Look]:
-        """Return the looks at an arm so far."""
+        """Return the looks at an arm so far.
+
+        Raises:
+            ValueError: no such arm is compared with the baseline.
+        """
+        if arm not in self._looks:
+            raise ValueError(f"no arm {arm!r} is compared with {self.baseline}; {_choose_from(self._looks, arm)}")
         return list(self._looks[arm])
 
     def interval(self, arm: str) -> tuple[float, float]:
-        """Return the interval of an arm's mean minus the baseline's, at the last look; infinite before the first."""
-        looks = self._looks[arm]
+        """Return the interval of an arm's mean minus the baseline's, at the last look; infinite before the first.
+
+        Raises:
+            ValueError: no such arm is compared with the baseline.
+        """
+        looks = self.looks(arm)
         return (looks[-1].low, looks[-1].high) if looks else (-math.inf, math.inf)
 
     def _checked_images(self, correct: np.ndarray) -> np.ndarray:
@@ -353,18 +366,36 @@ def _check(
     min_seeds: int,
     max_seeds: int,
     method: str,
+    resolution: float,
 ) -> None:
+    if isinstance(arms, str) or not all(isinstance(arm, str) for arm in arms):
+        raise ValueError(f"arms are {arms!r}; give a list of names, such as ['learned', 'rope']")
     if len(arms) < 2 or len(set(arms)) < len(arms):
         raise ValueError(f"arms are {list(arms)}; give at least two, each once")
     if baseline not in arms:
-        raise ValueError(f"the baseline {baseline!r} is not among the arms {', '.join(arms)}")
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha={alpha} is not between 0 and 1")
-    if difference is not None and not 0 < difference < math.inf:
-        raise ValueError(f"difference={difference} is not a positive number")
+        raise ValueError(f"the baseline {baseline!r} is not among the arms; {_choose_from(arms, baseline)}")
+    if not (_is_a(Real, alpha) and 0 < alpha < 1):
+        raise ValueError(f"alpha={alpha!r} is not between 0 and 1")
+    if difference is not None and not (_is_a(Real, difference) and 0 < difference < math.inf):
+        raise ValueError(f"difference={difference!r} is not a positive number")
+    if not (_is_a(Real, resolution) and 0 <= resolution < math.inf):
+        raise ValueError(f"resolution={resolution!r} is neither 0 nor a positive number")
+    for name, seeds in (("min_seeds", min_seeds), ("max_seeds", max_seeds)):
+        if not _is_a(Integral, seeds):
+            raise ValueError(f"{name}={seeds!r} is not a whole number")
     if min_seeds < MIN_SEEDS:
         raise ValueError(f"min_seeds={min_seeds} is below {MIN_SEEDS}: fewer seeds support no conclusion")
     if max_seeds < min_seeds:
         raise ValueError(f"max_seeds={max_seeds} is below min_seeds={min_seeds}")
     if method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; choose from {', '.join(METHODS)}")
+        raise ValueError(f"method={method!r} is unknown; {_choose_from(METHODS, method)}")
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    """Whether a value is a number of this kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _choose_from(names: Collection[str], given: Any) -> str:
+    """``choose from a, b; did you mean a?``."""
+    return f"choose from {', '.join(names)}{did_you_mean(nearest(str(given), names))}"
