@@ -35,6 +35,7 @@ ARMS = (2, 3, 5, 10)  # the baseline among them
 SHAPES = ("normal", "t3", "skewed", "unequal variances", "one varies", "a third varies", "half differ")
 ADASTOP_EFFECTS = (0.0, 1.0, 2.0, 5.0)
 PEER_COLUMNS = {"found": ".1%", "seeds": ".1f", "our found": ".1%", "our seeds": ".1f"}
+IMAGES = (0.3, 1.0, 3.0)
 EFFECTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 ALPHA, MIN_SEEDS, MAX_SEEDS, POWER = 0.05, 3, 20, 0.8
 FEW = 5  # maximum number of seeds of a short sweep
@@ -55,6 +56,8 @@ class Scenario:
         effect: every arm's mean minus the baseline's, in standard deviations of a pair's difference, or of a run if
             runs are not paired.
         max_seeds: of the rule.
+        images: standard error of every arm's difference that is due to the choice of test images, in the unit of
+            ``effect``. It is known, and verdicts are about other images of the same kind.
     """
 
     arms: int
@@ -63,13 +66,20 @@ class Scenario:
     method: str
     effect: float = 0.0
     max_seeds: int = MAX_SEEDS
+    images: float = 0.0
 
     @property
     def name(self) -> str:
         """Key of the result."""
         pairs = "paired" if self.paired else "not paired"
         few = "" if self.max_seeds == MAX_SEEDS else f", {self.max_seeds} seeds"
-        return f"{self.method}, {self.arms} arms, {self.shape}, {pairs}, effect {self.effect:g}{few}"
+        images = f", images {self.images:g}" if self.images else ""
+        return f"{self.method}, {self.arms} arms, {self.shape}, {pairs}, effect {self.effect:g}{few}{images}"
+
+    @property
+    def unit(self) -> float:
+        """Standard deviation of a pair's difference, or of a run if runs are not paired."""
+        return math.sqrt(2 - 2 * CORRELATION) if self.paired else 1.0
 
     @property
     def effects(self) -> np.ndarray:
@@ -116,6 +126,8 @@ def scenarios() -> Iterator[Scenario]:
                 for shape in SHAPES:
                     yield Scenario(arms, shape, paired, method)
                     yield Scenario(arms, shape, paired, method, max_seeds=FEW)
+                for images, most in product(IMAGES, (MAX_SEEDS, FEW)):
+                    yield Scenario(arms, "normal", paired, method, max_seeds=most, images=images)
             for arms in ARMS:
                 for effect in EFFECTS:
                     yield Scenario(arms, "normal", paired, method, effect)
@@ -141,8 +153,9 @@ def values(scenario: Scenario, sweeps: int, rng: np.random.Generator) -> np.ndar
         own[:, -1] *= 4
     elif scenario.shape == "a third varies":
         own[:, scenario.arms - scenario.arms // 3 :] *= 10
-    unit = math.sqrt(2 - 2 * CORRELATION) if scenario.paired else 1.0
-    own[:, 1:] += scenario.effects[:, None] * unit
+    own[:, 1:] += scenario.effects[:, None] * scenario.unit
+    if scenario.images:  # what one choice of images adds to each arm, in all of its runs
+        own += rng.standard_normal((sweeps, scenario.arms, 1)) * scenario.images * scenario.unit / math.sqrt(2)
     return own
 
 
@@ -206,7 +219,9 @@ def simulate(scenario: Scenario, sweeps: int) -> Outcome:
     rng = np.random.default_rng([sum(scenario.name.encode()), scenario.arms])
     wrong, found, seeds, runs = [], [], [], []
     for start in range(0, sweeps, BATCH):
-        ended = decide(scenario.rule, values(scenario, min(BATCH, sweeps - start), rng))
+        x = values(scenario, min(BATCH, sweeps - start), rng)
+        image_errors = np.full((1, 1, scenario.max_seeds), scenario.images * scenario.unit)
+        ended = decide(scenario.rule, x, image_errors)
         right = (ended.verdict == "better") & (scenario.effects > 0)
         wrong.append(((ended.verdict != "") & ~right).any(1))
         found.append(right)
@@ -259,11 +274,14 @@ def adastop(effect: float) -> dict[str, float]:
 
 def error_table(known: Mapping[str, Any]) -> list[str]:
     """False findings, in percent, for each distribution."""
+    cases = [(shape, 0.0) for shape in SHAPES] + [("normal", images) for images in IMAGES]
     rows = []
-    for shape, paired, most in product(SHAPES, (True, False), (MAX_SEEDS, FEW)):
-        cells = [f"{shape}, {'paired' if paired else 'not paired'}, at most {most} seeds"]
+    for (shape, images), paired, most in product(cases, (True, False), (MAX_SEEDS, FEW)):
+        new = f", new images {images:g}" if images else ""
+        cells = [f"{shape}{new}, {'paired' if paired else 'not paired'}, at most {most} seeds"]
         for method, arms in product(METHODS, ARMS):
-            cells.append(f"{known[Scenario(arms, shape, paired, method, max_seeds=most).name]['wrong']:.1%}")
+            scenario = Scenario(arms, shape, paired, method, max_seeds=most, images=images)
+            cells.append(f"{known[scenario.name]['wrong']:.1%}")
         rows.append(cells)
     return markdown_table(["", *(f"{method}, {arms} arms" for method, arms in product(METHODS, ARMS))], rows)
 
