@@ -22,7 +22,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
 from vitrine.sweeps.divergence import forget_outdated
-from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
+from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
 from vitrine.sweeps.sweep import Sweep, check_format, newest, read_sweep
@@ -196,6 +196,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     if len(points) < 2:
         problem = "needs at least two configurations: the baseline, and others, such as position=learned,rope"
         raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
+    _check_distinct(points)
     _check_images(points)
     common = [override for override in points[0].overrides if override.partition("=")[0] not in keys]
     own_name = sweep_name(common, keys, command.data.name, {"decides": True})
@@ -280,6 +281,18 @@ def _new_decision(points: Sequence[Point]) -> Decision:
         settings.method,
         lower_is_better=not DECISION_METRICS[settings.metric],
     )
+
+
+def _check_distinct(points: Sequence[Point]) -> None:
+    """Raise ConfigError where two configurations would be the same trials, however they are spelled: 0 and 0.0."""
+    known: dict[str, str] = {}
+    for point in points:
+        arm, identity = arm_name(point.varies), fingerprint(point.config.run)
+        if identity in known:
+            problem = "is given twice" if known[identity] == arm else f"trains the same as {known[identity]}"
+            hint = "give each configuration once: sweep.max_seeds sets how often it is trained at most"
+            raise ConfigError([Fault(arm, "", f"{problem}; {hint}")])
+        known[identity] = arm
 
 
 def _check_images(points: Sequence[Point]) -> None:
