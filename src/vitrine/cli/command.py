@@ -24,6 +24,11 @@ from vitrine.files import naming_full_disk
 from vitrine.signals import end_with_reader, exit_soon, interrupting
 from vitrine.text import report
 
+# How often a thread of GNU OpenMP looks for the others at the end of a parallel part before it lets the system run
+# something else. By default it does so for milliseconds: on a busy machine, that keeps the processor from the threads
+# which it waits for, and a step takes several times as long (benchmarks/timing/busy.py).
+SPINS = "3000"
+
 
 @dataclass(frozen=True)
 class Command:
@@ -43,6 +48,8 @@ class Command:
 def run_command(command: Command, arguments: Sequence[str] | None = None) -> None:
     """Carry out ``command``; exits with the error's code, such as 2 for an invalid configuration."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = SPINS  # before torch is imported
     show_traceback = bool({"debug=traceback", "debug.traceback=true", "traceback=true"} & set(arguments))
     with interrupting() as received:
         try:

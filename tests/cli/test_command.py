@@ -1,0 +1,30 @@
+"""What every command does before it imports torch."""
+
+import os
+
+import pytest
+
+from vitrine.cli.command import SPINS
+from vitrine.cli.train import main
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Forget what is set about waiting threads, here and by the command."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # restored at the end
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_threads_do_not_wait_in_a_loop_for_long(environment, capsys):
+    main(["--cfg", "job"])
+    assert os.environ["GOMP_SPINCOUNT"] == SPINS
+
+
+@pytest.mark.parametrize(("name", "value"), [("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "active")])
+def test_a_users_own_choice_of_how_threads_wait_stays(environment, capsys, name, value):
+    environment.setenv(name, value)
+    main(["--cfg", "job"])
+    found = {key: os.environ.get(key) for key in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    assert found == {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None} | {name: value}
