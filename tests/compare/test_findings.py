@@ -1,6 +1,7 @@
 """Findings in sentences, caveats, and comparisons that are refused."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -59,8 +60,29 @@ def test_lower_losses_are_better(tmp_path, write_run):
     (tested,) = found.findings.comparisons
     assert tested.verdict == "better"
     assert tested.sentences == [
-        "rope is better than learned by 0.0503 nats (95 % interval 0.0489 to 0.0518; 3 seeds, r = 1.00)"
+        "rope is better than learned by 0.0503 nats (95 % interval 0.0489 to 0.0518; 3 seeds, r = 1.00, on these 360 "
+        "images)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "facts", "images"),
+    [
+        ("test/loss", {}, ", on these 360 images"),
+        ("test/macro_f1", {}, ", on these 360 images"),
+        ("val/ece", {}, ", on these 144 images"),
+        ("val/auroc", {"images": {}}, ", on these images"),
+        ("train_seconds", {}, ""),
+    ],
+)
+def test_a_finding_by_any_metric_of_images_is_about_these(tmp_path, write_run, metric, facts, images):
+    for scheme, value in (("learned", 0.5), ("rope", 0.6)):
+        for seed in range(3):
+            measured = {metric: value + 0.001 * (seed if scheme == "rope" else seed**2)}
+            write_run(tmp_path, f"position={scheme}", seed=seed, metrics=measured, facts=facts)
+    (tested,) = compared(tmp_path, metric=metric).findings.comparisons
+    assert tested.verdict != "inconclusive"
+    assert re.search(rf"; 3 seeds, r = 0\.9\d{images}\)$", tested.sentences[0])
 
 
 def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_path, write_run):

@@ -63,8 +63,7 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
     assert lines[0].startswith("position=rope is better than position=learned after ")
     assert lines[0].endswith("; on these validation images")
     assert f"{queue.decision.runs} of 60 runs; with 95 % confidence, all intervals hold after every seed" in lines
-    queue.decision.resolution = 1 / 1440
-    assert finding("position=rope", queue.decision, queue.metric).endswith("; on these 1,440 validation images")
+    assert finding("position=rope", queue.decision, queue.metric, 1440).endswith("; on these 1,440 validation images")
 
 
 def test_a_sweep_that_decides_has_findings_and_no_best_configuration(tmp_path, capsys):
@@ -209,7 +208,8 @@ def test_equal_configurations_are_given_up_or_equal_within_a_difference(tmp_path
     assert line.startswith("position=rope and position=learned are equal within 2 points after ")
 
 
-def test_test_accuracy_uses_stored_predictions(tmp_path):
+def decided_on_200_images(folder, metric):
+    """A decision by a test metric, whose runs store predictions; its value is the accuracy, whatever the metric."""
     rng, labels = np.random.default_rng(0), np.arange(200) % 10
 
     def predict(trial):
@@ -218,16 +218,32 @@ def test_test_accuracy_uses_stored_predictions(tmp_path):
         trial.folder.mkdir(parents=True, exist_ok=True)
         np.savez(trial.folder / "predictions.npz", logits=logits, labels=labels)
 
-    queue = decide(tmp_path, "position=learned,none", "sweep.metric=test/acc", "sweep.max_seeds=4")
+    queue = decide(folder, "position=learned,none", f"sweep.metric={metric}", "sweep.max_seeds=4")
     while not queue.done:
         trial = queue.ask()
         queue.started(trial)
         predict(trial)
-        deciding.finish(trial, {"test/acc": float(np.mean(correct(trial)))}, images=200)
+        deciding.finish(trial, {metric: float(np.mean(correct(trial)))}, images=200)
         queue.tell(trial, deciding.read_result(trial.folder))
+    return queue
+
+
+def test_test_accuracy_uses_stored_predictions(tmp_path):
+    queue = decided_on_200_images(tmp_path, "test/acc")
     assert all(look.new_images for look in queue.decision.looks("position=none"))
-    assert "on these" not in finding("position=none", queue.decision, queue.metric)
+    assert "on these" not in known(queue)["decision"]["findings"]["position=none"]
     assert queue.decision.resolution == 1 / 200
+
+
+@pytest.mark.parametrize("metric", ["test/loss", "test/top5_acc", "val/loss"])
+def test_a_verdict_by_another_metric_is_about_its_images(tmp_path, metric, capsys):
+    """Stored predictions tell which images are classified correctly, which is the variance of accuracy alone."""
+    queue = decided_on_200_images(tmp_path, metric)
+    assert not any(look.new_images for look in queue.decision.looks("position=none"))
+    ending = f"; on these 200 {'test' if metric.startswith('test') else 'validation'} images"
+    assert known(queue)["decision"]["findings"]["position=none"].endswith(ending)
+    print_decision(queue)
+    assert f"{ending}\n" in capsys.readouterr().out
 
 
 def correct(trial):

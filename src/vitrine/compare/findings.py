@@ -311,12 +311,13 @@ def _are_equal(tested: Difference, size: float | None) -> bool:
 
 
 def _images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
-    """On which images a finding holds, if only on these: ``, on these 360 images``."""
-    if tested.new_images or not metric.is_accuracy:
+    """On which images a finding holds, if only on these: ``, on these 360 images``; empty if none are measured on."""
+    stage = metric.name.partition("/")[0]
+    if tested.new_images or stage == metric.name:
         return ""
     run = next(iter(row.runs.values()))
-    count = (run.facts.get("images") or {}).get(metric.name.partition("/")[0])
-    return f", on these {plural(count, 'image')}" if count else ""
+    count = (run.facts.get("images") or {}).get(stage)
+    return f", on these {plural(count, 'image') if count else 'images'}"
 
 
 def _seeds(tested: Difference, what: str) -> str:

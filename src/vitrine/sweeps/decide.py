@@ -41,6 +41,7 @@ class SeedQueue(TrialQueue):
 
     Attributes:
         decision: the rule, with all results so far.
+        images: number of images that the metric is measured on; ``None`` until a run has recorded it.
     """
 
     def __init__(self, points: Sequence[Point], sweep: Sweep) -> None:
@@ -51,6 +52,7 @@ class SeedQueue(TrialQueue):
         self._variants = Variants([word for word in sweep.common if word.partition("=")[0] != "seed"])
         self._folders = TrialFolders(sweep.folder)
         self.decision = _new_decision(points)
+        self.images: int | None = None
         self._trials: dict[Run, Trial] = {}
         self._runs: dict[Path, Run] = {}
         self._handed_out: set[Run] = set()
@@ -109,7 +111,7 @@ class SeedQueue(TrialQueue):
                 **_plan_of(self.decision, self.metric),
                 "seed": self._first_seed,
                 "verdicts": self.decision.verdicts,
-                "findings": {arm: finding(arm, self.decision, self.metric) for arm in looks},
+                "findings": {arm: finding(arm, self.decision, self.metric, self.images) for arm in looks},
                 "looks": {arm: [_plain(look) for look in found] for arm, found in looks.items()},
                 "runs": self.decision.runs,
                 "max_runs": self.decision.max_runs,
@@ -175,11 +177,11 @@ class SeedQueue(TrialQueue):
         """Give a run's result to the decision; a run that failed or diverged has no value."""
         value, correct = result.metrics.get(self.metric.name, math.nan), None
         folder = self._trials[run].folder
-        if result.status == "finished" and math.isfinite(value) and self.metric.is_accuracy:
+        if result.status == "finished" and math.isfinite(value):
             stage = self.metric.name.partition("/")[0]
-            images = (RunRecord(folder).facts.get("images") or {}).get(stage)
-            self.decision.resolution = 1 / images if images else 0.0
-            if stage == "test" and (folder / "predictions.npz").is_file():
+            self.images = (RunRecord(folder).facts.get("images") or {}).get(stage, self.images)
+            self.decision.resolution = 1 / self.images if self.images and self.metric.is_accuracy else 0.0
+            if self.metric.name == "test/acc" and (folder / "predictions.npz").is_file():
                 correct = correct_images(folder / "predictions.npz")
         self.decision.add(*run, None if result.status != "finished" else value, correct)
 
@@ -224,8 +226,15 @@ def look_text(look: Look, metric: Metric) -> str:
     return f"{after}, {metric.signed(look.mean)}{unit} [{metric.signed(look.low)}, {metric.signed(look.high)}]"
 
 
-def finding(arm: str, decision: Decision, metric: Metric) -> str:
-    """The verdict about an arm in a sentence, with its interval and on what it holds."""
+def finding(arm: str, decision: Decision, metric: Metric, images: int | None = None) -> str:
+    """The verdict about an arm in a sentence, with its interval and on what it holds.
+
+    Args:
+        arm: one that is compared with the baseline.
+        decision: with its results so far.
+        metric: what it decides by.
+        images: number of images that the metric is measured on, if known.
+    """
     looks, verdict = decision.looks(arm), decision.verdicts[arm]
     if not looks:
         others = " of it or of others that it is looked at with" if decision.rule.shared_freedom else ""
@@ -248,9 +257,9 @@ def finding(arm: str, decision: Decision, metric: Metric) -> str:
         parts.append(f"{look.failures[0]} and {look.failures[1]} of {plural(look.seeds, 'run')} failed or diverged")
     if math.isfinite(look.correlation):
         parts.append(f"r = {look.correlation:.2f}")
-    if metric.is_accuracy and not look.new_images:
-        count = f"{round(1 / decision.resolution):,} " if decision.resolution else ""
-        parts.append(f"on these {count}{metric.title.partition(' ')[0]} images")
+    if not look.new_images:
+        stage = metric.title.partition(" ")[0]  # test or validation
+        parts.append(f"on these {plural(images, f'{stage} image')}" if images else f"on these {stage} images")
     return "; ".join(parts)
 
 
@@ -259,7 +268,7 @@ def print_decision(queue: SeedQueue) -> int:
     decision = queue.decision
     print()
     for arm in decision.verdicts:
-        print(finding(arm, decision, queue.metric))
+        print(finding(arm, decision, queue.metric, queue.images))
     level = f"{100 * (1 - decision.alpha):g} %"
     print(
         f"\n{decision.runs} of {decision.max_runs} runs; with {level} confidence, all intervals hold after every seed"
