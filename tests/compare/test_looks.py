@@ -86,6 +86,22 @@ def test_a_look_counts_also_beside_runs_of_another_folder(looked_at, write_run, 
     assert [len(read_looks(folder)) for folder in (looked_at, other)] == [2, 1]
 
 
+def test_seeds_of_another_folder_count_if_they_were_started_after_the_look(looked_at, write_run, tmp_path):
+    caveats = {}
+    for year in (2020, 2999):
+        other = tmp_path / str(year)
+        write_run(other, "position=rope", seed=7, acc=0.96, facts={"started": f"{year}-01-31T12:00:00+00:00"})
+        found = compare(load_results([looked_at, other]))
+        caveats[year] = [text for text in found.caveats if "got more seeds" in text]
+    assert caveats[2020] == []
+    assert caveats[2999][0].startswith("1 row got more seeds after a comparison on ")
+    sentences = {tested.row.label: tested.sentences[0] for tested in found.findings.comparisons}
+    assert "no verdict, since seeds were added after a comparison" in sentences["rope"]
+    assert "no verdict" not in sentences["none"]
+    alone = compare(load_results([tmp_path / "2020", tmp_path / "2999"]))
+    assert not any("got more seeds" in text for text in alone.caveats), "none of them was looked at"
+
+
 def test_runs_of_a_sweep_that_decides_have_no_verdict_among_others(sweep, write_run, tmp_path):
     (sweep / "sweep.json").write_text('{"trials": [], "decision": {}}')
     write_run(tmp_path / "other", "position=learned", seed=7, acc=0.91)

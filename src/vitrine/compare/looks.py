@@ -5,6 +5,7 @@
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -41,12 +42,12 @@ class Growth:
         """
         rows: dict[str, str] = {}
         for sweep in _sweeps(table):
-            names = {row.label: {_name(run) for run in _runs_in(sweep.folder, row)} for row in table.rows}
             if sweep.decides:
-                rows |= {label: "until sweep=decide had decided" for label, found in names.items() if found}
+                decided = [row.label for row in table.rows if _runs_in(sweep.folder, row)]
+                rows |= dict.fromkeys(decided, "until sweep=decide had decided")
             for look in reversed(read_looks(sweep.folder)):  # the first comes last, and replaces the others
-                seen, day = set(look["trials"]), datetime.fromisoformat(look["at"]).date()
-                grown = [label for label, found in names.items() if found & seen and found - seen]
+                day = datetime.fromisoformat(look["at"]).date()
+                grown = [row.label for row in table.rows if _has_grown(row, sweep.folder, look)]
                 rows |= dict.fromkeys(grown, f"after a comparison on {day}")
         return cls(rows) if rows else None
 
@@ -132,6 +133,13 @@ def _sweeps(table: Table) -> list[_Sweep]:
             names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
             found.append(_Sweep(parent, sorted({*asked, *names}), decides))
     return found
+
+
+def _has_grown(row: ConfigurationRow, folder: Path, look: Mapping[str, Any]) -> bool:
+    """Whether a row has runs of a look at ``folder``, and others: of that folder, or of any and started since."""
+    here, seen = {_name(run) for run in _runs_in(folder, row)}, set(look["trials"])
+    since = any(run.started > look["at"] for run in row.runs.values() if _parent(run) != folder)
+    return bool(here & seen) and (since or bool(here - seen))
 
 
 def _runs_in(folder: Path, row: ConfigurationRow) -> list[RunResult]:
