@@ -20,6 +20,7 @@ from vitrine.explain import explorer, observed
 from vitrine.explain.explorer import BUDGET, details
 from vitrine.explain.observed import observe
 from vitrine.explain.page import run_sections, write_run_page
+from vitrine.explain.results import curve_section
 from vitrine.models import attended_patches
 
 SECTIONS = ["curves", "confusion", "classes", "calibration", "wrong", "patches", "filters", "positions"]
@@ -339,6 +340,17 @@ def test_what_is_missing_or_foreign_is_said_in_its_place(record, tmp_path, monke
     for section, text in expected.items():
         assert re.search(text, parts[section].text)
         assert not parts[section].figures
+
+
+@pytest.mark.parametrize("hold_out", [True, False])
+def test_curves_of_validation_images_that_are_trained_on_are_labelled_so(record, tmp_path, hold_out):
+    copy = type(record)(shutil.copytree(record.path, tmp_path / "copy"))
+    copy.write_config({**copy.config, "data": copy.config["data"] | {"hold_out": hold_out}})
+    for drawn in curve_section(copy).figures[:2]:
+        labels = [line.get_label() for line in drawn.figure.axes[0].lines]
+        assert ("validation (trained on)" in labels) is not hold_out
+        assert ("training images here" in drawn.caption) is not hold_out
+        assert ("which are trained on" in drawn.alt) is not hold_out
 
 
 @pytest.mark.whole

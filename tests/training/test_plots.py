@@ -13,7 +13,16 @@ from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.training.lit_module import Classifier
-from vitrine.training.plots import TRAIN, VAL, can_be_drawn, curves, draw_attention, draw_confusion, draw_curves
+from vitrine.training.plots import (
+    TRAIN,
+    VAL,
+    can_be_drawn,
+    curves,
+    draw_attention,
+    draw_confusion,
+    draw_curves,
+    holds_out,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +32,15 @@ def _nothing_to_warn_of():
         yield
 
 
-def run(folder: Path, epochs: int, *, bend: float = 1.0) -> RunRecord:
+def new(folder: Path, *, hold_out: bool = True) -> RunRecord:
     record = RunRecord.create(folder, "word")
+    record.write_config({"data": {"hold_out": hold_out}})
+    record.update(id=record.name)
+    return record
+
+
+def run(folder: Path, epochs: int, *, bend: float = 1.0) -> RunRecord:
+    record = new(folder)
     file = MetricsFile(record)
     for epoch in range(1, epochs + 1):
         for step in (5 * epoch - 2, 5 * epoch):
@@ -66,13 +82,29 @@ def test_other_numbers_give_other_curves_and_the_same_numbers_the_same(tmp_path)
 
 
 def test_a_run_without_validation_has_no_curve_of_it(tmp_path):
-    record = RunRecord.create(tmp_path, "word")
+    record = new(tmp_path)
     file = MetricsFile(record)
     for step in (1, 2):
         file.append({"epoch": 1, "step": step, "seconds": 0.0, "train/loss": 1 / step, "train/acc": 0.5})
     picture = pixels(draw_curves(record))
     assert has_colour(picture, TRAIN)
     assert not has_colour(picture, VAL)
+
+
+@pytest.mark.parametrize(
+    ("hold_out", "own", "label"),
+    [
+        (True, False, "validation"),
+        (False, False, "validation (trained on)"),
+        (False, True, "validation"),  # a split of the data set's own is never trained on
+    ],
+)
+def test_validation_images_that_are_trained_on_are_labelled_so(tmp_path, hold_out, own, label):
+    record = new(tmp_path, hold_out=hold_out)
+    record.update(data_fingerprint={"train": {}, **({"val": {}} if own else {})})
+    row = {"step": 5, "epoch": 1, "train/loss": 2.0, "val/loss": 1.9, "val/acc": 0.5}
+    figure = curves([row], ["loss"], width=4, held_out=holds_out(record))
+    assert [line.get_label() for line in figure.axes[0].lines] == ["training", label]
 
 
 def test_a_single_value_is_a_dot():
@@ -83,7 +115,7 @@ def test_a_single_value_is_a_dot():
 
 
 def test_a_run_without_rows_has_empty_axes(tmp_path):
-    picture = pixels(draw_curves(RunRecord.create(tmp_path, "word")))
+    picture = pixels(draw_curves(new(tmp_path)))
     assert not has_colour(picture, TRAIN)
 
 

@@ -30,14 +30,18 @@ def curve_section(record: RunRecord) -> RunSection:
     if not (history := record.history()):
         return RunSection("curves", "Curves", "No step has been logged yet.")
     figures = []
+    held_out = plots.holds_out(record)
+    kind = "validation images" if held_out else "validation images, which are trained on"
     for name, title in TITLES.items():
         values = [(row["epoch"], row[f"val/{name}"]) for row in history if f"val/{name}" in row and "epoch" in row]
-        alt = f"{title} by epoch, on training and validation images."
+        alt = f"{title} by epoch, on training and {kind}."
         if values:
             best_epoch, best = (min if name == "loss" else max)(values, key=lambda pair: pair[1])
             alt += f" On validation images it is best at epoch {best_epoch:.0f}: {best:.4g}."
-        figure = plots.curves(history, [name], width=WIDTH)
-        figures.append(DrawnFigure(f"curve_{name}", title, f"{CURVES[name].capitalize()} by epoch.", alt, figure))
+        figure = plots.curves(history, [name], width=WIDTH, held_out=held_out)
+        caption = f"{CURVES[name].capitalize()} by epoch."
+        caption += "" if held_out else " Validation images are training images here."
+        figures.append(DrawnFigure(f"curve_{name}", title, caption, alt, figure))
     found = (record.facts.get("lr_range") or {}).get("found")
     if found is None or not (record.path / CURVE).is_file():
         return RunSection("curves", "Curves", figures=figures)

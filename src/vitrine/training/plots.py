@@ -38,17 +38,25 @@ Rows = Sequence[Mapping[str, float]]
 
 def draw_curves(record: RunRecord) -> Path:
     """Draw curves.png: loss and accuracy by epoch on training, validation and, if measured, test images."""
-    return save(curves(record.history(), list(CURVES), width=10), record.path / "curves.png")
+    figure = curves(record.history(), list(CURVES), width=10, held_out=holds_out(record))
+    return save(figure, record.path / "curves.png")
+
+
+def holds_out(record: RunRecord) -> bool:
+    """Whether a run does not train on its validation images; those of a split of the data set's own it never does."""
+    own = "val" in (record.facts.get("data_fingerprint") or {})
+    return own or record.config["data"].get("hold_out", True)
 
 
 @styled()
-def curves(rows: Rows, names: Sequence[str], width: float) -> Figure:
+def curves(rows: Rows, names: Sequence[str], width: float, *, held_out: bool = True) -> Figure:
     """Return curves of metrics side by side.
 
     Args:
         rows: of metrics.csv.
         names: keys of ``CURVES``.
         width: of the figure, in inches.
+        held_out: whether the validation images were not trained on; otherwise the legend says that they were.
     """
     figure = Figure(figsize=(width, max(4.0, 0.7 * width) if len(names) == 1 else 4.0))
     steps_per_epoch = max((row["step"] / row["epoch"] for row in rows if "val/acc" in row), default=1.0)
@@ -58,6 +66,7 @@ def curves(rows: Rows, names: Sequence[str], width: float) -> Figure:
             points = [(row["step"] / steps_per_epoch, row[key]) for row in rows if key in row]
             if points:
                 marker = marker or ("." if len(points) == 1 else "")  # a line has no end
+                label += " (trained on)" if stage == "val" and not held_out else ""
                 axes.plot(*zip(*points, strict=True), line, label=label, color=colour, marker=marker, markersize=3)
         axes.set_xlim(left=0)
         axes.set(xlabel="epoch", ylabel=CURVES[name])
