@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, resume
 from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
-from vitrine.runs import RunRecord
+from vitrine.runs import RunRecord, provenance
 from vitrine.training.callbacks import TrainingLog
 from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
@@ -89,18 +89,21 @@ def assert_same(record, whole):
         pytest.param(22, signal.SIGINT, marks=pytest.mark.whole),  # the last step of an epoch, before its validation
     ],
 )
-def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, step, number):
+def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step, number):
     with pytest.raises(Interrupted, match="resume="):
         fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
     record = RunRecord(only_run(tmp_path))
     assert record.facts["status"] == "interrupted"
     assert torch.load(record.last, weights_only=True)["global_step"] == step
+    began, later = record.facts["code"], {"commit": "def", "changed": True, "untracked": []}
+    monkeypatch.setattr(provenance, "code_state", lambda: (later, "a difference"))
 
     result = resume(record.path)
 
     assert result.run_dir == record.path
     assert_same(record, whole)
-    assert len(record.facts["resumed"]) == 1
+    assert [again["code"] for again in record.facts["resumed"]] == [later]
+    assert record.facts["code"] == began
 
 
 @pytest.mark.whole

@@ -108,11 +108,12 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
 
 
 def record_resumption(run: TrainingRun) -> None:
-    """Add to the run folder that the run is resumed now, with the configuration it is resumed with."""
+    """Add to the run folder that the run is resumed now, by which code, and with which configuration."""
     record = run.record
-    times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command()}]
-    code = store_code(record, run.config) if edited_parts(record, run.config) else {}
-    record.update(resumed=times, storage=asdict(run.placement), **code)
+    code, _ = provenance.code_state()
+    times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command(), "code": code}]
+    parts = store_code(record, run.config) if edited_parts(record, run.config) else {}
+    record.update(resumed=times, storage=asdict(run.placement), **parts)
     record.write_config(to_plain(run.config))
 
 
