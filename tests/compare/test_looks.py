@@ -136,7 +136,18 @@ def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparison
     assert [one.sentences[0] for one in found.findings.comparisons] == [f"{arm} was decided" for arm in arms]
     assert {one.verdict for one in found.findings.comparisons} == {"better"}
     assert {one.difference.mean for one in found.findings.comparisons} == {0.05}, "that of the interval's pairs"
-    assert not any("seeds were added" in text for text in found.caveats)
+    assert not any("seeds were added" in text or "not apply" in text for text in found.caveats)
+
+    rule = "the sweep announced its own rule, sweep.difference included, before its first run"
+    for options, named in (
+        ({"fixed_images": True}, "--fixed-images does"),
+        ({"fixed_images": True, "difference_of_interest": 0.1}, "--difference and --fixed-images do"),
+    ):
+        given = compared(sweep, **options)
+        assert f"{named} not apply: {rule}" in given.caveats
+        assert [one.sentences for one in given.findings.comparisons] == [
+            one.sentences for one in found.findings.comparisons
+        ]
 
     for options in ({"metric": "test/acc"}, {"baseline": "rope"}):
         found = compared(sweep, **options)

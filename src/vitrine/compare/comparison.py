@@ -160,6 +160,13 @@ def compare(
             f"seeds were added until {decision.metric} decided between configurations: p-values and intervals of a "
             "fixed number of seeds do not hold, and other comparisons have no verdict"
         )
+    options = {"--difference": difference_of_interest is not None, "--fixed-images": fixed_images}
+    if decision is not None and (ignored := [option for option, given in options.items() if given]):
+        verb = "does" if len(ignored) == 1 else "do"
+        warnings.append(
+            f"{listed(ignored)} {verb} not apply: the sweep announced its own rule, sweep.difference included, before "
+            "its first run"
+        )
     if selected:
         warnings.append(
             f"the baseline, {reference.label}, has the best or worst mean, so it may have been chosen by its result: "
