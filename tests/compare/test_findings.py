@@ -97,7 +97,7 @@ def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_
     # With its upper 80 % bound, 0.00536, seventeen.
     assert sentence == (
         "rope and learned: no significant difference over 3 seeds, r = -0.01, on these 360 images; detecting 0.4 "
-        "points with 80 % power takes up to 17 seeds"
+        "points with 80 % power takes up to 17 fresh seeds, or sweep=decide"
     )
 
 
@@ -377,7 +377,7 @@ def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_r
     sentences = sentences_of(tmp_path, difference_of_interest=0.02)["rope"]
     assert sentences[0].startswith("rope and learned are equal within 2 points (95 % interval ")
     sentences = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
-    assert sentences[0].endswith("; detecting 0.4 points with 80 % power takes up to 7 seeds")
+    assert sentences[0].endswith("; detecting 0.4 points with 80 % power takes up to 7 fresh seeds, or sweep=decide")
 
 
 @pytest.mark.parametrize(

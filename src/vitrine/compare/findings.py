@@ -273,15 +273,16 @@ def _seed_sentence(
         interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += _images(row, tested, metric)
         return f"{names} are equal within {metric.short_magnitude(size)} ({interval})"
+    takes = f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes"
     spread = largest_spread(tested.sd, tested.freedom)
     over_seeds = beyond_images(size, tested.image_variance, family.comparisons)
     if over_seeds == 0:
-        return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes more test images"
+        return f"{takes} more test images"
     needed = seeds_needed(over_seeds, spread, paired=tested.paired, comparisons=family.comparisons)
     if needed is None:
-        return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes more than 1,000 seeds"
+        return f"{takes} more than 1,000 seeds"
     if needed > count:
-        return f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes up to {needed} seeds"
+        return f"{takes} up to {needed} fresh seeds, or sweep=decide"
     return text
 
 
