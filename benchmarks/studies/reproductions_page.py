@@ -81,7 +81,7 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
     """
     results: dict[str, dict[str, Any]] = {}
     for variant in ("faithful", "corrected", *(quirk.change for quirk in tutorial.quirks)):
-        runs = finished(variant_folder(folder, variant))
+        runs = [run for run in finished(variant_folder(folder, variant)) if of_one_code(run)]
         before = known.get(variant)
         joins = before is not None and joinable(runs, before)
         if before and not joins and (not runs or extent(runs) < (before["epochs"], len(before["seeds"]))):
@@ -113,6 +113,16 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
         if before is not None and joins:
             results[variant] = joined(before, results[variant])
     return results
+
+
+def of_one_code(run: Any) -> bool:
+    """Whether a run was resumed by the code it began with, as far as that is recorded; prints that it was not."""
+    facts = run.record.facts
+    resumed = [again["code"] for again in facts.get("resumed", []) if "code" in again]
+    if all(code.get("commit") == facts["code"].get("commit") and not code.get("changed") for code in resumed):
+        return True
+    print(f"{run.record.path} is left out: it was resumed by other code than that of the commit it began with")
+    return False
 
 
 def joinable(runs: Sequence[Any], before: Mapping[str, Any]) -> bool:

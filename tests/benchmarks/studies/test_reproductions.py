@@ -138,6 +138,33 @@ def test_runs_of_other_seeds_join_recorded_ones_of_the_same_commit(page):
         assert not page.joinable(others, before)
 
 
+CODE = {"commit": "abc", "changed": False, "untracked": []}
+
+
+@pytest.mark.parametrize(
+    ("resumed", "kept"),
+    [
+        ([], True),
+        ([{"at": "then", "code": CODE}], True),
+        ([{"at": "then"}], True),  # by a version that did not record it
+        ([{"at": "then", "code": CODE}, {"at": "later", "code": CODE | {"commit": "def"}}], False),
+        ([{"at": "then", "code": CODE | {"changed": True}}], False),
+    ],
+)
+def test_a_run_that_was_resumed_by_other_code_is_left_out(page, monkeypatch, tmp_path, capsys, resumed, kept):
+    rows = [{"step": 4.0, "epoch": 1.0, "train/loss": 2.0}]
+    facts = {"code": CODE, "epochs": 1, "parameters": 1642, "machine": {"processor": "some", "cores": 2}}
+    facts |= {"versions": {"torch": "2"}, "device": "CPU", "precision": "32-true", "resumed": resumed}
+    record = SimpleNamespace(facts=facts, path=tmp_path / "run", history=lambda: rows)
+    metrics = {"test/acc": 0.7, "test/loss": 1.7}
+    run = SimpleNamespace(record=record, config=SimpleNamespace(seed=0), metrics=metrics)
+    monkeypatch.setattr(page, "finished", lambda folder: [run] if folder.name == "faithful" else [])
+    found = page.collect(SimpleNamespace(quirks=[]), tmp_path, {})
+    assert list(found) == (["faithful"] if kept else [])
+    printed = capsys.readouterr().out
+    assert (f"{record.path} is left out: it was resumed by other code" in printed) is not kept
+
+
 def test_an_unknown_tutorial_is_refused_with_the_known_ones(reproduce, capsys):
     with pytest.raises(SystemExit):
         reproduce(tutorial="pulfer")
