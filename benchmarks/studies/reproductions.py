@@ -4,7 +4,10 @@ python scripts/reproduce.py                                  # everything a CPU 
 python scripts/reproduce.py pulfer_mnist notebook_mnist32    # some tutorials
 python scripts/reproduce.py --quirks                         # also the effect of each quirk, one changed at a time
 python scripts/reproduce.py --table                          # trains nothing, only writes the page
-python scripts/reproduce.py intuitive_cifar10 --variants faithful --seeds 1 --overrides trainer.max_time=1h   # a slice
+
+A slice of a long training, which leaves the page as it is:
+
+python scripts/reproduce.py intuitive_cifar10 --train --variants faithful --seeds 1 --overrides trainer.max_time=1h
 
 Runs are written to outputs/reproductions/TUTORIAL/VARIANT/seed-N, or under --out. A finished run is never repeated, an
 interrupted one is resumed; the exit code is not 0 until all are finished. docs/reproductions.md, its JSON record and
