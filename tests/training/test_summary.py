@@ -25,7 +25,8 @@ def test_shapes_are_those_of_the_forward_pass(compose):
     config = compose("model=vit_nano", "pool=cls", "depth=2").model
     found = {layer.name: layer for layer in layers(config, 4).layers}
     tokens = (1, config.tokens, config.dim)
-    assert (found["blocks.1"].takes, found["blocks.1"].gives) == (tokens, tokens)
+    assert (found["blocks.0"].takes, found["blocks.0"].gives) == (tokens, tokens)
+    assert (found["blocks.1"].takes, found["blocks.1"].gives) == (tokens, (1, 1, config.dim)), "the class token is read"
     assert found["blocks.0.attn.qkv"].gives == (1, config.tokens, 3 * config.dim)
     assert found["head"].gives == (1, 10)
     assert found["cls_token"].gives == (1, 1, config.dim)
