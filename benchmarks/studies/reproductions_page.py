@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,22 @@ FIGURES = DOCS / "images" / "reproductions"
 EXPERIMENTS = ROOT / "conf" / "experiment" / "tutorials"
 PENDING = "not yet measured"
 LEAST_SEEDS = 3  # that the cost of a quirk is told from
-TITLES = {
-    "losses": "Published and reproduced loss",
-    "curves": "Loss and accuracy",
-    "confusion": "Confusion",
-    "attention": "Attention",
-    "positions": "Positional embeddings",
+FIGURE_TEXTS = {  # title and caption
+    "losses": ("Published and reproduced loss", "Training loss of each epoch: as published, and the mean over seeds."),
+    "curves": (
+        "Loss and accuracy",
+        "Seed {seed}. The validation images are among those that are trained on: their curve is no held-out score.",
+    ),
+    "confusion": ("Confusion", "Seed {seed}: test images by their class and by the predicted one."),
+    "attention": (
+        "Attention",
+        "Seed {seed}: test images with their classes; below, the share of each patch in the class token that the head "
+        "reads, followed back through all blocks (attention rollout), and the prediction, red if wrong.",
+    ),
+    "positions": (
+        "Positional embeddings",
+        "Seed {seed}: the vectors that are added to tokens, the class token's first, and their similarities.",
+    ),
 }
 
 Results = Mapping[str, Mapping[str, Any]]  # of the variants of a tutorial, by name
@@ -45,18 +55,34 @@ def write_page(tutorials: Mapping[str, Tutorial], out: Path) -> None:
     FIGURES.mkdir(parents=True, exist_ok=True)
     known = json.loads(JSON.read_text()) if JSON.exists() else {}
     results = {name: collect(tutorial, out / name, known.get(name, {})) for name, tutorial in tutorials.items()}
-    columns = ["tutorial", "reported", "faithful, last epoch", "faithful, best epoch", "corrected", "parameters"]
+    columns = [
+        "tutorial",
+        "reported",
+        "faithful, last epoch",
+        "faithful, best epoch",
+        "corrected",
+        "parameters",
+        "commit",
+    ]
     lines = markdown_table(columns, [row(tutorials[name], measured) for name, measured in results.items()])
-    variants = [variant for measured in results.values() for variant in measured.values()]
-    machines = sorted({f"{variant['machine']}, {variant['device']}" for variant in variants})
-    lines += ["", f"Measured on {'; '.join(machines)}."] if machines else []
+    lines += ["", machines(results.values())]
     for name, measured in results.items():
         lines += section(name, tutorials[name], measured, out / name)
+    lines = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
     write_between(DOCS / "reproductions.md", "tutorials", lines)
     JSON.write_text(json.dumps(results, indent=2) + "\n")
     for name, measured in results.items():
         for variant in ("faithful", "corrected"):
             write_head(EXPERIMENTS / name / f"{variant}.yaml", tutorials[name], measured.get(variant))
+
+
+def machines(results: Iterable[Results]) -> str:
+    """On which machines the compared runs of each commit were trained."""
+    found: dict[str, set[str]] = {}
+    for variant in (variant for measured in results for variant in comparable(measured).values()):
+        where = {f"{machine}, {variant['device']}" for machine in variant["machine"].split("; ")}
+        found.setdefault(variant["commit"][:7], set()).update(where)
+    return " ".join(f"Trained by commit {commit} on {'; '.join(sorted(where))}." for commit, where in found.items())
 
 
 def write_head(path: Path, tutorial: Tutorial, result: Mapping[str, Any] | None) -> None:
@@ -183,7 +209,8 @@ def row(tutorial: Tutorial, results: Results) -> list[str]:
     missing = PENDING if tutorial.reported else "nothing to reach"
     cells = [missing if result is None else accuracy(tutorial, result) for result in (faithful, corrected)]
     parameters = f"{tutorial.parameters:,}; corrected {tutorial.corrected_parameters:,}"
-    return [tutorial.title, tutorial.reported or "no result", cells[0], best, cells[1], parameters]
+    commit = faithful["commit"][:7] if faithful else ""
+    return [tutorial.title, tutorial.reported or "no result", cells[0], best, cells[1], parameters, commit]
 
 
 def accuracy(tutorial: Tutorial, result: Mapping[str, Any]) -> str:
@@ -257,8 +284,8 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
     """Effect of removing a single quirk from the faithful experiment, paired by seed, all by one commit."""
     yield ""
     yield (
-        "What each quirk costs: the faithful experiment with one change. Differences are paired by seed; their 95 % "
-        f"intervals hold together, for all {len(tutorial.quirks)} (Bonferroni)."
+        "What each quirk costs: the faithful experiment with one change. Differences are paired, "
+        f"over the seeds of both; their 95 % intervals hold together, for all {len(tutorial.quirks)} (Bonferroni)."
     )
     yield ""
     rows, effects, measured = [], [], comparable(results)
@@ -277,8 +304,10 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
 
 
 def effect(result: Mapping[str, Any], results: Results, comparisons: int) -> Difference:
-    """Difference of a variant from the faithful runs, with its simultaneous interval."""
+    """Difference of a variant from the faithful runs of its seeds, with its simultaneous interval."""
     values, others = (dict(zip(one["seeds"], one["test/acc"], strict=True)) for one in (result, results["faithful"]))
+    shared = values.keys() & others.keys()
+    values, others = ({seed: some[seed] for seed in sorted(shared)} for some in (values, others))
     return difference(values, others, Family(comparisons))
 
 
@@ -292,8 +321,13 @@ def figures(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: 
                 shutil.copy(source, FIGURES / f"{name}_{figure}.png")
         if runs[0].model.pos_embed is not None:
             draw_positions(runs[0].model, FIGURES / f"{name}_positions.png")
-    shown = [figure for figure in TITLES if (FIGURES / f"{name}_{figure}.png").exists()]
-    return [f"![{TITLES[figure]}](images/reproductions/{name}_{figure}.png)" for figure in shown]
+    shown = [figure for figure in FIGURE_TEXTS if (FIGURES / f"{name}_{figure}.png").exists()]
+    lines = []
+    for figure in shown:
+        title, caption = FIGURE_TEXTS[figure]
+        image = f"![{title}](images/reproductions/{name}_{figure}.png)"
+        lines += [image, "", f"*{caption.format(seed=faithful['seeds'][0])}*", ""]
+    return lines
 
 
 def draw_losses(published: Sequence[float], ours: Sequence[float], path: Path) -> None:

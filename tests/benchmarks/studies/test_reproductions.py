@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -238,8 +239,36 @@ def test_the_effect_of_a_quirk_is_paired_by_seed_and_holds_for_all_of_them(page,
     # 0.01, 0.02, 0.03: mean 0.02, standard error 0.00577; t(2) at 2.5 % / 2 is 6.205.
     assert "| Why. | a switch: `loss=cross_entropy` | 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in table
     assert "| Because. | another: `model.final_norm=true` | not yet measured |  |" in table, "by another commit"
+    variants["faithful"] = {"seeds": [0, 1, 2, 3], "test/acc": [0.5, 0.6, 0.7, 0.1], "commit": "abc"}
+    more = "\n".join(page.quirk_table(reported, variants))
+    assert "| 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in more, "other seeds of the faithful runs change nothing"
     variants["another"] = {"seeds": [0, 1], "test/acc": [0.9, 0.9], "commit": "abc"}
     assert "| not yet measured: 2 of 3 seeds |  |" in "\n".join(page.quirk_table(reported, variants))
+
+
+def test_the_machines_of_each_commit_are_named_and_those_of_what_is_not_compared_are_not(page):
+    def variant(commit, machine):
+        return {"commit": commit, "machine": machine, "device": "CPU, 1 thread"}
+
+    results = [
+        {"faithful": variant("1234567890", "one; another"), "corrected": variant("abcdefghij", "a third")},
+        {"faithful": variant("defdefdefd", "one")},
+        {},
+    ]
+    assert page.machines(results) == (
+        "Trained by commit 1234567 on another, CPU, 1 thread; one, CPU, 1 thread. "
+        "Trained by commit defdefd on one, CPU, 1 thread."
+    )
+
+
+def test_every_picture_of_the_page_has_a_caption_and_no_blank_line_is_doubled(page):
+    lines = (page.DOCS / "reproductions.md").read_text().splitlines()
+    pictures = [number for number, line in enumerate(lines) if line.startswith("![")]
+    assert len(pictures) >= 14
+    assert all(lines[number + 1] == "" and lines[number + 2].startswith("*") for number in pictures)
+    curves = [lines[number + 2] for number in pictures if "_curves.png" in lines[number]]
+    assert all("Seed 0" in caption and "trained on" in caption for caption in curves)
+    assert not any(before == line == "" for before, line in pairwise(lines))
 
 
 def test_accuracies_are_counted_against_the_range_that_the_published_one_stands_for(page, reported):
