@@ -28,8 +28,9 @@ from scipy import special
 from scipy.optimize import brentq, minimize_scalar
 
 CELLS = 200
-# Shares of the error that are left for the last look, chosen by simulation (benchmarks/studies/decisions.py): pairs have
-# power to spare, and find large effects with fewer seeds where the first looks may spend more; two groups have not.
+# Shares of the error that are left for the last look, chosen by simulation (benchmarks/studies/decisions.py): pairs
+# have power to spare, and find large effects with fewer seeds where the first looks may spend more; two groups have
+# not.
 KEPT, KEPT_OF_PAIRS = 0.25, 0.1
 
 

@@ -24,8 +24,9 @@ FUTILE = 0.02  # chance of a verdict, under favourable conditions, below which m
 # vary up to ten times as much as others (benchmarks/studies/decisions.py).
 SHARED_FROM, SHARED_PART, SHARED_EACH, SHARED_MOST = 3, 0.4, 0.25, 2.0
 SHARED_KEPT = 0.4  # of the error, for the last look: the first ones find large effects with less of it
-# The part of the error with which the interval over test images is taken. With all of it, the squares of both parts cover
-# the difference slightly too rarely, up to 6.0 % in place of 5 %, where images matter more than seeds; by simulation, too.
+# The part of the error with which the interval over test images is taken. With all of it, the squares of both parts
+# cover the difference slightly too rarely, up to 6.0 % in place of 5 %, where images matter more than seeds; by
+# simulation, too.
 IMAGES_PART = 0.8
 
 
