@@ -180,7 +180,18 @@ def test_four_configurations_are_looked_at_together(tmp_path):
     assert queue.decision.verdicts["position=rope"] == "better"
     again = run(decide(tmp_path, *FOUR, "sweep.max_seeds=6"), accuracy)
     assert {look.seeds for look in again.decision.looks("position=rope")} == {3}
-    assert known(again)["decision"]["shared_freedom"] == 0.75
+
+
+def test_a_sweep_is_not_decided_by_the_rule_of_another_version(tmp_path):
+    queue = decide(tmp_path, *THREE)
+    announced = known(queue)
+    del announced["decision"]["rule"]
+    (queue.sweep.folder / "sweep.json").write_text(json.dumps(announced))
+    with pytest.raises(ConfigError) as refusal:
+        decide(tmp_path, *THREE)
+    (fault,) = refusal.value.faults
+    assert fault.key == "the rule of this version of vitrine"
+    assert fault.problem.startswith("was another: verdicts hold only for what was announced")
 
 
 def test_a_run_that_failed_in_another_process_meanwhile_is_not_trained_again(tmp_path, monkeypatch):

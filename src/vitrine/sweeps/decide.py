@@ -17,6 +17,7 @@ from vitrine.command.compose import Point, Variants
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
+from vitrine.compare.sequential_rule import RULE_VERSION
 from vitrine.config.sweep import DECISION_METRICS, TrainCommand
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
@@ -326,7 +327,7 @@ def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
         "min_seeds": rule.min_seeds,
         "max_seeds": rule.max_seeds,
         "method": rule.method,
-        "shared_freedom": rule.shared_freedom or None,
+        "rule": RULE_VERSION,
     }
 
 
@@ -338,9 +339,9 @@ def _check_announced(folder: Path, own_name: str, plan: Mapping[str, Any]) -> No
     changed = [name for name, value in plan.items() if json.dumps(announced.get(name)) != json.dumps(value)]
     if changed:
         hint = "verdicts hold only for what was announced before the first run; rerun=true starts over in a new folder"
-        names = {"arms": "configurations", "shared_freedom": "this version's rule: shared_freedom"}
+        names = {"arms": "configurations", "rule": "the rule of this version of vitrine"}
         faults = [
-            Fault(names.get(name, f"sweep.{name}"), str(plan[name]), f"was {announced.get(name)}: {hint}")
+            Fault(names.get(name, f"sweep.{name}"), str(plan[name]), f"was {announced.get(name, 'another')}: {hint}")
             for name in changed
         ]
         raise ConfigError(faults)
