@@ -91,8 +91,8 @@ class Decision:
     Up to three arms, the baseline among them, are looked at one by one, as soon as a seed has ended in the arm and in
     the baseline, and so have all smaller ones. Four and more share what they say about the variance over seeds, and are
     looked at together. Either way, verdicts depend neither on the order in which results arrive nor on interruptions.
-    The probability is exact for normal values and pairs in the first case, and a result of simulations in the second
-    (docs/decisions.md).
+    The probability is exact for normal values and pairs in the first case, if verdicts are about these images, and a
+    result of simulations otherwise (docs/decisions.md).
 
     ``better`` is the larger value, unless ``lower_is_better``. A failed run takes no part in means; an arm that failed
     more often than the baseline is never called better or equal, nor is one called worse or equal that failed less
