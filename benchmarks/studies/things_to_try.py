@@ -87,7 +87,7 @@ def main() -> None:
     if not options.table:
         with ThreadPoolExecutor(2) as pool:
             codes = list(pool.map(lambda job: job.execute(threads=1), jobs(options.data_root)))
-        JSON.write_text(json.dumps(collect(), indent=1) + "\n")
+    JSON.write_text(json.dumps(collect(), indent=1) + "\n")
     write_page()
     if any(codes):
         raise SystemExit(1)
@@ -122,14 +122,14 @@ def cost(config: TrainConfig) -> float:
 
 
 def collect() -> dict[str, list[dict[str, Any]]]:
-    """Each change's finished runs, with recorded ones where there are none.
+    """Each change's runs, once those of all seeds have finished, and recorded ones where they have not.
 
     Raises:
         SystemExit: a run was trained by code that was not committed.
     """
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in {change(point): None for row in ROWS if row.trained for point in runs_of(row)}:
-        if runs := finished(variant_folder(OUT, name)):
+        if len(runs := finished(variant_folder(OUT, name))) == len(SEEDS):
             results[name] = [measured(run) for run in runs]
     return results
 
