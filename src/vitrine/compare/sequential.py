@@ -219,8 +219,7 @@ class Decision:
     def interval(self, arm: str) -> tuple[float, float]:
         """Return the interval of an arm's mean minus the baseline's, at the last look; infinite before the first.
 
-        Raises:
-            ValueError: no such arm is compared with the baseline.
+        Raises as :meth:`looks`.
         """
         looks = self.looks(arm)
         return (looks[-1].low, looks[-1].high) if looks else (-math.inf, math.inf)
