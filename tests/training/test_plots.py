@@ -21,7 +21,6 @@ from vitrine.training.plots import (
     draw_attention,
     draw_confusion,
     draw_curves,
-    holds_out,
 )
 
 
@@ -103,7 +102,7 @@ def test_validation_images_that_are_trained_on_are_labelled_so(tmp_path, hold_ou
     record = new(tmp_path, hold_out=hold_out)
     record.update(data_fingerprint={"train": {}, **({"val": {}} if own else {})})
     row = {"step": 5, "epoch": 1, "train/loss": 2.0, "val/loss": 1.9, "val/acc": 0.5}
-    figure = curves([row], ["loss"], width=4, held_out=holds_out(record))
+    figure = curves([row], ["loss"], width=4, held_out=record.holds_out)
     assert [line.get_label() for line in figure.axes[0].lines] == ["training", label]
 
 

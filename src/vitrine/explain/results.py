@@ -30,7 +30,7 @@ def curve_section(record: RunRecord) -> RunSection:
     if not (history := record.history()):
         return RunSection("curves", "Curves", "No step has been logged yet.")
     figures = []
-    held_out = plots.holds_out(record)
+    held_out = record.holds_out
     kind = "validation images" if held_out else "validation images, which are trained on"
     for name, title in TITLES.items():
         values = [(row["epoch"], row[f"val/{name}"]) for row in history if f"val/{name}" in row and "epoch" in row]

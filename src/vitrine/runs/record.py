@@ -176,6 +176,14 @@ class RunRecord:
         return values
 
     @property
+    def holds_out(self) -> bool:
+        """Whether no validation image is trained on; those of a split of the data set's own never are."""
+        if "val" in (self.facts.get("data_fingerprint") or {}):
+            return True
+        data = self.config.get("data")
+        return not isinstance(data, dict) or data.get("hold_out", True) is not False
+
+    @property
     def status(self) -> str:
         """The status in run.json, but ``interrupted`` for a ``running`` run whose process is gone."""
         return status_of(self.facts, self.path)

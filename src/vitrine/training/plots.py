@@ -38,14 +38,8 @@ Rows = Sequence[Mapping[str, float]]
 
 def draw_curves(record: RunRecord) -> Path:
     """Draw curves.png: loss and accuracy by epoch on training, validation and, if measured, test images."""
-    figure = curves(record.history(), list(CURVES), width=10, held_out=holds_out(record))
+    figure = curves(record.history(), list(CURVES), width=10, held_out=record.holds_out)
     return save(figure, record.path / "curves.png")
-
-
-def holds_out(record: RunRecord) -> bool:
-    """Whether a run does not train on its validation images; those of a split of the data set's own it never does."""
-    own = "val" in (record.facts.get("data_fingerprint") or {})
-    return own or record.config["data"].get("hold_out", True)
 
 
 @styled()

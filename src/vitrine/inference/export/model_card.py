@@ -160,7 +160,7 @@ def metadata(source: ExportSource, accuracy: TestAccuracy | None) -> str:
 def accuracy_row(accuracy: TestAccuracy | None, run: LoadedRun) -> str:
     """Return the row of accuracy: on the test images with its interval, else on the validation images."""
     if accuracy is None:
-        uses = ["the epoch was selected"] * selects(run) + ["the model was trained"] * trains_on_validation(run)
+        uses = ["the epoch was selected"] * selects(run) + ["the model was trained"] * (not run.record.holds_out)
         used = f", on which {listed(uses)}" if uses else ""
         return f"accuracy on validation{used} | {run.metrics['val/acc']:.4f}"
     value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
@@ -170,7 +170,7 @@ def accuracy_row(accuracy: TestAccuracy | None, run: LoadedRun) -> str:
 def selection(run: LoadedRun, *, tested: bool) -> str:
     """Return how the epoch was chosen, and what else the validation and test images were used for."""
     sentences = ["The epoch was selected on the validation images." if selects(run) else "The last epoch was taken."]
-    if trains_on_validation(run):
+    if not run.record.holds_out:
         sentences.append("The model was trained on the validation images, too.")
     if tested:
         curve = run.config.callbacks.test_curve
@@ -181,11 +181,6 @@ def selection(run: LoadedRun, *, tested: bool) -> str:
 def selects(run: LoadedRun) -> bool:
     """Whether the validation images selected the epoch."""
     return run.config.callbacks.monitor != "last"
-
-
-def trains_on_validation(run: LoadedRun) -> bool:
-    """Whether the validation images are training images; a validation split of the data set's own never is."""
-    return not run.config.data.hold_out and "val" not in (run.record.facts.get("data_fingerprint") or {})
 
 
 def code(text: str) -> str:
