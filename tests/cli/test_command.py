@@ -1,11 +1,30 @@
 """What every command does before it imports torch."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from vitrine.cli.command import SPINS
 from vitrine.cli.train import main
+
+COMPOSING = """
+import os, signal, time
+from vitrine.cli import command
+from vitrine.cli.train import main
+from vitrine.errors import ConfigError, Fault
+
+def points(*arguments, **settings):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise ConfigError([Fault("seed", "0", "cannot be resolved")])
+
+command.points = points
+main([])
+"""
 
 
 @pytest.fixture
@@ -28,3 +47,8 @@ def test_a_users_own_choice_of_how_threads_wait_stays(environment, capsys, name,
     main(["--cfg", "job"])
     found = {key: os.environ.get(key) for key in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     assert found == {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None} | {name: value}
+
+
+def test_an_error_that_a_library_makes_of_ctrl_c_is_none():
+    done = subprocess.run([sys.executable, "-c", COMPOSING], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (130, "vitrine: interrupted\n")

@@ -61,6 +61,8 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             with naming_full_disk(), composing(chosen):
                 _carry_out(command, flags, chosen)
         except (VitrineError, Interrupted) as error:
+            if received and isinstance(error, ConfigError):  # a library has made one of the signal's exception
+                error = Interrupted("interrupted")
             _exit_with(error, error.exit_code, show_traceback)
         except BaseException as error:  # Lightning turns Ctrl-C into SystemExit, and other libraries into errors
             if not (received or isinstance(error, KeyboardInterrupt)):
