@@ -6,6 +6,8 @@ import shutil
 import pytest
 from helpers.running import ROOT
 
+from vitrine.compare.table_formats import markdown
+
 STUDIES = ROOT / "benchmarks" / "studies"
 DOCS = ROOT / "docs"
 
@@ -69,10 +71,11 @@ def test_every_published_mean_has_its_runs():
     for question in known("recipes").values():
         assert question["commit"]
         assert all(run["val/acc"] > 0 for seeds in question["rows"].values() for run in seeds.values())
-    for result in [*known("positions").values(), known("defaults")]:
-        assert result.get("commit") or all(
-            {"seed", "commit", "precision", "device"} <= set(run) for run in result["runs"]
-        )
+    for result in known("positions").values():
+        runs = {(run["position"], run["seed"]): run for run in result["runs"]}
+        assert len(runs) == len(result["runs"]) == 50
+        assert all({"seed", "commit", "precision", "machine", "device"} <= set(run) for run in runs.values())
+    assert known("defaults")["commit"]
 
 
 def test_positions_are_compared_from_the_values_of_their_runs(study):
@@ -86,9 +89,9 @@ def test_positions_are_compared_from_the_values_of_their_runs(study):
     ]
     runs[3]["test/acc"] += 0.001
     positions = study("positions")
-    table, said = positions.table_and_findings("mnist", {"runs": runs})
-    assert table[0].startswith("| position | n | test accuracy (%) ")
-    assert said[1].startswith("rope is better than learned by 2.03 points (95 % interval ")
-    assert "on these 10,000 images" in said[1]
-    assert said[-1] == "runs used different versions of the code: aaaaaaa (3 runs) and bbbbbbb (3 runs)"
-    assert positions.since({"runs": runs}) == ""
+    text = markdown(positions.compared("mnist", runs))
+    assert "- rope is better than learned by 2.03 points (" in text
+    assert "on these 10,000 images" in text
+    assert "- caveat: runs used different versions of the code: aaaaaaa (3 runs) and bbbbbbb (3 runs)" in text
+    assert positions.missing(runs)["rope"] == [3, 4]
+    assert positions.missing(runs)["none"] == [0, 1, 2, 3, 4]
