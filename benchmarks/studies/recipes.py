@@ -46,12 +46,13 @@ class Question:
     Attributes:
         title: the question.
         expected: the expectation before any run, and its reason.
-        sweep: overrides with comma-separated values; every combination is trained with each seed.
+        sweep: overrides with comma-separated values, of which every combination is trained with each seed; or several
+            sets of overrides, each of which is.
     """
 
     title: str
     expected: str
-    sweep: str
+    sweep: str | tuple[str, ...]
 
 
 QUESTIONS = {
@@ -104,6 +105,20 @@ QUESTIONS = {
         "All schemes, with more seeds and a smaller model: [positions.md](positions.md).",
         "position=sincos2d,learned,rope_mixed,conv",
     ),
+    "tokens": Question(
+        "Other patches, or fewer of them and more epochs, in the same time?",
+        "A stack of 3x3 convolutions brings locality, which short trainings gain most from: several points, at a tenth "
+        "more time. Shifted copies of a patch bring less. Smaller images first gain a point. Leaving patches out gains "
+        "nothing in a training too short to overfit.",
+        (
+            "trainer.max_epochs=3",
+            "trainer.max_epochs=3 patch_embed=conv_stem",
+            "trainer.max_epochs=5 trainer.image_schedule=[16,0.5]",
+            "trainer.max_epochs=4 model.patch_dropout=0.25",
+            "trainer.max_epochs=3 patch_embed=shifted",
+            "trainer.max_epochs=5 model.patch_dropout=0.5",
+        ),
+    ),
     "pool": Question(
         "Class token, mean pooling, or attention pooling before the head?",
         "No difference that three seeds can detect.",
@@ -149,36 +164,53 @@ def main() -> None:
     options = parser.parse_args()
     asked, overrides = split_arguments(parser, options.arguments, names, NEUTRAL_IN_SWEEPS)
     if options.list:
-        print("\n".join(f"{name:<16} python train.py {' '.join(command(name))}" for name in names))
+        for name in names:
+            for setting in folders(name):
+                print(f"{name:<16} python train.py {' '.join([*command(name), *setting.split()])}")
         return
     if bool(asked) == options.table:
         parser.error("name a question, or pass --table or --list")
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in asked:
-        places = [f"data.root={options.data_root}", f"paths.output_dir={(OUT / name).relative_to(ROOT)}"]
-        arguments = [*command(name), *places, *with_remaining_time(overrides)]
-        done = subprocess.run([sys.executable, "train.py", *arguments], cwd=ROOT)
-        if done.returncode:  # nothing is concluded from an unfinished sweep
-            raise SystemExit(done.returncode)
-        results[name] = collect(OUT / name) | {"command": " ".join(command(name))}
+        rows: dict[str, Any] = {}
+        for setting, folder in folders(name).items():
+            places = [f"data.root={options.data_root}", f"paths.output_dir={folder.relative_to(ROOT)}"]
+            arguments = [*command(name), *setting.split(), *places, *with_remaining_time(overrides)]
+            done = subprocess.run([sys.executable, "train.py", *arguments], cwd=ROOT)
+            if done.returncode:  # nothing is concluded from an unfinished sweep
+                raise SystemExit(done.returncode)
+            found = collect(folder, setting)
+            rows |= found["rows"]
+        results = json.loads(JSON.read_text())  # another question may have been answered meanwhile
+        results[name] = found | {"command": " ".join(command(name)), "rows": rows}
         JSON.write_text(json.dumps({known: results[known] for known in names if known in results}, indent=1) + "\n")
     PAGE.write_text(page(results))
 
 
 def command(name: str) -> list[str]:
-    """Arguments of ``python train.py`` for a question at a scale."""
+    """Arguments of ``python train.py`` for a question at a scale; those of a setting follow."""
     scale, _, question = name.partition("/")
-    return ["-m", *SCALES[scale].split(), *QUESTIONS[question].sweep.split()]
+    sweep = QUESTIONS[question].sweep
+    return ["-m", *SCALES[scale].split(), *(sweep.split() if isinstance(sweep, str) else [])]
 
 
-def collect(folder: Path) -> dict[str, Any]:
-    """Validation accuracy and training time of the sweep's runs under ``folder``, by choice and seed."""
+def folders(name: str) -> dict[str, Path]:
+    """Where the sweep of each setting of a question goes; a question without settings has an empty one."""
+    sweep = QUESTIONS[name.partition("/")[2]].sweep
+    if isinstance(sweep, str):
+        return {"": OUT / name}
+    return {setting: OUT / name / str(number) for number, setting in enumerate(sweep)}
+
+
+def collect(folder: Path, setting: str = "") -> dict[str, Any]:
+    """Validation accuracy and training time of the sweep's runs under ``folder``, by choice, or setting, and seed."""
     records = [RunRecord(path.parent) for path in sorted(folder.glob("sweeps/**/metrics.json"))]
     first = records[0].facts
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for record in records:
         seed = str(record.config["seed"])
-        choice = ",".join(part for part in record.facts["varies"].split(",") if part != f"seed={seed}")
+        varies = ",".join(part for part in record.facts["varies"].split(",") if part != f"seed={seed}")
+        choice = setting or varies
         result = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
         rows.setdefault(choice, {})[seed] = result
     shared = {"precision": first.get("precision"), "device": first.get("device")}
