@@ -108,11 +108,13 @@ QUESTIONS = {
     "tokens": Question(
         "Other patches, or fewer of them and more epochs, in the same time?",
         "A stack of 3x3 convolutions brings locality, which short trainings gain most from: several points, at a tenth "
-        "more time. Shifted copies of a patch bring less. Smaller images first gain a point. Leaving patches out gains "
-        "nothing in a training too short to overfit.",
+        "more time. Shifted copies of a patch bring less. Smaller images first gain a point, with either patches. "
+        "Leaving patches out gains nothing in a training too short to overfit.",
         (
             "trainer.max_epochs=3",
             "trainer.max_epochs=3 patch_embed=conv_stem",
+            "trainer.max_epochs=5 patch_embed=conv_stem trainer.image_schedule=[16,0.5]",
+            "trainer.max_epochs=3 patch_embed=conv_stem data.batch_size=64",
             "trainer.max_epochs=5 trainer.image_schedule=[16,0.5]",
             "trainer.max_epochs=4 model.patch_dropout=0.25",
             "trainer.max_epochs=3 patch_embed=shifted",
