@@ -109,6 +109,7 @@ def test_tf32_rounds_products_and_float32_does_not():
     [
         (["trainer.precision=bf16-mixed"], "explicit"),
         (["trainer.precision=32-true"], "sdpa"),
+        (["trainer.precision=32-true", "model.heads=8"], "explicit"),
         (["trainer.precision=bf16-mixed", "model.attention_kernel=sdpa"], "sdpa"),
         (["trainer.precision=32-true", "model.attention_kernel=explicit"], "explicit"),
         # 64 images, 4 heads and 784 tokens: 4.7 times as many weights as may be kept; an eighth of the images is less
@@ -119,7 +120,7 @@ def test_tf32_rounds_products_and_float32_does_not():
         ),
     ],
 )
-def test_the_attention_kernel_depends_on_precision_and_memory(overrides, kernel):
+def test_the_attention_kernel_depends_on_precision_heads_and_memory(overrides, kernel):
     parts = 8 if overrides[-1] == "+parts=8" else 1
     made = config(
         *[override for override in overrides if override != "+parts=8"],

@@ -169,7 +169,8 @@ def choose(config: TrainConfig) -> Hardware:
     kernel = config.model.attention_kernel
     if kernel == "auto":
         images = config.data.batch_size // devices // trainer.accumulate_grad_batches
-        kernel = fastest_kernel(accelerator, DTYPES[precision], images * config.model.heads * config.model.tokens**2)
+        weights = images * config.model.heads * config.model.tokens**2
+        kernel = fastest_kernel(accelerator, DTYPES[precision], config.model.dim // config.model.heads, weights)
     return Hardware(accelerator, devices, precision, kernel, _device_name(accelerator), nodes)
 
 

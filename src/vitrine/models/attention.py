@@ -19,6 +19,8 @@ from vitrine.models.user_parts import user_module
 
 # 2**25 weights take 200 MB per block: 128 images of 256 tokens with 4 heads.
 MOST_WEIGHTS = 2**25
+# In heads this narrow, the fixed cost of sdpa for each image and head is more than its arithmetic on a CPU.
+NARROW_HEAD = 8
 
 
 class Attention(nn.Module):
@@ -197,7 +199,8 @@ def attend(
             ``auto`` is :func:`fastest_kernel`.
     """
     if kernel == "auto":
-        kernel = fastest_kernel(q.device.type, q.dtype, q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
+        count = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+        kernel = fastest_kernel(q.device.type, q.dtype, q.shape[3], count)
     if kernel == "sdpa":
         mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
@@ -205,16 +208,20 @@ def attend(
     return weights.to(v.dtype) @ v
 
 
-def fastest_kernel(device: str, dtype: torch.dtype, weights: int) -> str:
-    """Return ``sdpa``, or ``explicit`` for bfloat16 on a CPU, where the backward pass of sdpa is slow.
+def fastest_kernel(device: str, dtype: torch.dtype, width: int, weights: int) -> str:
+    """Return ``sdpa``; on a CPU ``explicit`` for narrow heads and for bfloat16, whose backward pass by sdpa is slow.
+
+    ``benchmarks/timing/rules.py`` measures both.
 
     Args:
         device: ``cpu``, ``cuda`` or ``mps``.
         dtype: of queries, keys and values.
+        width: of a head.
         weights: attention weights of a batch, one per image, head and pair of tokens. Explicit attention keeps them for
             the backward pass, in 6 bytes each per block; above ``MOST_WEIGHTS`` it is not used.
     """
-    return "explicit" if device == "cpu" and dtype is torch.bfloat16 and weights <= MOST_WEIGHTS else "sdpa"
+    slow = dtype is torch.bfloat16 or width <= NARROW_HEAD
+    return "explicit" if device == "cpu" and slow and weights <= MOST_WEIGHTS else "sdpa"
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:

@@ -110,9 +110,14 @@ class HeadwiseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (maps, B, heads, N, D/heads)."""
-        heads, width = self.weight.shape[1:3]
-        y = torch.einsum("bnhi,mhoi->mbhno", x.unflatten(2, (heads, width)), self.weight)
-        return y if self.bias is None else y + self.bias[:, None, :, None].to(y.dtype)
+        maps, heads, width = self.weight.shape[:3]
+        x = x.unflatten(2, (heads, width)).permute(2, 0, 1, 3)  # (heads, B, N, D/heads)
+        weight = self.weight.permute(1, 3, 0, 2).flatten(2)  # (heads, D/heads, maps * D/heads)
+        if self.bias is None:
+            y = torch.bmm(x.flatten(1, 2), weight)
+        else:
+            y = torch.baddbmm(self.bias.transpose(0, 1).flatten(1)[:, None], x.flatten(1, 2), weight)
+        return y.view(*x.shape[:3], maps, width).permute(3, 1, 0, 2, 4)
 
 
 class BatchNorm(nn.BatchNorm1d):
