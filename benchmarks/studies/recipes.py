@@ -106,18 +106,25 @@ QUESTIONS = {
         "position=sincos2d,learned,rope_mixed,conv",
     ),
     "tokens": Question(
-        "Other patches, or fewer of them and more epochs, in the same time?",
+        "Patches by convolutions, smaller batches, or smaller images first?",
         "A stack of 3x3 convolutions brings locality, which short trainings gain most from: several points, at a tenth "
-        "more time. Shifted copies of a patch bring less. Smaller images first gain a point, with either patches. "
-        "Leaving patches out gains nothing in a training too short to overfit.",
+        "more time. Smaller images first gain a point.",
         (
             "trainer.max_epochs=3",
             "trainer.max_epochs=3 patch_embed=conv_stem",
             "trainer.max_epochs=5 patch_embed=conv_stem trainer.image_schedule=[16,0.5]",
             "trainer.max_epochs=3 patch_embed=conv_stem data.batch_size=64",
+        ),
+    ),
+    "fewer": Question(
+        "Shifted patches, or fewer of them and more epochs, in the same time?",
+        "Shifted copies of a patch bring less locality than convolutions. Leaving patches out gains nothing in a "
+        "training too short to overfit.",
+        (
+            "trainer.max_epochs=3",
+            "trainer.max_epochs=3 patch_embed=shifted",
             "trainer.max_epochs=5 trainer.image_schedule=[16,0.5]",
             "trainer.max_epochs=4 model.patch_dropout=0.25",
-            "trainer.max_epochs=3 patch_embed=shifted",
             "trainer.max_epochs=5 model.patch_dropout=0.5",
         ),
     ),
