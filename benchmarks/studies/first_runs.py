@@ -1,4 +1,4 @@
-"""Accuracy, time and memory of README's first commands, over seeds.
+"""Accuracy, time and memory of README's first commands, over seeds; longer recipes are those of time_to_accuracy.py.
 
 python benchmarks/studies/first_runs.py              # trains what is missing under outputs/first_runs, then writes
 python benchmarks/studies/first_runs.py mnist_fast   # only this command; the stored results of the others stay
@@ -36,6 +36,7 @@ COMMANDS = {
 }
 START_UP = {"`--help`": ["--help"], "`--cfg job`": ["--cfg", "job"], "a mistake": ["modle=vit_tiny"]}
 JSON = STUDIES / "first_runs.json"
+LONGER = ("cifar10/cpu",)  # recipes whose runs time_to_accuracy.py trains
 
 
 def main() -> None:
@@ -74,7 +75,9 @@ def start_up() -> dict[str, float]:
 
 def write_table(results: Mapping[str, Any]) -> None:
     """Write the table between its markers in README.md."""
-    lines = cost_table(results["runs"].values())
+    longer = json.loads((STUDIES / "time_to_accuracy.json").read_text())
+    summaries = [*results["runs"].values(), *(longer[recipe] for recipe in LONGER)]
+    lines = cost_table(summaries)
     first = results["runs"]["vit_tiny"]
     times = ", ".join(f"{name} {seconds} s" for name, seconds in results["start_up"].items())
     lines += [
@@ -82,7 +85,8 @@ def write_table(results: Mapping[str, Any]) -> None:
         f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
         f"torch {first['torch']}. Times are those of whole commands, of which importing libraries takes about 8 s.",
         f"Commands that train nothing: {times}. Measured by",
-        f"`python benchmarks/studies/first_runs.py` at {commits_of(results['runs'].values())}.",
+        "`python benchmarks/studies/first_runs.py` and, the last, `time_to_accuracy.py` there, at",
+        f"{commits_of(summaries)}.",
     ]
     write_between(ROOT / "README.md", "first_runs", lines)
 

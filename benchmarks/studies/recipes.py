@@ -8,6 +8,7 @@ python benchmarks/studies/recipes.py --list         # prints the command of each
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ PAGE = ROOT / "docs" / "recipes.md"
 # A question is studied on a recipe trained for a fraction of its epochs. On a CPU there is time for a single seed,
 # which reveals differences of several points only.
 SCALES = {
-    "cpu": "experiment=cifar10/cpu trainer.max_epochs=3 seed=0",
+    "cpu": "experiment=cifar10/cpu trainer.max_epochs=3 trainer.image_schedule=null seed=0",
     "fast": "experiment=cifar10/fast trainer.max_epochs=30 seed=0,1,2",
 }
 
@@ -48,11 +49,18 @@ class Question:
         expected: the expectation before any run, and its reason.
         sweep: overrides with comma-separated values, of which every combination is trained with each seed; or several
             sets of overrides, each of which is.
+        scales: of ``SCALES``, those that it is asked at.
+        found: what the rows say, and what they do not.
     """
 
     title: str
     expected: str
     sweep: str | tuple[str, ...]
+    scales: tuple[str, ...] = ("cpu", "fast")
+    found: str = ""
+
+
+LONG = ("fast",)  # the scale of questions whose answers a single short training cannot tell apart
 
 
 QUESTIONS = {
@@ -61,26 +69,31 @@ QUESTIONS = {
         "Random crop for short trainings of small models, which do not overfit. TrivialAugment as well for long ones, "
         "where automatic augmentation brought the largest published gain.",
         "augment.crop=0,4 augment.trivial=false,true",
+        LONG,
     ),
     "mix": Question(
         "MixUp, CutMix, both, or none?",
         "CutMix helps in long trainings and MixUp adds nothing to it, as published. Both cost accuracy in short ones.",
         "augment.mixup=0.0,0.8 augment.cutmix=0.0,1.0",
+        LONG,
     ),
     "smoothing": Question(
         "Label smoothing?",
         "A small gain without mixing; little with CutMix, which smooths labels too.",
         "loss.label_smoothing=0.0,0.1",
+        LONG,
     ),
     "depth": Question(
         "Stochastic depth?",
         "Costs accuracy with a small model and a short training, helps with a long one.",
         "model.drop_path=0.0,0.1,0.2",
+        LONG,
     ),
     "ema": Question(
         "An exponential moving average of the weights?",
         "No gain at the end of a cosine schedule, which averages in its own way, but fewer epochs to an accuracy.",
         "callbacks=[default],[default,ema]",
+        LONG,
     ),
     "rate": Question(
         "AdamW's learning rate?",
@@ -97,6 +110,7 @@ QUESTIONS = {
         "Which schedule, and how long a warm-up?",
         "Cosine is far better than constant; the length of the warm-up matters little from 5 % of the steps on.",
         "schedule=cosine,constant schedule.warmup=0.05,0.1,0.2",
+        LONG,
     ),
     "positions": Question(
         "Which positional scheme?",
@@ -115,23 +129,40 @@ QUESTIONS = {
             "trainer.max_epochs=5 patch_embed=conv_stem trainer.image_schedule=[16,0.5]",
             "trainer.max_epochs=3 patch_embed=conv_stem data.batch_size=64",
         ),
+        found="The stem gains several points, as expected. The row of smaller images computes 1.2 times as much as "
+        "that of the stem alone, so it does not tell whether they gain anything at equal time: `fewer` asks that. "
+        "Plain patches were timed beside other work; [variants.md](variants.md) has the cost of a stem.",
     ),
     "fewer": Question(
-        "Shifted patches, or fewer of them and more epochs, in the same time?",
-        "Shifted copies of a patch bring less locality than convolutions. Leaving patches out gains nothing in a "
-        "training too short to overfit.",
+        "Smaller images first, or fewer patches, and more epochs for the same computation?",
+        "Smaller images first gain a point. Leaving patches out gains nothing in a training too short to overfit. "
+        "Shifted copies of a patch bring less locality than convolutions.",
         (
             "trainer.max_epochs=3",
-            "trainer.max_epochs=3 patch_embed=shifted",
-            "trainer.max_epochs=5 trainer.image_schedule=[16,0.5]",
+            "trainer.max_epochs=5 trainer.image_schedule=[16,0.6]",
             "trainer.max_epochs=4 model.patch_dropout=0.25",
-            "trainer.max_epochs=5 model.patch_dropout=0.5",
+            "trainer.max_epochs=3 patch_embed=shifted",
         ),
+    ),
+    "parts": Question(
+        "The parts of recent ViTs: registers, normalised queries and keys, RMSNorm, SwiGLU, rotary positions?",
+        "Normalised queries and keys allow a larger learning rate, and change little at this one. The others change "
+        "less than three seeds can tell in models this small.",
+        (
+            "model.registers=0",
+            "model.registers=4",
+            "model.qk_norm=true",
+            "norm=rmsnorm",
+            "mlp=swiglu model.mlp_ratio=1.375",
+            "position=rope",
+        ),
+        LONG,
     ),
     "pool": Question(
         "Class token, mean pooling, or attention pooling before the head?",
         "No difference that three seeds can detect.",
         "pool=cls,mean,map",
+        LONG,
     ),
     "shape": Question(
         "Width or depth at equal cost?",
@@ -142,6 +173,7 @@ QUESTIONS = {
         "Which batch size?",
         "Small batches are better, as published: they give more steps per epoch. Large ones are faster on a GPU.",
         "data.batch_size=64,128,256",
+        LONG,
     ),
 }
 
@@ -150,13 +182,15 @@ HEAD = """# Ablations for the CIFAR-10 recipes
 The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`. Their files and
 [time_to_accuracy.md](time_to_accuracy.md) give their cost and accuracy. `fast`, `best` and `stem` start from published
 ablations of plain ViTs on CIFAR-10: automatic augmentation, CutMix and small batches matter most, MixUp and the
-positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model.
+positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model; Muon, the stem
+and smaller images first came by the questions below.
 
 Each section asks one question about a recipe, trained for a fraction of its epochs and judged on validation images. The
 expectation was written down beforehand; the recipe is the one at the commit named. Rows are means over seeds with a
 95 % interval (Student's t), best first; differences from the best row are paired by seed. Expect one interval in twenty
 to miss the true value, and the best of many rows to look slightly better than it is. With a single seed, only
-differences above one point were acted on. Times were measured with several runs side by side; for costs see
+differences above one point were acted on, and questions whose answers are expected to be closer are asked of `fast`
+alone. Times were measured with several runs side by side; for costs see
 [variants.md](variants.md). `python benchmarks/studies/recipes.py NAME` runs the sweep of a question and writes this
 page.
 """
@@ -164,7 +198,7 @@ page.
 
 def main() -> None:
     """Run the sweeps, collect the results, and write the page."""
-    names = [f"{scale}/{question}" for scale in SCALES for question in QUESTIONS]
+    names = [f"{scale}/{name}" for scale in SCALES for name, question in QUESTIONS.items() if scale in question.scales]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="train nothing, only write the page")
     parser.add_argument("--list", action="store_true", help="print the commands, and do nothing else")
@@ -208,7 +242,7 @@ def folders(name: str) -> dict[str, Path]:
     sweep = QUESTIONS[name.partition("/")[2]].sweep
     if isinstance(sweep, str):
         return {"": OUT / name}
-    return {setting: OUT / name / str(number) for number, setting in enumerate(sweep)}
+    return {setting: OUT / name / re.sub(r"[^a-z0-9.]+", "-", setting) for setting in sweep}
 
 
 def collect(folder: Path, setting: str = "") -> dict[str, Any]:
@@ -219,9 +253,10 @@ def collect(folder: Path, setting: str = "") -> dict[str, Any]:
     for record in records:
         seed = str(record.config["seed"])
         varies = ",".join(part for part in record.facts["varies"].split(",") if part != f"seed={seed}")
-        choice = setting or varies
-        result = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
-        rows.setdefault(choice, {})[seed] = result
+        row = rows.setdefault(setting or varies, {})
+        if seed in row or record.facts["code"].get("commit") != first["code"].get("commit"):
+            raise SystemExit(f"{folder} has runs of an earlier recipe or other code; delete it to train them again")
+        row[seed] = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
     shared = {"precision": first.get("precision"), "device": first.get("device")}
     return {"on": device_name(first), "commit": first["code"].get("commit"), **shared, "rows": rows}
 
@@ -231,16 +266,18 @@ def page(results: Mapping[str, Any]) -> str:
     parts = [HEAD]
     for name, question in QUESTIONS.items():
         parts.append(f"\n## {question.title}\n\nExpected: {question.expected}\n")
-        measured = [f"{scale}/{name}" for scale in SCALES if f"{scale}/{name}" in results]
-        missing = [f"`{scale}/{name}`" for scale in SCALES if f"{scale}/{name}" not in results]
-        parts += [section(results[key]) for key in measured]
+        keys = [f"{scale}/{name}" for scale in question.scales]
+        rest = "" if isinstance(question.sweep, str) else ", followed by a row's overrides"
+        parts += [section(results[key], rest) for key in keys if key in results]
+        missing = [f"`{key}`" for key in keys if key not in results]
+        parts += [f"\n{question.found}\n"] if question.found else []
         if missing:
             parts.append(f"\nNot yet measured: {', '.join(missing)}.\n")
     return "".join(parts)
 
 
-def section(result: Mapping[str, Any]) -> str:
-    """The table of a question at a scale."""
+def section(result: Mapping[str, Any], rest: str = "") -> str:
+    """The table of a question at a scale; ``rest`` says what follows its command."""
     rows = result["rows"]
     means = {
         choice: ConfidenceInterval.of([run["val/acc"] for run in seeds.values()]) for choice, seeds in rows.items()
@@ -252,7 +289,7 @@ def section(result: Mapping[str, Any]) -> str:
         accuracy = f"{means[choice]} ({means[choice].count})"
         lines.append([f"`{choice}`", accuracy, gap(rows[order[0]], rows[choice]), seconds])
     columns = ("choice", "validation accuracy (seeds)", "behind the best", "seconds of training")
-    head = f"\n`python train.py {result['command']}`, on {result['on']}, at commit {result['commit'][:7]}:\n\n"
+    head = f"\n`python train.py {result['command']}`{rest}, on {result['on']}, at commit {result['commit'][:7]}:\n\n"
     return head + "\n".join(markdown_table(columns, lines)) + "\n"
 
 
