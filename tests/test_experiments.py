@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.running import ROOT, write_image_folder
+from safetensors.torch import save_file
 
-from vitrine import compose, fit
+from vitrine import compose, fit, load_run
 from vitrine.data.shards import write_shards
 from vitrine.models import VisionTransformer
 
@@ -83,3 +84,15 @@ def test_vit_base_trains_on_pictures_at_224(tmp_path, image_folder):
     overrides = ("model.depth=1", "trainer.max_epochs=1", "data.batch_size=8")  # one block instead of twelve
     result = fit(composed("tutorials/vit_base_anatomy/faithful", tmp_path, *overrides))
     assert 0 <= result.metrics["test/acc"] <= 1
+
+
+@pytest.mark.whole
+def test_vit_base_is_fine_tuned_from_weights_in_a_file(tmp_path, image_folder):
+    small = ("model.depth=1", "trainer.max_epochs=1", "data.batch_size=8")
+    weights = VisionTransformer(composed("tutorials/vit_base_anatomy/described", tmp_path, *small).model).state_dict()
+    filters = weights["patch_embed.proj.weight"].normal_(generator=torch.Generator().manual_seed(5))
+    save_file(weights, tmp_path / "published.safetensors")
+    pretrained = f"model.pretrained={tmp_path / 'published.safetensors'}"
+    result = fit(composed("tutorials/vit_base_anatomy/corrected", tmp_path, *small, pretrained))
+    found = load_run(result.run_dir).model.patch_embed.proj.weight
+    assert 0 < (found - filters).abs().max() < 0.01

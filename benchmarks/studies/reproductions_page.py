@@ -16,10 +16,11 @@ from tutorials import Tutorial
 from vitrine import load_run
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, Difference, difference
-from vitrine.text import plural
+from vitrine.text import listed, plural
 
 DOCS = ROOT / "docs"
 JSON = STUDIES / "reproductions.json"
+SPEED = ROOT / "benchmarks" / "timing" / "speed.json"
 FIGURES = DOCS / "images" / "reproductions"
 EXPERIMENTS = ROOT / "conf" / "experiment" / "tutorials"
 PENDING = "not yet measured"
@@ -33,8 +34,8 @@ FIGURE_TEXTS = {  # title and caption
     "confusion": ("Confusion", "Seed {seed}: test images by their class and by the predicted one."),
     "attention": (
         "Attention",
-        "Seed {seed}: test images with their classes; below, the share of each patch in the class token that the head "
-        "reads, followed back through all blocks (attention rollout), and the prediction, red if wrong.",
+        "Seed {seed}. Top: test images with their class. Bottom: how much of each patch reaches the class token "
+        "through all blocks (attention rollout), with the prediction, in red if wrong.",
     ),
     "positions": (
         "Positional embeddings",
@@ -233,11 +234,17 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     data = " data.root=DIR" if name == "vit_base_anatomy" else ""
     experiments = ("faithful", "described", "corrected") if name == "vit_base_anatomy" else ("faithful", "corrected")
     commands = [f"python train.py experiment=tutorials/{name}/{variant}{data}" for variant in experiments]
+    if name == "intuitive_cifar10":  # which its author trained in float16
+        commands.insert(1, f"{commands[0]} accelerator=gpu trainer.precision=16-mixed")
     yield from ("", f"## {tutorial.title}", "", tutorial.source, "", "```bash", *commands, "```", "")
     if faithful is not None and faithful["epochs"] >= tutorial.epochs and tutorial.accuracy is not None:
         yield comparison(tutorial, faithful)
     elif tutorial.reported:
-        yield f"Reported: {tutorial.reported}. {PENDING.capitalize()}: `python scripts/reproduce.py {name}` trains it."
+        cost = f"{cost_of(name)}, and a run has {tutorial.epochs}"
+        yield f"Reported: {tutorial.reported}. {PENDING.capitalize()}: {cost}."
+        yield "A run in slices, by the same command until its exit code is 0:"
+        slices = "--train --variants faithful --seeds 1 --overrides trainer.max_time=1h"
+        yield from ("", "```bash", f"python scripts/reproduce.py {name} {slices}", "```")
     yield from ("", tutorial.known, "")
     if tutorial.losses and faithful is not None:
         yield from loss_table(tutorial, faithful)
@@ -256,27 +263,43 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
 def comparison(tutorial: Tutorial, faithful: Mapping[str, Any]) -> str:
     """The reported result next to those of the seeds."""
     values = np.array(faithful["test/acc"])
-    text = f"Reported: {tutorial.reported}. Faithful runs over {plural(len(values), 'seed')} end at "
-    text += f"{values.min():.4f} to {values.max():.4f}, {place_of(values, tutorial)}"
+    text = f"Reported: {tutorial.reported}. The accuracy stands for {stands_for(tutorial)}. Faithful runs over "
+    text += (
+        f"{plural(len(values), 'seed')} end at {values.min():.4f} to {values.max():.4f}: {place_of(values, tutorial)}"
+    )
     if faithful["best/acc"]:
         best = np.array(faithful["best/acc"])
-        text += f"; in their best epochs {best.min():.4f} to {best.max():.4f}, {place_of(best, tutorial)}"
+        text += f". In their best epochs they are at {best.min():.4f} to {best.max():.4f}: {place_of(best, tutorial)}"
     if tutorial.loss is not None:
         text += f". Their test loss is {ConfidenceInterval.of(faithful['test/loss'])}; reported {tutorial.loss:g}"
     return text + "."
 
 
+def stands_for(tutorial: Tutorial) -> str:
+    """The range of accuracies that the published one was rounded from, or cut."""
+    low, high = tutorial.accuracy or (0.0, 1.0)
+    return f"{low:.5g} to {high:.5g}"
+
+
 def place_of(values: np.ndarray, tutorial: Tutorial) -> str:
     """How many accuracies lie below, in and above the range that the published one stands for."""
     low, high = tutorial.accuracy or (0.0, 1.0)
-    counts = {"below": values < low, "equal to": (values >= low) & (values < high), "above": values >= high}
-    return ", ".join(f"{int(hit.sum())} {name}" for name, hit in counts.items() if hit.any()) + " what is reported"
+    counts = {"below it": values < low, "in it": (values >= low) & (values < high), "above it": values >= high}
+    return ", ".join(f"{int(hit.sum())} {name}" for name, hit in counts.items() if hit.any())
+
+
+def cost_of(name: str) -> str:
+    """What an epoch of a faithful experiment takes, as benchmarks/timing/tutorial_epochs.py measured it."""
+    measured = json.loads(SPEED.read_text())["tutorial_epochs"]
+    seconds = next(row[3] for row in measured["rows"] if name in row[0])
+    return f"an epoch takes {seconds:.0f} s on {measured['machine']}"
 
 
 def loss_table(tutorial: Tutorial, faithful: Mapping[str, Any]) -> list[str]:
     """Training loss by epoch, published and reproduced."""
+    digits = 2 if all(loss == round(loss, 2) for loss in tutorial.losses) else 3
     rows = {"published loss": tutorial.losses, "faithful, mean over seeds": faithful["training_loss"]}
-    cells = [[name, *(f"{loss:.3f}" for loss in losses)] for name, losses in rows.items()]
+    cells = [[name, *(f"{loss:.{digits}f}" for loss in losses)] for name, losses in rows.items()]
     return [*markdown_table(["epoch", *map(str, range(1, len(tutorial.losses) + 1))], cells), ""]
 
 
@@ -289,15 +312,23 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
     )
     yield ""
     rows, effects, measured = [], [], comparable(results)
+    compared: set[int] = set()
     for quirk in tutorial.quirks:
         result = measured.get(quirk.change)
         cells = [PENDING if result is None else f"{PENDING}: {len(result['seeds'])} of {LEAST_SEEDS} seeds", ""]
         if result is not None and len(result["seeds"]) >= LEAST_SEEDS:
+            compared |= set(result["seeds"])
             found = effect(result, measured, len(tutorial.quirks))
             effects.append(found)
             interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""
             cells = [str(ConfidenceInterval.of(result["test/acc"])), f"{found.mean:+.4f}{interval}"]
         rows.append([quirk.explained, f"{quirk.change}: `{quirk.overrides}`", *cells])
+    if compared:
+        faithful = measured["faithful"]
+        seeds = sorted(compared & set(faithful["seeds"]))
+        values = [dict(zip(faithful["seeds"], faithful["test/acc"], strict=True))[seed] for seed in seeds]
+        same = f"as published, seeds {listed(seeds)}"
+        rows.insert(0, [same, "nothing", str(ConfidenceInterval.of(values)), ""])
     yield from markdown_table(["in the tutorial", "changed to", "test accuracy", "difference"], rows)
     if effects and all(found.low < 0 < found.high for found in effects):
         yield from ("", "No interval excludes zero: so few seeds do not tell what any of these quirks costs.")

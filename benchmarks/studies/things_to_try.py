@@ -71,7 +71,7 @@ ROWS = (
     Row("batch norm or RMSNorm in place of layer norm", "norm=layernorm,batchnorm,rmsnorm"),
     Row("blocks without residuals", "model.residual=false"),
     Row("the mean over tokens in place of the class token", "pool=mean model.class_token=false"),
-    Row("less training data, and as many fewer steps", "data.train_fraction=0.1,0.3"),
+    Row("less training data, and proportionally fewer steps", "data.train_fraction=0.1,0.3"),
     Row("a second head, for another question of the same image: is it above 5?", "data.targets=[digit,above5]"),
     Row("clothes in place of digits", "data=fashion_mnist", trained=False),
 )

@@ -242,6 +242,7 @@ def test_the_effect_of_a_quirk_is_paired_by_seed_and_holds_for_all_of_them(page,
     variants["faithful"] = {"seeds": [0, 1, 2, 3], "test/acc": [0.5, 0.6, 0.7, 0.1], "commit": "abc"}
     more = "\n".join(page.quirk_table(reported, variants))
     assert "| 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in more, "other seeds of the faithful runs change nothing"
+    assert "| as published, seeds 0, 1 and 2 | nothing | 0.6000 ± 0.2484 |  |" in more, "what it is compared with"
     variants["another"] = {"seeds": [0, 1], "test/acc": [0.9, 0.9], "commit": "abc"}
     assert "| not yet measured: 2 of 3 seeds |  |" in "\n".join(page.quirk_table(reported, variants))
 
@@ -272,10 +273,9 @@ def test_every_picture_of_the_page_has_a_caption_and_no_blank_line_is_doubled(pa
 
 
 def test_accuracies_are_counted_against_the_range_that_the_published_one_stands_for(page, reported):
-    assert (
-        page.place_of(np.array([0.59, 0.605, 0.60, 0.7]), reported) == "1 below, 2 equal to, 1 above what is reported"
-    )
-    assert page.place_of(np.array([0.61]), reported) == "1 above what is reported"
+    assert page.stands_for(reported) == "0.6 to 0.61"
+    assert page.place_of(np.array([0.59, 0.605, 0.60, 0.7]), reported) == "1 below it, 2 in it, 1 above it"
+    assert page.place_of(np.array([0.61]), reported) == "1 above it"
 
 
 def test_the_curve_on_test_images_is_that_of_the_epochs(page):
