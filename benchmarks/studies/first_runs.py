@@ -28,6 +28,7 @@ from seeds import (
 
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
+    "vit_nano": "model=vit_nano",
     "vit_tiny": "model=vit_tiny",
     "mnist": "experiment=mnist/quick",
     "mnist_fast": "experiment=mnist/fast",
@@ -51,7 +52,7 @@ def main() -> None:
     results = json.loads(JSON.read_text())
     names = [] if options.table else options.names or list(COMMANDS)
     for name in names:
-        root = [] if name == "vit_tiny" else [f"data.root={options.data_root}"]
+        root = [f"data.root={options.data_root}"] if "mnist" in name or "cifar" in name else []
         train_seeds(OUT / name, [*COMMANDS[name].split(), *root])
         results["runs"][name] = summarize(COMMANDS[name], finished_runs(OUT / name))
     if not options.names and not options.table:
@@ -83,10 +84,10 @@ def write_table(results: Mapping[str, Any]) -> None:
     lines += [
         "",
         f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
-        f"torch {first['torch']}. Times are those of whole commands, of which importing libraries takes about 8 s.",
+        f"torch {first['torch']}. Times are those of whole commands.",
         f"Commands that train nothing: {times}. Measured by",
-        "`python benchmarks/studies/first_runs.py` and, the last, `time_to_accuracy.py` there, at",
-        f"{commits_of(summaries)}.",
+        "`python benchmarks/studies/first_runs.py`, and the last row by `python benchmarks/studies/time_to_accuracy.py",
+        f"cifar10/cpu`, at {commits_of(summaries)}.",
     ]
     write_between(ROOT / "README.md", "first_runs", lines)
 
