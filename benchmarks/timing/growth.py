@@ -230,8 +230,8 @@ def about_step(curves: Mapping[str, list[Row]]) -> tuple[str, str]:
         "A training step",
         "A ViT of width 128 with 4 blocks and 4 heads, on 64 images of 32x32 in patches of 4 (64 tokens), with one of "
         "these sizes varied. FLOPs count the matrix products, forward and backward: they are linear in images and "
-        "blocks, quadratic in the width, and, of attention alone, quadratic in the tokens. The exponent of time is "
-        f"more than 0.1 larger than that of FLOPs {where}.",
+        "blocks, quadratic in the width, and, of attention alone, quadratic in the tokens. Time's "
+        f"exponent exceeds that of FLOPs by more than 0.1 {where}.",
     )
 
 

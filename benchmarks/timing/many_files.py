@@ -56,7 +56,8 @@ def main() -> None:
         text=f"Seconds of a fresh process on {count:,} JPEG files of {PIXELS[0]}x{PIXELS[1]} in {CLASSES} folders, on "
         f"a warm disk without a cache of decoded images. `python train.py data=imagefolder` ends after its first step: "
         "it has listed, split, fingerprinted and begun to decode all files. torchvision's ImageFolder in a DataLoader "
-        f"ends with its first batch. The load of the machine was {os.getloadavg()[0]:.0f} processes on "
+        f"ends with its first batch. Where images are streamed (`data.storage=disk`), the first step comes sooner: "
+        f"[growth.md](growth.md). The load of the machine was {os.getloadavg()[0]:.0f} processes on "
         f"{os.cpu_count()} cores.",
         columns=["what", "seconds: median (fastest to slowest)"],
         rows=[

@@ -119,8 +119,8 @@ def main() -> None:
         text="Seconds for an epoch of the 1,642-parameter ViT of `experiment=tutorials/pulfer_mnist/faithful`: as its "
         "guide writes it (Python loops over images, heads and patches), and as it is trained here. Scaled from "
         f"steps of {BATCH} images. The guide reports 76, 76, 82, 85 and 85 s for its five epochs on its author's "
-        f"machine. The largest parts of our step are {largest(step)}: with 4 channels per head, the fixed cost of each "
-        "kernel per image and head outweighs its arithmetic.",
+        f"machine. The largest parts of our step are {largest(step)}: with 8 channels, the fixed cost of each kernel "
+        "outweighs its arithmetic. The loops build their table of positions for each batch, as the guide is printed.",
         columns=["the guide's loops, s", "ours, s", "ratio"],
         rows=[[*epochs, format_ratio(gain)]],
         claims={claim: format_ratio(gain)},

@@ -52,8 +52,8 @@ def main() -> None:
     publish(
         "startup",
         title="From Enter to the first step",
-        text="Seconds of a fresh process, on a warm disk. `train.py` trains `vit_nano` on digits; its seconds end when "
-        "the first batch is ready.",
+        text="Seconds of a fresh process, on a warm disk. `train.py` trains `vit_nano` on digits; its seconds end as "
+        "the first step begins, with its batch ready.",
         columns=["what", "median", "fastest", "slowest"],
         rows=[
             [name, *(f"{value:.2f} s" for value in (median(all_), min(all_), max(all_)))]

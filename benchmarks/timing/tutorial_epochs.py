@@ -43,7 +43,8 @@ def main() -> None:
         "tutorial_epochs",
         title="The tutorials' epochs",
         text=f"Seconds for the training steps of an epoch, without data and evaluation: median of {ROUNDS} rounds, in "
-        "turn with each other, and the fastest and slowest round.",
+        "turn with each other, and the fastest and slowest round. In turn with larger networks, T2's step takes longer "
+        "than alone ([its own section](#a-tutorials-loops)).",
         columns=["experiment", "network", "precision", "s", "range"],
         rows=rows,
         claims={},

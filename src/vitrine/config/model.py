@@ -78,7 +78,7 @@ class ViTConfig:
         final_norm: normalise the tokens after the last block.
         attention: which channels and tokens a head attends to, and the scale of scores (models/attention.py).
         attention_kernel: implementation of attention, with the same results: ``sdpa`` is PyTorch's fused kernel,
-            ``explicit`` is matmul-softmax-matmul, ``auto`` takes the faster one for the device and precision.
+            ``explicit`` is matmul-softmax-matmul, ``auto`` takes the faster one for the device, precision and heads.
         qkv_bias: give queries, keys and values a bias.
         qk_norm: normalise queries and keys within each head (arXiv:2302.05442, section 2).
         out_projection: mix the heads' outputs by a linear map.
