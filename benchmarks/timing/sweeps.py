@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measure import ROOT, TIMING, write_between
+from measure import ROOT, TIMING, measured_on, write_between
 
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
@@ -30,7 +30,7 @@ OUT = ROOT / "outputs" / "sweeps_benchmark"
 JSON = TIMING / "sweeps.json"
 PAGE = ROOT / "docs" / "sweeps.md"
 TINY = ["model=vit_nano", "depth=1", "data.batch_size=256", "accelerator=cpu"]
-START_UP = 9.0  # seconds to import everything once
+START_UP = 5.0  # seconds to import everything once
 TWO_WORKERS = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
 
 
@@ -92,9 +92,9 @@ def overhead() -> dict[str, object]:
     apart = train("-m", *overrides, "seed=range(6)", *one, folder=OUT / "overhead")
     by_hand = sum(train(*overrides, f"seed={seed}", folder=OUT / "overhead" / "by_hand") for seed in range(6))
     return {
-        "what": "extra time of a trial in its own process, compared with a separate command",
-        "value": (apart - by_hand) / 6,
-        "unit": "s a trial",
+        "what": "a trial of a sweep, in its own process, against a separate command",
+        "value": (by_hand - apart) / 6,
+        "unit": "s less",
     }
 
 
@@ -174,7 +174,7 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in options.parts or PARTS:
-        results[name] = PARTS[name]()
+        results[name] = PARTS[name]() | measured_on()
         print(name, results[name]["value"], flush=True)
         JSON.write_text(json.dumps(results, indent=1) + "\n")
     write_table(results)
@@ -182,10 +182,11 @@ def main() -> None:
 
 def write_table(results: Mapping[str, dict[str, Any]]) -> None:
     """Write the table between its markers in docs/sweeps.md."""
-    lines = ["| what | measured |", "|---|---|"]
+    lines = ["| what | measured | on |", "|---|---|---|"]
     for name in PARTS:
         if result := results.get(name):
-            lines.append(f"| {result['what']} | {result['value']:.3g} {result['unit']} |")
+            where = f"{result['machine']}, commit {result['commit'][:7]}" if "commit" in result else "not recorded"
+            lines.append(f"| {result['what']} | {result['value']:.3g} {result['unit']} | {where} |")
     write_between(PAGE, "sweeps", lines)
 
 
