@@ -86,8 +86,9 @@ def write_table(results: Mapping[str, Any]) -> None:
         f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
         f"torch {first['torch']}. Times are those of whole commands.",
         f"Commands that train nothing: {times}. Measured by",
-        "`python benchmarks/studies/first_runs.py`, and the last row by `python benchmarks/studies/time_to_accuracy.py",
-        f"cifar10/cpu`, at {commits_of(summaries)}.",
+        "`python benchmarks/studies/first_runs.py` and, in the last row, "
+        "`python benchmarks/studies/time_to_accuracy.py cifar10/cpu`,",
+        f"at {commits_of(summaries)}.",
     ]
     write_between(ROOT / "README.md", "first_runs", lines)
 

@@ -170,7 +170,7 @@ def choose(config: TrainConfig) -> Hardware:
     if kernel == "auto":
         images = config.data.batch_size // devices // trainer.accumulate_grad_batches
         weights = images * config.model.heads * config.model.tokens**2
-        kernel = fastest_kernel(accelerator, DTYPES[precision], config.model.dim // config.model.heads, weights)
+        kernel = fastest_kernel(accelerator, DTYPES[precision], weights, config.model.dim // config.model.heads)
     return Hardware(accelerator, devices, precision, kernel, _device_name(accelerator), nodes)
 
 

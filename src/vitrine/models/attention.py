@@ -199,8 +199,7 @@ def attend(
             ``auto`` is :func:`fastest_kernel`.
     """
     if kernel == "auto":
-        count = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-        kernel = fastest_kernel(q.device.type, q.dtype, q.shape[3], count)
+        kernel = fastest_kernel(q.device.type, q.dtype, q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
     if kernel == "sdpa":
         mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
@@ -208,19 +207,20 @@ def attend(
     return weights.to(v.dtype) @ v
 
 
-def fastest_kernel(device: str, dtype: torch.dtype, width: int, weights: int) -> str:
-    """Return ``sdpa``; on a CPU ``explicit`` for narrow heads and for bfloat16, whose backward pass by sdpa is slow.
+def fastest_kernel(device: str, dtype: torch.dtype, weights: int, width: int | None = None) -> str:
+    """Return ``sdpa``; on a CPU ``explicit`` for bfloat16, whose backward pass by sdpa is slow, and for narrow heads.
 
     ``benchmarks/timing/rules.py`` measures both.
 
     Args:
         device: ``cpu``, ``cuda`` or ``mps``.
         dtype: of queries, keys and values.
-        width: of a head.
         weights: attention weights of a batch, one per image, head and pair of tokens. Explicit attention keeps them for
-            the backward pass, in 6 bytes each per block; above ``MOST_WEIGHTS`` it is not used.
+            the backward pass, in at most 6 bytes each per block; above ``MOST_WEIGHTS`` it is not used.
+        width: of a head, in training. ``None`` takes no head for narrow: a model that is traced must not ask how large
+            its batch is.
     """
-    slow = dtype is torch.bfloat16 or width <= NARROW_HEAD
+    slow = dtype is torch.bfloat16 or (width is not None and width <= NARROW_HEAD)
     return "explicit" if device == "cpu" and slow and weights <= MOST_WEIGHTS else "sdpa"
 
 
