@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from vitrine import compose
 from vitrine.distributed.hardware import choose
 
-BATCH, ROUNDS, STEPS, STEPS_OF_EPOCH = 128, 9, 10, 60_000 / 128
+BATCH, ROUNDS, STEPS, STEPS_OF_EPOCH = 128, 21, 10, 60_000 / 128
 TOKENS, WIDTH, HEADS, BLOCKS, PATCH = 49, 8, 2, 2, 4
 
 
