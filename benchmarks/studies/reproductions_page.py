@@ -123,7 +123,7 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
         if len({run.record.facts["epochs"] for run in runs}) > 1:
             raise SystemExit(f"{folder.name}, {variant}: runs of different length; remove the shorter ones")
         first = runs[0].record.facts
-        machine = first["machine"]
+        processor, cores = first["machine"]["processor"], plural(first["machine"]["cores"], "core")
         results[variant] = {
             "seeds": [run.config.seed for run in runs],
             "test/acc": [run.metrics["test/acc"] for run in runs],
@@ -132,7 +132,7 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
             "parameters": first["parameters"],
             "epochs": first["epochs"],
             "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
-            "machine": f"{machine['processor']}, {machine['cores']} cores, torch {first['versions']['torch']}",
+            "machine": f"{processor}, {cores}, torch {first['versions']['torch']}",
             "device": first["device"],
             "precision": first["precision"],
             "commit": commits.pop(),
@@ -234,8 +234,6 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     data = " data.root=DIR" if name == "vit_base_anatomy" else ""
     experiments = ("faithful", "described", "corrected") if name == "vit_base_anatomy" else ("faithful", "corrected")
     commands = [f"python train.py experiment=tutorials/{name}/{variant}{data}" for variant in experiments]
-    if name == "intuitive_cifar10":  # which its author trained in float16
-        commands.insert(1, f"{commands[0]} accelerator=gpu trainer.precision=16-mixed")
     yield from ("", f"## {tutorial.title}", "", tutorial.source, "", "```bash", *commands, "```", "")
     if faithful is not None and faithful["epochs"] >= tutorial.epochs and tutorial.accuracy is not None:
         yield comparison(tutorial, faithful)
