@@ -199,8 +199,8 @@ HEAD = """# Ablations for the CIFAR-10 recipes
 The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`. Their files and
 [time_to_accuracy.md](time_to_accuracy.md) give their cost and accuracy. `fast`, `best` and `stem` start from published
 ablations of plain ViTs on CIFAR-10: automatic augmentation, CutMix and small batches matter most, MixUp and the
-positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model; Muon, the stem
-and smaller images first came by the questions below.
+positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model; Muon came by
+a question below.
 
 Each section asks one question about a recipe, trained for a fraction of its epochs and judged on validation images. The
 expectation was written down beforehand; the recipe is the one at the commit named. Rows are means over seeds with a
