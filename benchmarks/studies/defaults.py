@@ -78,9 +78,9 @@ folds share training images, and the best of many rows looks better than it is. 
 |---|---|---|---|---|
 """
 KEPT = """
-Five folds cannot tell it from the defaults, and it takes about two thirds of their time: a step with Muon takes 1.36
-times as long ([speed.md](speed.md#what-muon-adds-to-a-step)). The defaults stay AdamW's. Muon trains the matrices
-inside the blocks, of which a linear probe and a model of your own have none.
+Five folds cannot tell it from the defaults, and it takes about two thirds of their time, as a step with Muon is longer
+([speed.md](speed.md#what-muon-adds-to-a-step)). The defaults stay AdamW's. Muon trains the matrices inside the blocks,
+of which a linear probe and a model of your own have none.
 """
 TAIL = """
 Written by `python benchmarks/studies/defaults.py`; {precision} on {machine}; {device}; {commit}.

@@ -131,6 +131,7 @@ QUESTIONS = {
             "trainer.max_epochs=5 patch_embed=conv_stem trainer.image_schedule=[16,0.5]",
             "trainer.max_epochs=3 patch_embed=conv_stem data.batch_size=64",
         ),
+        ("cpu",),
         found="The stem gains several points, as expected. The row of smaller images computes 1.2 times as much as "
         "that of the stem alone, so it does not tell whether they gain anything at equal time: `fewer` asks that. "
         "Plain patches were timed beside other work; [variants.md](variants.md) has the cost of a stem. What three "
@@ -160,6 +161,7 @@ QUESTIONS = {
             "patch_embed=conv_stem trainer.max_epochs=4 model.patch_dropout=0.25",
             "patch_embed=shifted trainer.max_epochs=3",
         ),
+        ("cpu",),
     ),
     "parts": Question(
         "The parts of recent ViTs: registers, normalised queries and keys, RMSNorm, SwiGLU, rotary positions?",
@@ -274,7 +276,7 @@ def collect(folder: Path, setting: str = "") -> dict[str, Any]:
         if seed in row or record.facts["code"].get("commit") != first["code"].get("commit"):
             raise SystemExit(f"{folder} has runs of an earlier recipe or other code; delete it to train them again")
         found = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
-        row[seed] = found | {"commit": first["code"].get("commit")}
+        row[seed] = found | {"commit": first["code"].get("commit"), "device": first.get("device")}
     shared = {"precision": first.get("precision"), "device": first.get("device")}
     return {"on": device_name(first), "commit": first["code"].get("commit"), **shared, "rows": rows}
 

@@ -176,7 +176,7 @@ def main() -> None:
         "ideas",
         title="What was tried, and is not done",
         text="How many times as fast a step becomes by each idea alone: 128 images of 28x28 in patches of 4, bfloat16. "
-        "bfloat16 for widths of 16 and 32 gains 1.2 and 1.3 times (the rules of `auto`, above); such models train "
+        "bfloat16 for widths of 16 and 32 gains about 1.2 times (the rules of `auto`, above); such models train "
         "within minutes, and keep float32's digits.",
         columns=["idea", *(f"`{name}`" for name in MODELS), "not taken, because"],
         rows=[[*row, reasons[name]] for name, row in rows.items()],

@@ -50,18 +50,8 @@ def main() -> None:
         best = min(times, key=lambda name: milliseconds(times[name]))
         gain, seconds = compile_gain([*overrides, *SETTINGS[best]], steps[best], images, labels)
         tokens = (size // patch) ** 2
-        rows.append(
-            [
-                width,
-                heads,
-                depth,
-                tokens,
-                batch,
-                *(milliseconds(times[name]) for name in SETTINGS),
-                gain,
-                f"{seconds:.0f}",
-            ]
-        )
+        measured = [*(milliseconds(times[name]) for name in SETTINGS), gain, f"{seconds:.0f}"]
+        rows.append([width, heads, depth, tokens, batch, *measured])
         print(rows[-1], flush=True)
     publish(
         "rules",
