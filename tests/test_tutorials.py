@@ -77,6 +77,18 @@ def test_every_key_that_a_faithful_experiment_sets_is_a_published_setting(name):
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
+def test_the_corrected_experiment_is_the_faithful_one_with_the_listed_changes(name, composed):
+    changes = [one for correction in TUTORIALS[name].corrected for one in correction.overrides.split()]
+    faithful, corrected, listed = (
+        flatten(to_plain(composed(name, variant, *overrides)))
+        for variant, overrides in (("faithful", ()), ("corrected", ()), ("faithful", changes))
+    )
+    assert {key: (value, listed[key]) for key, value in corrected.items() if listed[key] != value} == {}
+    keys = {one.partition("=")[0] for one in changes} & faithful.keys()
+    assert {key for key in keys if faithful[key] == corrected[key]} == set(), "no change"
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_networks_have_the_parameters_that_the_page_states(name, composed):
     tutorial = TUTORIALS[name]
     assert parameters(composed(name, "faithful"), tutorial.classes) == tutorial.parameters

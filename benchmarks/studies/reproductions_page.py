@@ -253,7 +253,10 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     if tutorial.quirks:
         yield from quirk_table(tutorial, results)
     parameters = f"{tutorial.corrected_parameters:,} parameters"
-    yield from ("", f"The corrected experiment: {tutorial.corrected}. {parameters}.", "")
+    yield from ("", f"The corrected experiment is the faithful one with these changes; it has {parameters}.", "")
+    corrections = [[correction.change, f"`{correction.overrides}`"] for correction in tutorial.corrected]
+    yield from markdown_table(["corrected", "here"], corrections)
+    yield ""
     if faithful is not None:
         yield from figures(name, tutorial, faithful, folder)
 

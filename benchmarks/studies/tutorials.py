@@ -23,6 +23,18 @@ class Setting(NamedTuple):
     place: str
 
 
+class Correction(NamedTuple):
+    """A change that the corrected experiment makes to the faithful one.
+
+    Attributes:
+        change: what it does, in words.
+        overrides: the same as overrides of the faithful experiment, separated by spaces.
+    """
+
+    change: str
+    overrides: str
+
+
 class Quirk(NamedTuple):
     """A quirk of a tutorial, and the change that removes it.
 
@@ -35,6 +47,9 @@ class Quirk(NamedTuple):
     change: str
     overrides: str
     explained: str
+
+
+ROWS: dict[str, type[NamedTuple]] = {"settings": Setting, "corrected": Correction, "quirks": Quirk}
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ class Tutorial:
     parameters: int
     settings: tuple[Setting, ...]
     known: str
-    corrected: str
+    corrected: tuple[Correction, ...]
     corrected_parameters: int
     quirks: tuple[Quirk, ...] = ()
     accuracy: tuple[float, float] | None = None
@@ -78,9 +93,8 @@ class Tutorial:
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Tutorial":
         """Return the tutorial of its entry in tutorials.yaml."""
-        cells = {key: [row.split(" | ") for row in facts.get(key, ())] for key in ("settings", "quirks")}
-        settings = tuple(Setting(*row) for row in cells["settings"])
-        return cls(**facts | {"settings": settings, "quirks": tuple(Quirk(*row) for row in cells["quirks"])})
+        cells = {key: [row.split(" | ") for row in facts.get(key, ())] for key in ROWS}
+        return cls(**facts | {key: tuple(ROWS[key](*row) for row in rows) for key, rows in cells.items()})
 
 
 TUTORIALS = {name: Tutorial.of(facts) for name, facts in yaml.safe_load(FACTS.read_text()).items()}
