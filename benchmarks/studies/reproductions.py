@@ -11,8 +11,9 @@ python scripts/reproduce.py intuitive_cifar10 --train --variants faithful --seed
 
 Runs are written to outputs/reproductions/TUTORIAL/VARIANT/seed-N, or under --out. A finished run is never repeated, an
 interrupted one is resumed; the exit code is not 0 until all are finished. docs/reproductions.md, its JSON record and
-its figures are made from run folders. Where run folders are missing, the record keeps its earlier results until as many
-runs have been trained for as many epochs; runs of other seeds by the same commit join it.
+its figures are made from run folders; at a constant learning rate, those of unfinished runs too, which are shorter runs
+so far. Where run folders are missing, the record keeps its earlier results until as many runs have been trained for as
+many epochs; runs of other seeds by the same commit join it.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reproductions_page import variant_folder, write_page
+from reproductions_page import write_page
+from reproductions_runs import variant_folder
 from seeds import ROOT
 from tutorials import TUTORIALS
 

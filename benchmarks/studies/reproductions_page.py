@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from reproductions_runs import Results, collect, extent, longest
 from seeds import ROOT, STUDIES, markdown_table, write_between
 from tutorials import Tutorial
 
-from vitrine import load_run
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, Difference, difference
 from vitrine.text import listed, plural
@@ -27,6 +27,10 @@ PENDING = "not yet measured"
 LEAST_SEEDS = 3  # that the cost of a quirk is told from
 FIGURE_TEXTS = {  # title and caption
     "losses": ("Published and reproduced loss", "Training loss of each epoch: as published, and the mean over seeds."),
+    "accuracy": (
+        "Test accuracy",
+        "After each epoch, by seed. Grey: what the published accuracy stands for.",
+    ),
     "curves": (
         "Loss and accuracy",
         "Seed {seed}. The validation images are among those that are trained on: their curve is no held-out score.",
@@ -42,13 +46,6 @@ FIGURE_TEXTS = {  # title and caption
         "Seed {seed}: the vectors that are added to tokens, the class token's first, and their similarities.",
     ),
 }
-
-Results = Mapping[str, Mapping[str, Any]]  # of the variants of a tutorial, by name
-
-
-def variant_folder(tutorial: Path, variant: str) -> Path:
-    """Folder of a variant's runs, inside the tutorial's folder."""
-    return tutorial / "".join(letter if letter.isalnum() else "-" for letter in variant)
 
 
 def write_page(tutorials: Mapping[str, Tutorial], out: Path) -> None:
@@ -96,117 +93,11 @@ def write_head(path: Path, tutorial: Tutorial, result: Mapping[str, Any] | None)
     path.write_text("\n".join(lines) + "\n")
 
 
-def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[str, Any]]:
-    """Results of a tutorial's finished runs, by variant and seed.
-
-    The ``known`` results of a variant stay until as many runs have been trained for as many epochs; runs of other seeds
-    by the same commit join them.
-
-    Raises:
-        SystemExit: runs of one variant were trained by different commits, by code that was not committed, or for
-            different numbers of epochs.
-    """
-    results: dict[str, dict[str, Any]] = {}
-    for variant in ("faithful", "corrected", *(quirk.change for quirk in tutorial.quirks)):
-        runs = [run for run in finished(variant_folder(folder, variant)) if of_one_code(run)]
-        before = known.get(variant)
-        joins = before is not None and joinable(runs, before)
-        if before and not joins and (not runs or extent(runs) < (before["epochs"], len(before["seeds"]))):
-            results[variant] = dict(before)
-            continue
-        if not runs:
-            continue
-        if len(commits := {run.record.facts["code"].get("commit") for run in runs}) > 1:
-            raise SystemExit(f"{folder.name}, {variant}: runs of {len(commits)} commits; remove the outdated ones")
-        if any(run.record.facts["code"].get("changed") for run in runs):
-            raise SystemExit(f"{folder.name}, {variant}: trained by code that was not committed; train it again")
-        if len({run.record.facts["epochs"] for run in runs}) > 1:
-            raise SystemExit(f"{folder.name}, {variant}: runs of different length; remove the shorter ones")
-        first = runs[0].record.facts
-        processor, cores = first["machine"]["processor"], plural(first["machine"]["cores"], "core")
-        results[variant] = {
-            "seeds": [run.config.seed for run in runs],
-            "test/acc": [run.metrics["test/acc"] for run in runs],
-            "test/loss": [run.metrics["test/loss"] for run in runs],
-            "best/acc": [max(curve) for run in runs if (curve := test_curve(run.record.history()))],
-            "parameters": first["parameters"],
-            "epochs": first["epochs"],
-            "training_loss": np.mean([epoch_losses(run.record.history()) for run in runs], axis=0).tolist(),
-            "machine": f"{processor}, {cores}, torch {first['versions']['torch']}",
-            "device": first["device"],
-            "precision": first["precision"],
-            "commit": commits.pop(),
-        }
-        if before is not None and joins:
-            results[variant] = joined(before, results[variant])
-    return results
-
-
-def of_one_code(run: Any) -> bool:
-    """Whether a run was resumed by the code it began with, as far as that is recorded; prints that it was not."""
-    facts = run.record.facts
-    resumed = [again["code"] for again in facts.get("resumed", []) if "code" in again]
-    if all(code.get("commit") == facts["code"].get("commit") and not code.get("changed") for code in resumed):
-        return True
-    print(f"{run.record.path} is left out: it was resumed by other code than that of the commit it began with")
-    return False
-
-
-def joinable(runs: Sequence[Any], before: Mapping[str, Any]) -> bool:
-    """Whether runs are of other seeds than those of a recorded result, and otherwise the same."""
-    same = {(run.record.facts["code"].get("commit"), run.record.facts["epochs"]) for run in runs}
-    others = not {run.config.seed for run in runs} & set(before["seeds"])
-    return others and same == {(before["commit"], before["epochs"])}
-
-
-def joined(before: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded result with that of other seeds, by seed; machine and device are those of both."""
-    counts = len(before["seeds"]), len(later["seeds"])
-    order = np.argsort([*before["seeds"], *later["seeds"]])
-    result = dict(later)
-    for key in ("seeds", "test/acc", "test/loss", "best/acc"):
-        if values := [*before[key], *later[key]]:
-            result[key] = [values[index] for index in order]
-    losses = np.average([before["training_loss"], later["training_loss"]], axis=0, weights=counts)
-    result["training_loss"] = losses.tolist()
-    for key in ("machine", "device"):
-        result[key] = "; ".join(dict.fromkeys((before[key], later[key])))
-    return result
-
-
-def extent(runs: Sequence[Any]) -> tuple[int, int]:
-    """Number of epochs of each run, and number of runs."""
-    return runs[0].record.facts["epochs"], len(runs)
-
-
-def finished(folder: Path) -> list[Any]:
-    """The finished runs of a variant, sorted by seed."""
-    runs = [load_run(path.parent) for path in folder.glob("seed-*/runs/*/metrics.json")]
-    return sorted((run for run in runs if run.record.status == "finished"), key=lambda run: run.config.seed)
-
-
-def test_curve(history: list[dict[str, float]]) -> list[float]:
-    """Test accuracy after each epoch; empty where it was measured once."""
-    return [logged["test/acc"] for logged in history if "test/acc" in logged and "val/acc" in logged]
-
-
-def epoch_losses(history: list[dict[str, float]]) -> list[float]:
-    """Mean training loss of each epoch, weighted by steps: a row of the log is the mean since the previous row."""
-    sums: dict[int, tuple[float, float]] = {}
-    before = 0.0
-    for logged in history:
-        if "train/loss" in logged:
-            epoch, count = int(logged["epoch"]), logged["step"] - before
-            loss, steps = sums.get(epoch, (0.0, 0.0))
-            sums[epoch] = (loss + logged["train/loss"] * count, steps + count)
-            before = logged["step"]
-    return [loss / steps for loss, steps in sums.values()]
-
-
 def row(tutorial: Tutorial, results: Results) -> list[str]:
     """A tutorial's row of the main table."""
     faithful, corrected = results.get("faithful"), comparable(results).get("corrected")
-    best = str(ConfidenceInterval.of(faithful["best/acc"])) if faithful and faithful["best/acc"] else ""
+    whole = faithful is not None and faithful["epochs"] >= tutorial.epochs
+    best = str(ConfidenceInterval.of(faithful["best/acc"])) if faithful and whole and faithful["best/acc"] else ""
     missing = PENDING if tutorial.reported else "nothing to reach"
     cells = [missing if result is None else accuracy(tutorial, result) for result in (faithful, corrected)]
     parameters = f"{tutorial.parameters:,}; corrected {tutorial.corrected_parameters:,}"
@@ -240,6 +131,8 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     elif tutorial.reported:
         cost = f"{cost_of(name)}, and a run has {tutorial.epochs}"
         yield f"Reported: {tutorial.reported}. {PENDING.capitalize()}: {cost}."
+        if faithful is not None:
+            yield so_far(tutorial, faithful)
         yield "A run in slices, by the same command until its exit code is 0:"
         slices = "--train --variants faithful --seeds 1 --overrides trainer.max_time=1h"
         yield from ("", "```bash", f"python scripts/reproduce.py {name} {slices}", "```")
@@ -274,6 +167,16 @@ def comparison(tutorial: Tutorial, faithful: Mapping[str, Any]) -> str:
     if tutorial.loss is not None:
         text += f". Their test loss is {ConfidenceInterval.of(faithful['test/loss'])}; reported {tutorial.loss:g}"
     return text + "."
+
+
+def so_far(tutorial: Tutorial, faithful: Mapping[str, Any]) -> str:
+    """What runs under way have reached."""
+    reached = [
+        f"seed {seed} is at {curve[-1]:.4f} (best: {max(curve):.4f}, after {np.argmax(curve) + 1})"
+        for seed, curve in zip(faithful["seeds"], faithful["curves"], strict=True)
+    ]
+    done = f"After {faithful['epochs']} of {tutorial.epochs} epochs, {listed(reached)}"
+    return f"{done}. The learning rate is constant, so these are the first epochs of the whole run."
 
 
 def stands_for(tutorial: Tutorial) -> str:
@@ -347,12 +250,15 @@ def figures(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: 
     """Copy and draw the figures of the first faithful run; returns the Markdown that shows all that exist."""
     if tutorial.losses:
         draw_losses(tutorial.losses, faithful["training_loss"], FIGURES / f"{name}_losses.png")
-    if (runs := finished(folder / "faithful")) and extent(runs) == (faithful["epochs"], len(faithful["seeds"])):
+    if faithful.get("curves") and tutorial.accuracy is not None:
+        draw_accuracy(faithful, tutorial.accuracy, FIGURES / f"{name}_accuracy.png")
+    if (trained := longest(folder / "faithful")) and extent(trained) == (faithful["epochs"], len(faithful["seeds"])):
+        first = trained[0].run
         for figure in ("curves", "confusion", "attention"):
-            if (source := runs[0].record.path / f"{figure}.png").exists():
+            if (source := first.record.path / f"{figure}.png").exists():
                 shutil.copy(source, FIGURES / f"{name}_{figure}.png")
-        if runs[0].model.pos_embed is not None:
-            draw_positions(runs[0].model, FIGURES / f"{name}_positions.png")
+        if first.model.pos_embed is not None:
+            draw_positions(first.model, FIGURES / f"{name}_positions.png")
     shown = [figure for figure in FIGURE_TEXTS if (FIGURES / f"{name}_{figure}.png").exists()]
     lines = []
     for figure in shown:
@@ -369,6 +275,20 @@ def draw_losses(published: Sequence[float], ours: Sequence[float], path: Path) -
     axes.plot(range(1, len(published) + 1), published, marker="o", color="#ee6677", label="published")
     axes.plot(range(1, len(ours) + 1), ours, marker="s", color="#4477aa", label="faithful, mean over seeds")
     axes.set(xlabel="epoch", ylabel="training loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=100)
+
+
+def draw_accuracy(faithful: Mapping[str, Any], published: tuple[float, float], path: Path) -> None:
+    """Draw the test accuracy of each seed over the epochs, and the range that the published one stands for."""
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.axhspan(*published, color="#bbbbbb", label="published")
+    for seed, curve in zip(faithful["seeds"], faithful["curves"], strict=True):
+        axes.plot(range(1, len(curve) + 1), curve, label=f"faithful, seed {seed}")
+    axes.set(xlabel="epoch", ylabel="test accuracy")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)

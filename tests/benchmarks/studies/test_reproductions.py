@@ -21,6 +21,11 @@ def page(study):
 
 
 @pytest.fixture
+def runs(study):
+    return study("reproductions_runs")
+
+
+@pytest.fixture
 def reproduce(study, page, monkeypatch, tmp_path, shared_data):
     """Runs the study on MNIST; everything it writes lands in an empty folder."""
     reproductions = study("reproductions")
@@ -122,21 +127,31 @@ def recorded(seeds, accuracies, losses, **changed):
     return found | {"commit": "abc", "epochs": 2, "machine": "a machine", "device": "CPU"} | changed
 
 
-def test_runs_of_other_seeds_join_recorded_ones_of_the_same_commit(page):
+def trained(runs, seed, commit="abc", epochs=2):
+    facts = {"code": {"commit": commit}}
+    run = SimpleNamespace(record=SimpleNamespace(facts=facts), config=SimpleNamespace(seed=seed))
+    return runs.Trained(run, epochs, {}, [])
+
+
+def test_runs_of_other_seeds_join_recorded_ones_of_the_same_commit(runs):
     before = recorded([0, 2], [0.7, 0.8], [2.0, 1.0])
-    later = recorded([1], [0.9], [0.5, 0.4], machine="another")
-    found = page.joined(before, later)
+    later = recorded([1], [0.9], [0.5, 0.4], machine="another", curves=[[0.8, 0.9]])
+    found = runs.joined(before, later)
     assert (found["seeds"], found["test/acc"], found["best/acc"]) == ([0, 1, 2], [0.7, 0.9, 0.8], [])
+    assert found["curves"] == [], "only one of them is known"
     assert found["training_loss"] == pytest.approx([1.5, 0.8])
     assert (found["machine"], found["device"]) == ("a machine; another", "CPU")
+    whole = runs.joined(before | {"curves": [[0.1, 0.7], [0.2, 0.8]]}, later)
+    assert whole["curves"] == [[0.1, 0.7], [0.8, 0.9], [0.2, 0.8]]
 
-    def run(seed, commit="abc", epochs=2):
-        facts = {"code": {"commit": commit}, "epochs": epochs}
-        return SimpleNamespace(record=SimpleNamespace(facts=facts), config=SimpleNamespace(seed=seed))
-
-    assert page.joinable([run(1), run(3)], before)
-    for others in ([], [run(2)], [run(1, commit="def")], [run(1, epochs=3)]):
-        assert not page.joinable(others, before)
+    assert runs.joinable([trained(runs, 1), trained(runs, 3)], before)
+    for others in (
+        [],
+        [trained(runs, 2)],
+        [trained(runs, 1, commit="def")],
+        [trained(runs, 1, epochs=3)],
+    ):
+        assert not runs.joinable(others, before)
 
 
 CODE = {"commit": "abc", "changed": False, "untracked": []}
@@ -152,18 +167,46 @@ CODE = {"commit": "abc", "changed": False, "untracked": []}
         ([{"at": "then", "code": CODE | {"changed": True}}], False),
     ],
 )
-def test_a_run_that_was_resumed_by_other_code_is_left_out(page, monkeypatch, tmp_path, capsys, resumed, kept):
+def test_a_run_that_was_resumed_by_other_code_is_left_out(runs, monkeypatch, tmp_path, capsys, resumed, kept):
     rows = [{"step": 4.0, "epoch": 1.0, "train/loss": 2.0}]
-    facts = {"code": CODE, "epochs": 1, "parameters": 1642, "machine": {"processor": "some", "cores": 2}}
+    facts = {"code": CODE, "parameters": 1642, "machine": {"processor": "some", "cores": 2}}
     facts |= {"versions": {"torch": "2"}, "device": "CPU", "precision": "32-true", "resumed": resumed}
     record = SimpleNamespace(facts=facts, path=tmp_path / "run", history=lambda: rows)
-    metrics = {"test/acc": 0.7, "test/loss": 1.7}
-    run = SimpleNamespace(record=record, config=SimpleNamespace(seed=0), metrics=metrics)
-    monkeypatch.setattr(page, "finished", lambda folder: [run] if folder.name == "faithful" else [])
-    found = page.collect(SimpleNamespace(quirks=[]), tmp_path, {})
+    run = SimpleNamespace(record=record, config=SimpleNamespace(seed=0))
+    one = runs.Trained(run, 1, {"test/acc": 0.7, "test/loss": 1.7}, [])
+    monkeypatch.setattr(runs, "longest", lambda folder: [one] if folder.name == "faithful" else [])
+    found = runs.collect(SimpleNamespace(quirks=[]), tmp_path, {})
     assert list(found) == (["faithful"] if kept else [])
     printed = capsys.readouterr().out
     assert (f"{record.path} is left out: it was resumed by other code" in printed) is not kept
+
+
+def under_way(status="running", schedule="constant"):
+    tested = [{"epoch": 1.0, "val/acc": 0.3, "test/acc": 0.2, "test/loss": 2.0}]
+    tested += [{"epoch": 2.0, "val/acc": 0.5, "test/acc": 0.4, "test/loss": 1.5}, {"epoch": 3.0, "train/loss": 1.0}]
+    record = SimpleNamespace(status=status, facts={"epochs": 9}, history=lambda: tested)
+    config = SimpleNamespace(seed=0, schedule=SimpleNamespace(name=schedule))
+    return SimpleNamespace(record=record, config=config, metrics={"test/acc": 0.9, "test/loss": 0.1})
+
+
+def test_a_run_under_way_is_a_shorter_one_if_its_learning_rate_is_constant(runs):
+    one = runs.Trained.of(under_way())
+    assert (one.epochs, one.metrics["test/acc"], one.metrics["test/loss"], one.curve) == (2, 0.4, 1.5, [0.2, 0.4])
+    assert runs.Trained.of(under_way(schedule="cosine")) is None
+    whole = runs.Trained.of(under_way("finished", "cosine"))
+    assert (whole.epochs, whole.metrics["test/acc"], whole.curve) == (9, 0.9, [0.2, 0.4])
+
+
+def test_runs_under_way_are_measured_only_where_none_has_finished(runs, monkeypatch, tmp_path):
+    found = {"0": under_way(), "1": under_way("interrupted")}
+    for seed, run in found.items():
+        run.config.seed = int(seed)
+        (tmp_path / f"seed-{seed}/runs/run").mkdir(parents=True)
+        (tmp_path / f"seed-{seed}/runs/run/run.json").touch()
+    monkeypatch.setattr(runs, "load_run", lambda path: found[path.parents[1].name.removeprefix("seed-")])
+    assert [one.run.config.seed for one in runs.longest(tmp_path)] == [0, 1]
+    found["1"] = under_way("finished")
+    assert [one.epochs for one in runs.longest(tmp_path)] == [9]
 
 
 def test_an_unknown_tutorial_is_refused_with_the_known_ones(reproduce, capsys):
@@ -278,20 +321,26 @@ def test_accuracies_are_counted_against_the_range_that_the_published_one_stands_
     assert page.place_of(np.array([0.61]), reported) == "1 above it"
 
 
-def test_the_curve_on_test_images_is_that_of_the_epochs(page):
+def test_the_page_says_how_far_runs_under_way_are(page, reported):
+    faithful = {"seeds": [0, 1], "epochs": 3, "curves": [[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]]}
+    reached = "seed 0 is at 0.4000 (best: 0.5000, after 2) and seed 1 is at 0.6000 (best: 0.6000, after 3)"
+    assert page.so_far(reported, faithful).startswith(f"After 3 of 10 epochs, {reached}.")
+
+
+def test_an_epoch_ends_with_a_test(runs):
     rows = [
         {"step": 4, "epoch": 1, "val/acc": 0.5, "test/acc": 0.4},
         {"step": 8, "epoch": 2, "val/acc": 0.6, "test/acc": 0.7},
         {"step": 8, "epoch": 2, "train/loss": 1.0},
     ]
-    assert page.test_curve(rows) == [0.4, 0.7]
+    assert runs.tested_epochs(rows) == rows[:2]
 
 
-def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(page):
+def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(runs):
     rows = [
         {"step": 4, "epoch": 1, "train/loss": 2.0},
         {"step": 6, "epoch": 1, "train/loss": 1.4},
         {"step": 6, "epoch": 1, "val/acc": 0.5},
         {"step": 12, "epoch": 2, "train/loss": 1.0},
     ]
-    assert page.epoch_losses(rows) == pytest.approx([1.8, 1.0])
+    assert runs.epoch_losses(rows) == pytest.approx([1.8, 1.0])
