@@ -1,6 +1,6 @@
 """Break runs on purpose, with real commands on this machine's file system, and write what happened to a page.
 
-python benchmarks/faults.py                      # every fault that has no result yet, about 20 minutes on two cores
+python benchmarks/faults.py                      # every fault that has no result yet, about 50 minutes on two cores
 python benchmarks/faults.py kills full-disk      # these
 python benchmarks/faults.py --quick              # those of seconds
 python benchmarks/faults.py --folder /mnt/nfs    # on another file system; writes no page
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -77,7 +78,7 @@ def two_writers(lab: Lab) -> str:
     assert process.poll() is None
     kill(process)
     process.communicate()
-    return f"the second ends: `{second.line.replace(str(run), 'RUN')}`; the first trains on"
+    return f"the second ends: `{second.line}`; the first trains on"
 
 
 @fault(
@@ -95,7 +96,7 @@ def damaged_checkpoint(lab: Lab) -> str:
     assert facts(run)["status"] == "finished"
     assert {row.split(",")[0] for row in (run / "metrics.csv").read_text().split("\n")[1:] if row} >= {"5"}
     assert len(set(last.parent.iterdir()) - before) == 1, "the damaged file is kept"
-    return f"resumed from `previous.ckpt`, the damaged file kept beside it: `{ended.err.splitlines()[0][:120]}`"
+    return f"resumed from `previous.ckpt`, the damaged file kept beside it: `{ended.err.splitlines()[0]}`"
 
 
 @fault(
@@ -111,7 +112,7 @@ def lost_checkpoints(lab: Lab) -> str:
     ended = lab.run(f"resume={run}", "trainer.max_epochs=5")
     assert ended.code == 1, ended
     assert (run / "metrics.csv").read_bytes() == rows
-    return f"refused, nothing is changed: `{ended.line.replace(str(run), 'RUN')}`"
+    return f"refused, nothing is changed: `{ended.line}`"
 
 
 @fault(
@@ -208,7 +209,7 @@ def divergence(lab: Lab) -> str:
     ended = lab.train(*words)
     (run,) = lab.runs("out")
     assert (ended.code, facts(run)["status"]) == (3, "diverged"), ended
-    return f"exit code 3, status `diverged`: `{ended.line[:150]}`"
+    return f"exit code 3, status `diverged`: `{ended.line}`"
 
 
 @fault("full-disk", "tests/cli/test_full_disk.py")
@@ -222,7 +223,7 @@ def full_disk(lab: Lab) -> str:
         ended = lab.train("paths.output_dir=disk/out", "model.dim=192", "model.depth=12", epochs=2)
         assert ended.code != 0
         status = facts(lab.runs("disk/out")[0])["status"]
-        return f"exit code {ended.code}, status `{status}`: `{ended.line[:200].replace(str(lab.folder), '')}`"
+        return f"exit code {ended.code}, status `{status}`: `{ended.line}`"
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -305,10 +306,9 @@ def read_only(lab: Lab) -> str:
     finally:
         subprocess.run(["chattr", "-i", str(run / "checkpoints")], check=True)
     assert ended.code != 0
-    line = ended.line.replace(str(run), "RUN")
     again = lab.run(f"resume={run}", "trainer.max_epochs=2")
     assert again.code == 0, again.err
-    return f"`{line[:160]}`; finished once the folder is writable"
+    return f"`{ended.line}`; finished once the folder is writable"
 
 
 @fault("clock", "tests/runs/test_lock.py::test_no_clock_but_the_watchers_own_counts", quick=True)
@@ -374,8 +374,14 @@ def make(chosen: Fault, folder: Path) -> dict[str, Any]:
         happened += f"; everything is kept in {place}"
     else:
         shutil.rmtree(place, ignore_errors=True)
-        happened = happened.replace(f"{place}/", "")
+        happened = without_names(happened.replace(f"{place}/", ""))
     return {"outcome": outcome, "happened": happened, "seconds": round(time.monotonic() - began, 1)}
+
+
+def without_names(happened: str) -> str:
+    """A text without what differs each time: ``RUN`` for a run folder, and no number and host of a process."""
+    happened = re.sub(r"(?:[\w-]+/)*runs/[\w-]+", "RUN", happened)
+    return re.sub(r"process \d+ on \S+", "process PID on HOST", happened)
 
 
 def write_page(results: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-r"""A run's model over HTTP, on LitServe: pip install 'vitrine[serve]'.
+r"""A run's model over HTTP, on LitServe: pip install -e '.[serve]'.
 
 python examples/serve.py outputs/runs/RUN 8000
 curl localhost:8000/predict -H "Content-Type: application/json" -d "{\"picture\": \"$(base64 -w0 7.png)\"}"

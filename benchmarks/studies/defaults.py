@@ -171,7 +171,9 @@ def page(results: Mapping[str, Any]) -> str:
     head = HEAD.format(train=results["images"]["train"], epochs=results["epochs"], val=val, image=1 / val)
     if "runs" not in results:  # measured before the values of runs were kept
         rows, shared = results["rows"], results
-        commit = f"at commit {results['commit']}, before initial weights were drawn by parameter name"
+        commit = (
+            f"at commit {results['commit']}, when initial weights were drawn in another order: today's values differ"
+        )
     else:
         runs = results["runs"]
         rows = table(runs)

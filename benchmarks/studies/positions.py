@@ -239,9 +239,9 @@ def read_again(result: Mapping[str, Any]) -> list[str]:
         said.setdefault(f"{verdict or 'undecided'} after {count} seeds", []).append(scheme)
     return [
         "",
-        "When these runs were decided, each scheme had a variance of its own. Since then, schemes share what their",
-        f"seeds say about it. The present rule takes {runs} of the {decided['most']} runs (a look that was not taken",
-        "then has the error over test images of the one before):",
+        "These verdicts are those of an earlier rule, in which each scheme had a variance of its own. In the present",
+        f"rule, schemes share what their seeds say about it, and {runs} of the {decided['most']} runs decide (a look",
+        "that the earlier one did not take has the error over test images of the look before):",
         "",
         *(f"- {says}: {', '.join(names)}" for says, names in said.items()),
     ]

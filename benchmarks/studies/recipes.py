@@ -133,9 +133,9 @@ QUESTIONS = {
         ),
         ("cpu",),
         found="The stem gains several points, as expected. The row of smaller images computes 1.2 times as much as "
-        "that of the stem alone, so it does not tell whether they gain anything at equal time: `fewer` asks that. "
-        "Plain patches were timed beside other work; [variants.md](variants.md) has the cost of a stem. What three "
-        "epochs gain is lost in a whole training, though: the next question.",
+        "that of the stem alone, so it does not tell whether they gain anything at equal time; *Smaller images first, or "
+        "fewer patches* asks that. Plain patches were timed beside other work; [variants.md](variants.md) has the cost "
+        "of a stem. What three epochs gain is lost in a whole training, though: the next question.",
     ),
     "length": Question(
         "What is left of the stem's gain after half an hour, and does stronger augmentation keep it?",
@@ -198,20 +198,20 @@ QUESTIONS = {
 
 HEAD = """# Ablations for the CIFAR-10 recipes
 
-The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`. Their files and
-[time_to_accuracy.md](time_to_accuracy.md) give their cost and accuracy. `fast`, `best` and `stem` start from published
+The recipes are `experiment=cifar10/cpu`, `fast`, `best` and `stem`. Cost and accuracy of those that have been measured
+are in their files and in [time_to_accuracy.md](time_to_accuracy.md). `fast`, `best` and `stem` start from published
 ablations of plain ViTs on CIFAR-10: automatic augmentation, CutMix and small batches matter most, MixUp and the
-positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model; Muon came by
-a question below.
+positional scheme least. `cpu` starts from crop and flip, enough for a short training of a small model; Muon was added
+after a question below.
 
-Each section asks one question about a recipe, trained for a fraction of its epochs and judged on validation images. The
-expectation was written down beforehand; the recipe is the one at the commit named. Rows are means over seeds with a
-95 % interval (Student's t), best first; differences from the best row are paired by seed. Expect one interval in twenty
-to miss the true value, and the best of many rows to look slightly better than it is. With a single seed, only
-differences above one point were acted on, and questions whose answers are expected to be closer are asked of `fast`
-alone. Times were measured with several runs side by side; for costs see
-[variants.md](variants.md). `python benchmarks/studies/recipes.py NAME` runs the sweep of a question and writes this
-page.
+Each section asks one question about a recipe, trained for a fraction of its epochs and judged on validation images.
+The expectation was written down beforehand; the recipe is the one at the commit named. Rows of several seeds are means
+with a 95 % interval (Student's t), and their differences from the best row are paired by seed; rows of one seed, (1),
+have no interval. The best row comes first. Expect one interval in twenty to miss the true value, and the best of many
+rows to look slightly better than it is. With a single seed, only differences above one point were acted on, and
+questions whose answers are expected to be closer are asked of `fast` alone, which needs a GPU. Times were measured
+with several runs side by side; for costs see [variants.md](variants.md). `python benchmarks/studies/recipes.py NAME`
+runs the sweep of a question and writes this page.
 """
 
 

@@ -176,7 +176,7 @@ def commits_of(summaries: Iterable[Mapping[str, Any]]) -> str:
     """At which commits results were measured: ``commit 1f2e3d4``, ``commits 1f2e3d4 and 5a6b7c8``."""
     found = [commit for summary in summaries for commit in summary["commits"]]
     commits = sorted({commit[:7] for commit in found if commit})
-    unknown = f"; {found.count(None)} of {len(found)} runs did not record theirs" if None in found else ""
+    unknown = f"; {found.count(None)} of {len(found)} runs did not record their commit" if None in found else ""
     return f"commit{'s' if len(commits) > 1 else ''} {listed(commits)}{unknown}"
 
 

@@ -243,8 +243,9 @@ def about_data(curves: Mapping[str, list[Row]]) -> tuple[str, str]:
         "From the start of `python train.py` to its first training step, on a warm disk without a cache. Packed "
         "images (28x28, `vitrine pack`) are read into memory, and their checksums verified. Image files (JPEG, 96x72) "
         "are listed, split and fingerprinted, and streamed (`data.storage=disk`). Up to 100,000 images, times are "
-        f"medians of three commands. From 100,000 to 1,000,000, a million more packed images take "
-        f"{readable(added['packed images'])}, and a million more files {readable(added['image files'])}.",
+        f"medians of three commands. From 100,000 to 1,000,000, the time grows by "
+        f"{readable(added['packed images'])} for each million of packed images, and by "
+        f"{readable(added['image files'])} for each million of files.",
     )
 
 

@@ -44,9 +44,10 @@ JSON = TIMING / "speed.json"
 PAGE = ROOT / "docs" / "speed.md"
 HEAD = """# How fast it is, and how that was measured
 
-Each section comes from one benchmark. Alternatives are timed in one process, each once per round in random order, with
-the same number of threads on the machine named below the table. A ratio is the median over rounds of the ratio within a
-round, with a 95 % interval from order statistics. `python benchmarks/timing/gpu.py` measures what needs a GPU.
+Each section comes from one benchmark. Unless it says otherwise, alternatives are timed in one process, each once per
+round in random order, with the same number of threads on the machine named below the table. A ratio is the median over
+rounds of the ratio within a round, with a 95 % interval from order statistics. `python benchmarks/timing/gpu.py`
+measures what needs a GPU.
 """
 
 

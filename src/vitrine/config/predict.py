@@ -72,4 +72,4 @@ def predict_faults(config: PredictConfig) -> Iterator[Fault]:
     if suffix not in FORMATS:
         yield Fault("output", config.output, f"must end with {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     if suffix == ".parquet" and find_spec("pyarrow") is None:
-        yield Fault("output", config.output, "needs pyarrow: pip install 'vitrine[parquet]'")
+        yield Fault("output", config.output, "needs pyarrow: pip install -e '.[parquet]'")

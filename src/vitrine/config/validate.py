@@ -124,7 +124,7 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}")
     library = OPTIMIZER_LIBRARIES.get(optimizer.name, "")
     if library and find_spec(library) is None:
-        yield Fault("optimizer", optimizer.name, f"takes {library}: pip install 'vitrine[optimizers]'")
+        yield Fault("optimizer", optimizer.name, f"takes {library}: pip install -e '.[optimizers]'")
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         yield Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]")
 

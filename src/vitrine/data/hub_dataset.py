@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
-INSTALL = "reading Arrow files takes pyarrow: pip install 'vitrine[parquet]'"
+INSTALL = "reading Arrow files takes pyarrow: pip install -e '.[parquet]'"
 SAVE = "datasets.load_dataset(...).save_to_disk(FOLDER) writes one"
 
 
