@@ -96,7 +96,7 @@ def damaged_checkpoint(lab: Lab) -> str:
     assert facts(run)["status"] == "finished"
     assert {row.split(",")[0] for row in (run / "metrics.csv").read_text().split("\n")[1:] if row} >= {"5"}
     assert len(set(last.parent.iterdir()) - before) == 1, "the damaged file is kept"
-    return f"resumed from `previous.ckpt`, the damaged file kept beside it: `{ended.err.splitlines()[0]}`"
+    return f"resumed from `previous.ckpt`, the damaged file kept beside it: `{ended.line_about('last.ckpt')}`"
 
 
 @fault(
@@ -308,7 +308,7 @@ def read_only(lab: Lab) -> str:
     assert ended.code != 0
     again = lab.run(f"resume={run}", "trainer.max_epochs=2")
     assert again.code == 0, again.err
-    return f"`{ended.line}`; finished once the folder is writable"
+    return f"`{ended.line_about('checkpoints')}`; finished once the folder is writable"
 
 
 @fault("clock", "tests/runs/test_lock.py::test_no_clock_but_the_watchers_own_counts", quick=True)
@@ -381,7 +381,7 @@ def make(chosen: Fault, folder: Path) -> dict[str, Any]:
 def without_names(happened: str) -> str:
     """A text without what differs each time: ``RUN`` for a run folder, and no number and host of a process."""
     happened = re.sub(r"(?:[\w-]+/)*runs/[\w-]+", "RUN", happened)
-    return re.sub(r"process \d+ on \S+", "process PID on HOST", happened)
+    return re.sub(r"process \d+ on [^\s,]+", "process PID on HOST", happened)
 
 
 def write_page(results: dict[str, Any]) -> None:

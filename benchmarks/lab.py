@@ -59,6 +59,12 @@ class Ended:
         (line,) = [line for line in self.err.splitlines() if line.startswith("vitrine: ") and "warning" not in line]
         return line
 
+    def line_about(self, word: str) -> str:
+        """The one line of its errors and notices that has a word."""
+        assert "Traceback" not in self.err, self.err
+        (line,) = [line for line in self.err.splitlines() if word in line]
+        return line
+
 
 class Lab:
     """A folder to break things in, and the project's commands there."""

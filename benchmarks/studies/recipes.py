@@ -133,9 +133,9 @@ QUESTIONS = {
         ),
         ("cpu",),
         found="The stem gains several points, as expected. The row of smaller images computes 1.2 times as much as "
-        "that of the stem alone, so it does not tell whether they gain anything at equal time; *Smaller images first, or "
-        "fewer patches* asks that. Plain patches were timed beside other work; [variants.md](variants.md) has the cost "
-        "of a stem. What three epochs gain is lost in a whole training, though: the next question.",
+        "that of the stem alone, so it does not tell whether they gain anything at equal time; *Smaller images first, "
+        "or fewer patches* asks that. Plain patches were timed beside other work; [variants.md](variants.md) has the "
+        "cost of a stem. What three epochs gain is lost in a whole training, though: the next question.",
     ),
     "length": Question(
         "What is left of the stem's gain after half an hour, and does stronger augmentation keep it?",

@@ -32,3 +32,10 @@ def test_a_quick_fault_has_the_expected_outcome(name, tmp_path):
 def test_the_test_that_a_fault_names_exists(fault):
     path, _, name = fault.test.partition("::")
     assert f"def {name}" in (ROOT / path).read_text()
+
+
+def test_what_happened_names_no_run_and_no_process():
+    without_names = importlib.import_module("faults").without_names
+    line = "cannot write out/runs/2026-11-23_00-12-58_digits-s0_fa11/checkpoints/last.ckpt; see runs/2026-11-23_x"
+    assert without_names(line) == "cannot write RUN/checkpoints/last.ckpt; see RUN"
+    assert without_names("as process 26124 on vm, since then") == "as process PID on HOST, since then"
