@@ -9,12 +9,15 @@ import pytest
 import torch
 from helpers.running import SMALL, only_run, write_image_folder
 from lightning.pytorch.callbacks import Callback
+from torch.nn import functional as F
 
 from vitrine import compose, fit, load_run, resume
+from vitrine.config import EvalConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import Split
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 from vitrine.runs import RunRecord
+from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import MeanLoss
 
 pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
@@ -361,3 +364,28 @@ def test_a_nan_batch_makes_the_mean_loss_nan():
     loss.reset()
     loss.update(torch.tensor(0.5), 2)
     assert float(loss.compute()) == 0.5
+
+
+@pytest.mark.parametrize(("heads", "fused"), [(8, False), (2, True)])
+def test_the_attention_kernel_that_was_chosen_is_the_one_that_trains(tmp_path, monkeypatch, heads, fused):
+    calls, fused_attention = [], F.scaled_dot_product_attention
+
+    def counted(*tensors, **settings):
+        calls.append(tensors[0].requires_grad)
+        return fused_attention(*tensors, **settings)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    overrides = [*SMALL, "accelerator=cpu", "model.dim=32", f"model.heads={heads}", "trainer.precision=32-true"]
+    result = fit(compose([*overrides, "trainer.max_epochs=1", f"paths.output_dir={tmp_path}"]))
+    assert RunRecord(result.run_dir).facts["attention_kernel"] == ("sdpa" if fused else "explicit")
+    assert any(calls) is fused
+
+
+def test_an_evaluation_decodes_a_first_chunk_of_the_training_images_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrine.data.pixel_store.CHUNK", 1)
+    write_image_folder(tmp_path / "images", "train", "test")
+    overrides = [*SMALL, "data=imagefolder", f"data.root={tmp_path / 'images'}", f"paths.output_dir={tmp_path / 'out'}"]
+    result = fit(compose([*overrides, "trainer.max_epochs=1", "data.image_size=16", "patch=4"]))
+    for image in sorted((tmp_path / "images" / "train").rglob("*.png"))[1:]:
+        image.write_bytes(b"0" * image.stat().st_size)
+    assert evaluate_run(EvalConfig(run=str(result.run_dir), image_size=24))["test/loss"] > 0

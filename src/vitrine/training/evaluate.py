@@ -130,7 +130,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     with quiet_libraries():
         hardware = choose(config)
         with hardware.set_up():
-            data = ImageDataModule(config, hardware.accelerator)
+            data = ImageDataModule(config, hardware.accelerator, patience=0.0)  # only test images need decoding
             if data.test is None:
                 raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
             check_data(record, data, accept=options.accept_changed_data, splits=["test"], key="data_root")

@@ -214,8 +214,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         metrics |= test_metrics
         record.write_metrics(metrics)
         logger.conclude(metrics, plots)
-    selected = "the last" if config.callbacks.monitor == "last" else ""
-    show_result(console, record, metrics, selected, speed, of_sweep=run.group is not None)
+    show_result(console, record, metrics, speed, of_sweep=run.group is not None)
 
 
 def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:
@@ -224,7 +223,8 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
     # A new head must not begin as the head of a run with this seed did, which the given features grew up with.
     seed = config.seed if run.pretrained is None else derive_seed(config.seed, "pretrained")
-    model = drawn_by_name(partial(build_model, config.model), seed)
+    described = replace(config.model, attention_kernel=run.hardware.attention_kernel)
+    model = drawn_by_name(partial(build_model, described), seed)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
     module = Classifier(config, data.steps, images, class_weights=weights, model=model)
