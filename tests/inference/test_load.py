@@ -7,6 +7,7 @@ import torch
 
 from vitrine import compose, load_run
 from vitrine.config.serialize import to_plain
+from vitrine.data.preparation import Preparation
 from vitrine.errors import RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
@@ -96,3 +97,17 @@ def test_a_checkpoint_that_describes_no_model_is_refused(record, model):
     save(record, model, {})
     with pytest.raises(RunError, match=r"best\.ckpt is not a checkpoint of vitrine: its config has no model"):
         _ = load_run(record.path).model
+
+
+@pytest.mark.parametrize(("facts", "from_files"), [({"sizes": "1f"}, True), ({"pixels": "2e"}, False)])
+def test_pictures_are_prepared_as_in_training_whatever_data_is_here_now(record, config, tmp_path, facts, from_files):
+    """CIFAR-10 may be image files or arrays, which are resized in different ways."""
+    (tmp_path / "data" / "cifar10" / "train").mkdir(parents=True)
+    values = {"name": "cifar10", "root": str(tmp_path / "data"), "in_channels": 3}
+    values |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+    model = replace(config.model, in_channels=3)
+    record.write_config(to_plain(replace(config, model=model, data=replace(config.data, **values))))
+    record.update(data_fingerprint={"train": facts})
+    run = load_run(record.path)
+    assert run.transform.from_files is from_files
+    assert Preparation.of(run.config.data).from_files, "what is here now"

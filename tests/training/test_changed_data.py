@@ -82,7 +82,7 @@ def test_resuming_on_changed_data_is_refused_and_says_what_differs(copy, again, 
     with pytest.raises(RunError) as refused:
         again()
     assert difference in str(refused.value)
-    assert ", data.root=DIR, or go on with this data: accept_changed_data=true" in str(refused.value)
+    assert ", data.root=DIR, or continue with this data: accept_changed_data=true" in str(refused.value)
     assert (copy.path / "run.json").read_bytes() == before
 
 
@@ -131,7 +131,7 @@ def test_testing_on_changed_data_is_refused(whole, copy, tmp_path):
 
 def test_calibrating_on_changed_data_is_refused(whole, copy, tmp_path):
     run = load_run(whole / "run")
-    predictor = Predictor(run.model, run.config, "cpu")
+    predictor = Predictor(run.model, run.config, "cpu", run.transform)
     root = str(tmp_path / "data")
     known = calibrate(run, predictor, root).temperature
     cut_validation(tmp_path / "data")

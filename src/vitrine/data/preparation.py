@@ -72,9 +72,16 @@ class Preparation:
     ratio: tuple[int, int] = (1, 1)
 
     @classmethod
-    def of(cls, config: DataConfig) -> "Preparation":
-        """Return the preparation of a data set."""
-        files = config.name in OWN_FILES or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
+    def of(cls, config: DataConfig, *, from_files: bool | None = None) -> "Preparation":
+        """Return the preparation of a data set.
+
+        Args:
+            config: the data set.
+            from_files: as the attribute; ``None`` looks for CIFAR-10 in ``config.root``, where it may be either.
+        """
+        files = from_files
+        if files is None:
+            files = config.name in OWN_FILES or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
         mean, std = tuple(config.mean), tuple(config.std)
         ratio = config.image_hw if is_dotted(config.name) else (1, 1)
         return cls(fixed(config.image_size), config.in_channels, files, mean, std, config.resize, ratio)

@@ -157,7 +157,9 @@ class LoadedRun:
 
         ``run.model(run.transform(picture)[None])`` gives logits; ``run.transform.pixels`` stops before normalising.
         """
-        return Preparation.of(self.config.data)
+        known = (self.record.facts.get("data_fingerprint") or {}).get("train", {})
+        from_files = True if "sizes" in known else False if "pixels" in known else None
+        return Preparation.of(self.config.data, from_files=from_files)
 
     @overload
     def predict(self, pictures: Picture, *, accelerator: str = "auto") -> Prediction: ...
@@ -188,7 +190,7 @@ class LoadedRun:
         if not batch:
             return []
         if accelerator not in self._predictors:
-            self._predictors[accelerator] = Predictor(self.model, self.config, accelerator)
+            self._predictors[accelerator] = Predictor(self.model, self.config, accelerator, self.transform)
         predictor, classes = self._predictors[accelerator], self.classes
         with predictor.hardware.set_up():
             found = [

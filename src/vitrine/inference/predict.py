@@ -57,7 +57,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
             path = one_line(run.record.path)
             notes.print(f"vitrine: {path} is {status}, not finished: its best epoch so far predicts")
     with quiet_libraries(), ExitStack() as stack:
-        predictors = [Predictor(run.model, run.config, options.accelerator) for run in runs]
+        predictors = [Predictor(run.model, run.config, options.accelerator, run.transform) for run in runs]
         stack.enter_context(predictors[0].hardware.set_up())
         images_of = None
         if options.attention is not None:

@@ -61,6 +61,7 @@ class Predictor:
         model: on the CPU, in evaluation mode; it is copied where the device or precision needs it.
         config: the run's configuration.
         accelerator: ``auto``, ``cpu`` or ``gpu``.
+        preparation: of pictures, as in the run's training.
 
     Attributes:
         temperature: what logits are divided by before the softmax.
@@ -70,13 +71,13 @@ class Predictor:
         ConfigError: there is no such device.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, accelerator: str = "auto") -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig, accelerator: str, preparation: Preparation) -> None:
         self.hardware = choose(on_one_device(config, accelerator))
         self.device = torch.device(self.hardware.accelerator)
         self.dtype = torch.float64 if self.hardware.precision == "64-true" else torch.float32
         moved = self.device.type != "cpu" or self.dtype is torch.float64
         self.model = deepcopy(model).to(self.device, self.dtype) if moved else model
-        self.preparation = Preparation.of(config.data)
+        self.preparation = preparation
         self.temperature = 1.0
         self.multi_label = config.data.multi_label
         self._most: int | None = None  # images that fit in memory together

@@ -53,7 +53,7 @@ def check_data(
         differs = listed(found, separator="; ")
         raise RunError(
             f"the data is not what {record.path} was trained on: {differs}. "
-            f"Give the data that it was trained on, {key}=DIR, or go on with this data: accept_changed_data=true"
+            f"Give the data that it was trained on, {key}=DIR, or continue with this data: accept_changed_data=true"
         )
     if warn and found:
         report(f"warning: the data is not what {record.path} was trained on: {listed(found, separator='; ')}")
