@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from helpers.running import write_image_folder
 
 from vitrine.data.image_folder import scan_folder
 from vitrine.errors import DataError
@@ -119,3 +120,15 @@ def test_cifar10_in_class_folders_is_listed_completely(shared_data):
         labels = [label for _, label in folder.splits[split]]
         assert [labels.count(label) for label in range(10)] == [each] * 10
     assert "val" not in folder.splits
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_validation_folder_may_have_any_of_its_usual_names(tmp_path, name):
+    write_image_folder(tmp_path, "train", name)
+    assert sorted(scan_folder(tmp_path).splits) == ["train", "val"]
+
+
+def test_two_validation_folders_are_refused(tmp_path):
+    write_image_folder(tmp_path, "train", "val", "valid")
+    with pytest.raises(DataError, match="has val and valid, of which one at most can be the validation split"):
+        scan_folder(tmp_path)

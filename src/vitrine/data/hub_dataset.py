@@ -18,13 +18,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from vitrine.data.image_folder import SPLIT_FOLDERS
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, listed, nearest, plural
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
+SPLITS = {name: split for split, names in SPLIT_FOLDERS.items() for name in names}
 INSTALL = "reading Arrow files takes pyarrow: pip install -e '.[parquet]'"
 SAVE = "datasets.load_dataset(...).save_to_disk(FOLDER) writes one"
 

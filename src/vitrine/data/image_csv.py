@@ -18,10 +18,10 @@ from pathlib import Path
 
 from vitrine.data.labelled_files import Label, LabelledFiles
 from vitrine.errors import DataError, first_line
+from vitrine.runs.data_changes import SPLITS
 from vitrine.text import did_you_mean, listed, nearest, plural
 
 LABEL = "label"  # the column of the classes, unless others are named
-SPLITS = ("train", "val", "test")
 SEPARATOR = "|"  # of the labels of an image
 MAX_LISTED = 3
 

@@ -1,12 +1,16 @@
-"""Scan of an image folder, ``ROOT/{train,val,test}/<class>/*``. Reads file names only; imports no torch."""
+"""Scan of an image folder, ``ROOT/{train,val,test}/<class>/*``. Reads file names only; imports no torch.
+
+``val`` may be called ``valid`` or ``validation``.
+"""
 
 from pathlib import Path
 
 from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError
-from vitrine.text import did_you_mean, nearest
+from vitrine.text import did_you_mean, listed, nearest
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+SPLIT_FOLDERS = {"train": ["train"], "val": ["val", "valid", "validation"], "test": ["test"]}
 
 
 def scan_folder(root: str | Path) -> LabelledFiles:
@@ -14,7 +18,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
 
     Raises:
         DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
-            image, or ``val`` or ``test`` has no image or a class that ``train`` lacks.
+            image, there are two validation splits, or ``val`` or ``test`` has no image or a class that ``train`` lacks.
     """
     root = Path(root)
     if not root.is_dir():
@@ -26,15 +30,18 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         found = f"only {classes[0]}" if classes else "none"
         raise DataError(f"{root}/train needs a folder for each of at least two classes; found {found}")
     splits = {}
-    for split in ("train", "val", "test"):
-        if not (root / split).is_dir():
+    for split, names in SPLIT_FOLDERS.items():
+        if not (folders := [name for name in names if (root / name).is_dir()]):
             continue
-        if unknown := sorted(set(_class_names(root / split)) - set(classes)):
+        if len(folders) > 1:
+            raise DataError(f"{root} has {listed(folders)}, of which one at most can be the validation split")
+        split_folder = root / folders[0]
+        if unknown := sorted(set(_class_names(split_folder)) - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
-            raise DataError(f"{root}/{split} has classes that train lacks: {', '.join(unknown)}{hint}")
-        images = [(path, label) for label, name in enumerate(classes) for path in _images(root / split / name)]
+            raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")
+        images = [(path, label) for label, name in enumerate(classes) for path in _images(split_folder / name)]
         if not images:
-            raise DataError(f"{root}/{split} has no images ({', '.join(sorted(SUFFIXES))})")
+            raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))})")
         splits[split] = images
     labels = {label for _, label in splits["train"]}
     if empty := [name for label, name in enumerate(classes) if label not in labels]:

@@ -41,7 +41,7 @@ class PixelStore:
     Attributes:
         pixels: (N, C, H, W) uint8 on the CPU, undefined where nothing is decoded yet.
         known: (N,) bool, whether a file is decoded.
-        cached: whether the cache has had its turn.
+        cached: whether all files are decoded, and cached if the cache could be written.
     """
 
     def __init__(self, files: ImageFiles, cache_dir: Path, workers: int) -> None:

@@ -11,8 +11,7 @@ from vitrine.config.parts import Part, faults_of, function, reason
 from vitrine.config.schema import DataConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
-
-SPLITS = ("train", "val", "test")
+from vitrine.runs.data_changes import SPLITS
 
 
 def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
