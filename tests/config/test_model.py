@@ -446,3 +446,8 @@ def test_names_and_types_of_another_version_are_refused():
     with pytest.raises(ConfigError, match="dim") as error:
         from_plain(ViTConfig, plain | {"dim": "wide"})
     assert error.value.faults[0].key == "dim"
+
+
+@pytest.mark.parametrize("key", ["mlp_ratio", "position", "image_size"])
+def test_none_is_refused_where_a_value_is_needed(key):
+    assert vit_faults(config(**{key: None})) == [Fault(key, "null", "must have a value")]

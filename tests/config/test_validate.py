@@ -303,3 +303,18 @@ def test_crops_are_measured_by_the_shorter_side(change):
         "must be smaller than the image, data.image_size=[8,16]",
         "must be at most the image, data.image_size=[8,16]",
     ]
+
+
+def test_settings_of_fine_tuning_are_each_refused_for_a_model_that_may_lack_layers(change):
+    problem = "needs the layers of a Vision Transformer, which model=my_lab.Net may lack"
+    found = change(model__name="my_lab.Net", finetune__head_lr=0.1, finetune__layer_decay=0.5)
+    assert [fault for fault in found if fault.key.startswith("finetune")] == [
+        Fault("finetune.layer_decay", "0.5", problem, "finetune.layer_decay=1.0"),
+        Fault("finetune.head_lr", "0.1", problem, "finetune.head_lr=null"),
+    ]
+
+
+def test_a_sweeps_metric_outside_a_sweep_is_refused_once():
+    with pytest.raises(ConfigError) as refusal:
+        vitrine.compose(["sweep.metric=val/auroc"])
+    assert str(refusal.value).count("sweep.metric=val/auroc") == 1

@@ -109,7 +109,9 @@ def test_square_brackets_in_a_folder_are_shown_as_they_are(console, tmp_path):
     assert str(record.path) in "".join(console.file.getvalue().split())
 
 
-def test_the_result_shows_metrics_speed_and_folder(console, tmp_path):
+@pytest.mark.parametrize(("monitor", "chosen"), [("val/acc", "the best on validation"), ("last", "the last")])
+def test_the_result_shows_metrics_speed_and_folder(console, tmp_path, monitor, chosen):
+    (tmp_path / "config.yaml").write_text(f"callbacks: {{monitor: {monitor}}}")
     metrics = {
         "val/acc": 0.98765,
         "val/loss": 0.04321,
@@ -125,7 +127,7 @@ def test_the_result_shows_metrics_speed_and_folder(console, tmp_path):
         "validation loss 0.0432",
         "test accuracy 0.9000",
         "test loss 0.2500",
-        "chosen checkpoint epoch 12, the best on validation",
+        f"chosen checkpoint epoch 12, {chosen}",
         "training time 83.3 s",
         "run folder",
     ):

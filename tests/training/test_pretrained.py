@@ -316,3 +316,22 @@ def test_a_rounded_mlp_ratio_matches_the_weights(saved):
     theirs = published(mlp_ratio=8 / 3)
     model, _ = started(saved(theirs), mlp_ratio=2.666667)
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+def test_a_field_that_a_checkpoint_does_not_name_has_its_default(tmp_path):
+    old = ViTConfig(**SIZES, init="torch")
+    path = tmp_path / "best.ckpt"
+    weights = {f"model.{name}": value for name, value in VisionTransformer(old).state_dict().items()}
+    stored = dataclasses.asdict(old)
+    del stored["sincos_frequencies"]
+    torch.save({"state_dict": weights, "config": {"model": stored}}, path)
+    started(str(path), **{"position": old.position})
+    with pytest.raises(ConfigError, match="sincos_frequencies"):
+        started(str(path), **{"position": old.position, "sincos_frequencies": "big_vision"})
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(tmp_path):
+    path, stored = tmp_path / "best.ckpt", dataclasses.asdict(ViTConfig(**SIZES)) | {"of_tomorrow": 1}
+    torch.save({"state_dict": {}, "config": {"model": stored}}, path)
+    with pytest.raises(RunError, match=r"best\.ckpt: no such field in ViTConfig: of_tomorrow"):
+        started(str(path))

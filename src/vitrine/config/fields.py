@@ -77,7 +77,11 @@ def store_sizes(config: Any) -> None:
 
 def size_faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a size in a dataclass, and in the dataclasses in it, that is none, whatever its limits."""
-    return [no_size(key, value) for field, key, value in _set_values(config, prefix) if _is_no_size(field, value)]
+    return [
+        no_size(key, value)
+        for field, key, value in _values(config, prefix)
+        if value is not None and _is_no_size(field, value)
+    ]
 
 
 def no_size(key: str, value: Any) -> Fault:
@@ -136,16 +140,16 @@ def part_options() -> Any:
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
-    return [fault for field, key, value in _set_values(config, prefix) for fault in _field_faults(field, key, value)]
+    return [fault for field, key, value in _values(config, prefix) for fault in _field_faults(field, key, value)]
 
 
-def _set_values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]", str, Any]]:
-    """Yield field, key and value of all that is not ``None`` in a dataclass, and in the dataclasses in it."""
+def _values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]", str, Any]]:
+    """Yield field, key and value of all in a dataclass, and in the dataclasses in it."""
     for field in dataclasses.fields(config):
         value, key = getattr(config, field.name), f"{prefix}{field.name}"
         if dataclasses.is_dataclass(value):
-            yield from _set_values(value, f"{key}.")
-        elif value is not None:
+            yield from _values(value, f"{key}.")
+        else:
             yield field, key, value
 
 
@@ -164,6 +168,11 @@ def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
 
 
 def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:
+    if value is None:
+        limited = not field.metadata.keys().isdisjoint({"bounds", "options"})
+        if limited and field.default is not None and "None" not in str(field.type):
+            yield Fault(key, "null", "must have a value")
+        return
     if _is_no_size(field, value):
         yield no_size(key, value)
         return

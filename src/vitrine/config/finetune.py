@@ -1,12 +1,13 @@
 """Fine-tuning: its configuration, and the checks that need no data and no torch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from vitrine.config.fields import choice, number
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import is_dotted
 from vitrine.errors import Fault
+from vitrine.text import as_override
 
 TRAINED = ("full", "linear_probe", "last_blocks")
 
@@ -49,9 +50,12 @@ def finetune_faults(config: FinetuneConfig, model: ViTConfig, optimizer: str, sc
         schedule: ``schedule.name``.
     """
     if is_dotted(model.name):
-        if config != FinetuneConfig():
-            problem = f"needs the layers of a Vision Transformer, which model={model.name} may lack"
-            yield Fault("finetune", _shown(config), problem, "finetune=full")
+        problem = f"needs the layers of a Vision Transformer, which model={model.name} may lack"
+        for field in fields(FinetuneConfig):
+            value, neutral = getattr(config, field.name), getattr(FinetuneConfig(), field.name)
+            if value != neutral:
+                key = "finetune" if field.name == "name" else f"finetune.{field.name}"
+                yield Fault(key, as_override(value), problem, f"{key}={as_override(neutral)}")
         return
     if config.name != "full" and model.pretrained is None:
         problem = "freezes pretrained weights, and there are none: set model.pretrained to a name, a file or a run"
@@ -87,7 +91,3 @@ def _keys_of_other_choices(config: FinetuneConfig, model: ViTConfig) -> Iterator
             problem = "is that of the layers before the head, which finetune=linear_probe freezes"
             warmup = f"{config.warmup:g}"
             yield Fault("finetune.warmup", warmup, problem, f"finetune.warmup=null schedule.warmup={warmup}")
-
-
-def _shown(config: FinetuneConfig) -> str:
-    return config.name if config.name != "full" or config.layer_decay == 1 else "layer_decay"

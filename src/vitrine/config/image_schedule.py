@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vitrine.config.finetune import FinetuneConfig
-from vitrine.config.model import ViTConfig
+from vitrine.config.model import INTERPOLATED, ViTConfig
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import names_of
 from vitrine.config.size import size_override
@@ -12,7 +12,6 @@ from vitrine.errors import Fault
 from vitrine.text import as_override
 
 KEY = "trainer.image_schedule"
-INTERPOLATED = ("learned", "learned2d", "relative")  # positions whose tables depend on the size of the images
 
 
 def image_side(schedule: Sequence[float] | None, epoch: int, epochs: int) -> int | None:
@@ -28,6 +27,11 @@ def image_side(schedule: Sequence[float] | None, epoch: int, epochs: int) -> int
         if epoch + 1 <= round(until * epochs, 6):  # 0.29 of 100 is 29, and in floating point a little less
             return int(side)
     return None
+
+
+def image_sides(schedule: Sequence[float] | None, epochs: int) -> list[int | None]:
+    """Return :func:`image_side` of each of so many epochs."""
+    return [image_side(schedule, epoch, epochs) for epoch in range(epochs)]
 
 
 def image_schedule_faults(

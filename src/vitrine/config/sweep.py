@@ -136,7 +136,10 @@ class TrainCommand(TrainConfig):
 def unmeasured(command: TrainCommand) -> Iterator[Fault]:
     """Yield a fault for each metric of a sweep that its runs do not measure."""
     sweep, measured = command.sweep, command.callbacks.measured
-    asked = {"sweep.metrics": sweep.metrics if sweep.sampler else [], "sweep.metric": [sweep.metric]}
+    asked = {
+        "sweep.metrics": sweep.metrics if sweep.sampler else [],
+        "sweep.metric": [sweep.metric] if sweep.method else [],
+    }
     for key, metrics in asked.items():
         for metric in metrics:
             stage, _, name = metric.partition("/")

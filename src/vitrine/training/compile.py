@@ -25,6 +25,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
+from vitrine.config.image_schedule import image_sides
 from vitrine.errors import first_line
 from vitrine.signals import importing, swallowed
 from vitrine.training.finetune import has_constant_features
@@ -141,7 +142,10 @@ class Compilation(Callback):
                 return Compiled("nothing", "deterministic runs do not decide by measured time")
             if not _can_be_abandoned():
                 return Compiled("nothing", "it is tried in a program's main thread only, where it can be abandoned")
-            parts = module.config.trainer.accumulate_grad_batches * module.steps
+            settings = module.config.trainer
+            sides = image_sides(settings.image_schedule, settings.max_epochs)
+            whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
+            parts = settings.accumulate_grad_batches * module.steps * whole
             before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[device] / parts))
             if (total := before * parts) < EARNED_BACK_AFTER[device]:
                 return Compiled("nothing", f"training takes less than {_time(total)}, too short to pay off")

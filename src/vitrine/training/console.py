@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vitrine.config import TrainConfig
-from vitrine.config.image_schedule import image_side
+from vitrine.config.image_schedule import image_sides
 from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
@@ -86,7 +86,7 @@ def _in_training(config: TrainConfig, facts: Mapping[str, int]) -> str:
 def _image_sizes(config: TrainConfig) -> dict[str, str]:
     """Return a row with the sizes of training images, if they change."""
     trainer = config.trainer
-    sides = [image_side(trainer.image_schedule, epoch, trainer.max_epochs) for epoch in range(trainer.max_epochs)]
+    sides = image_sides(trainer.image_schedule, trainer.max_epochs)
     counted = [(side or config.model.image_size, len(list(epochs))) for side, epochs in groupby(sides)]
     if len(counted) == 1 and sides[0] is None:
         return {}
@@ -146,7 +146,6 @@ def show_result(
     console: Console,
     record: RunRecord,
     metrics: Mapping[str, float],
-    chosen: str = "",
     speed: Mapping[str, float | None] | None = None,
     *,
     of_sweep: bool = False,
@@ -167,7 +166,8 @@ def show_result(
     if "test/acc" not in metrics and not of_sweep:
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
-        rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen or 'the best on validation'}"
+        chosen = "the last" if record.config["callbacks"]["monitor"] == "last" else "the best on validation"
+        rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen}"
     if "train_seconds" in metrics:
         rows["training time"] = f"{metrics['train_seconds']:.1f} s"
     rows |= _speed_rows(speed or {})

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
-from vitrine.config.model import WEIGHT_FILES, missing_weights, weights_file
+from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
+from vitrine.config.parts import ANY
 from vitrine.config.size import by
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
@@ -70,7 +71,11 @@ class Pretrained:
         stored, weights = read_weights(config.pretrained)
         weights = under_our_names(weights)
         if stored is not None:
-            facts = {name: value for name, value in stored.items() if name in ARCHITECTURE}
+            try:
+                was = vit_config_from(dict(stored), trust=ANY)  # with defaults for fields that it does not name
+            except TypeError as error:  # of a later version
+                raise RunError(f"model.pretrained={config.pretrained}: {error}") from None
+            facts = {name: getattr(was, name) for name in ARCHITECTURE}
         elif PATCHES in weights:
             facts = infer_architecture(weights)
         else:
@@ -297,7 +302,7 @@ def _fit(
     old = _sizes(weights, config, patches, stored)
     if old.patch_size != config.patch_size:
         changes.append(f"patches resized from {by(old.patch_size)} to {by(config.patch_size)}")
-    if old.grid != config.grid and config.position in ("learned", "learned2d", "relative"):
+    if old.grid != config.grid and config.position in INTERPOLATED:
         changes.append(f"positions resized from {by(old.grid)} to {by(config.grid)}")
     weights = resize_weights(weights, old, config)
     if "head.weight" not in weights or len(weights["head.weight"]) != config.num_classes:

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import TrainConfig, ViTConfig
-from vitrine.config.image_schedule import image_side
+from vitrine.config.image_schedule import image_sides
 from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import DTYPES, Hardware
 from vitrine.models import VisionTransformer, build_model
@@ -82,7 +82,7 @@ def flops_per_pass(config: TrainConfig, forward: int) -> float:
 def flops_by_epoch(config: TrainConfig, forward: int) -> list[float]:
     """Return :func:`flops_per_pass` in each epoch, which ``trainer.image_schedule`` lets differ."""
     trainer = config.trainer
-    sides = [image_side(trainer.image_schedule, epoch, trainer.max_epochs) for epoch in range(trainer.max_epochs)]
+    sides = image_sides(trainer.image_schedule, trainer.max_epochs)
     flops: dict[int | None, float] = {None: flops_per_pass(config, forward)}
     for side in sides:
         if side is not None and side not in flops:
