@@ -61,12 +61,16 @@ def test_the_first_non_finite_loss_stops_the_run_and_is_recorded(diverged):
     assert all(math.isfinite(value) for row in record.history() for value in row.values())
 
 
-def test_continue_trains_all_epochs(tmp_path):
-    overrides = [*SMALL, *DIVERGES, "trainer.on_divergence=continue", f"paths.output_dir={tmp_path}"]
+@pytest.mark.parametrize(
+    "stopping", [[], ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=9"]]
+)
+def test_continue_trains_all_epochs(tmp_path, stopping):
+    overrides = [*SMALL, *DIVERGES, "trainer.on_divergence=continue", f"paths.output_dir={tmp_path}", *stopping]
     result = fit(compose(overrides))
     assert math.isnan(result.metrics["val/loss"])
     record = RunRecord(result.run_dir)
     assert (record.status, record.facts["diverged"]) == ("finished", None)
+    assert record.history()[-1]["epoch"] == record.config["trainer"]["max_epochs"]
 
 
 def test_a_non_finite_validation_leaves_the_checkpoints_of_the_epoch_before(diverged):

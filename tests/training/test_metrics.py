@@ -13,7 +13,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from vitrine import compose, fit
 from vitrine.runs import RunRecord
-from vitrine.training.metrics import Outputs, all_labels_right, class_metrics, measure
+from vitrine.training.metrics import Outputs, all_labels_right, auroc, class_metrics, measure
 
 pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
 
@@ -78,6 +78,10 @@ def test_what_no_class_has_images_for_is_nan(label):
     if not label:
         expected = {"macro_f1": 0.0, "auroc": math.nan, "map": math.nan}
     assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_single_class_has_no_area_under_the_curve():
+    assert auroc(torch.randn(4, 3), torch.tensor([1, 1, 1, 1])).isnan()
 
 
 def test_the_calibration_error_is_that_of_its_definition(outputs):

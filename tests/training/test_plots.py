@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from vitrine import compose
@@ -234,3 +235,11 @@ def test_a_prediction_beyond_the_datas_classes_has_its_number(tmp_path):
         module.model.head.bias[77] = 1e6
     split = Split(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(2).long())
     assert draw_attention(RunRecord.create(tmp_path, "word"), module, split, list("0123456789")).exists()
+
+
+def test_a_prediction_beyond_the_datas_classes_counts_as_wrong(tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr(Figure, "suptitle", lambda figure, text, **_: titles.append(text))
+    labels, predictions = np.array([0, 0, 1, 1]), np.array([0, 5, 1, 7])
+    draw_confusion(RunRecord.create(tmp_path, "word"), logits_of(predictions, 8), labels, ["a", "b"])
+    assert titles == ["4 test images, 50.00% correct"]

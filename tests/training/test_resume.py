@@ -138,7 +138,7 @@ STOPPING = [
 
 
 @pytest.mark.parametrize("step", [pytest.param(23, marks=pytest.mark.whole), 33])
-def test_a_resumed_run_stops_early_where_it_would_have(tmp_path, step):
+def test_a_resumed_run_stops_early_where_it_would_have(tmp_path, step, capsys):
     with pytest.raises(Interrupted):
         fit(compose([*STOPPING, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step)])
     record = RunRecord(only_run(tmp_path))
@@ -146,6 +146,15 @@ def test_a_resumed_run_stops_early_where_it_would_have(tmp_path, step):
     resume(record.path)
 
     assert record.facts["status"] == "finished"
+    assert record.history()[-1]["epoch"] == 3
+
+    capsys.readouterr()
+    resume(record.path)
+    planned = record.config["trainer"]["max_epochs"]
+    resume(record.path, compose([f"trainer.max_epochs={planned + 1}", f"resume={record.path}"]))
+    printed = capsys.readouterr()
+    assert f"{record.path} is finished; it stopped early, in epoch 3\n" in printed.out
+    assert "learning rate" not in printed.err, "it trains no further step"
     assert record.history()[-1]["epoch"] == 3
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -202,6 +203,7 @@ def _bf16_is_faster(accelerator: str, width: int) -> bool:
     return accelerator == "cpu" and width >= LEAST_WIDTH_FOR_CPU_BF16 and cpu_supports_bf16()
 
 
+@cache
 def cpu_supports_bf16() -> bool:
     """Whether the processor has instructions for matrix products in bfloat16."""
     try:

@@ -21,14 +21,15 @@ class PruningRule(Protocol):
 
 
 class EarlyStopping(pl.callbacks.EarlyStopping):
-    """Lightning's, with a state that a resumed run can go on from.
+    """Lightning's, with a state from which a run can be resumed.
 
     It counts an epoch after its validation, before the checkpoint of that epoch is written. A run that was interrupted
     after it had stopped, as in its test, trains no further epoch.
     """
 
     def __init__(self, monitor: str, min_delta: float, patience: int, *, mode: str) -> None:
-        super().__init__(monitor, min_delta, patience, mode=mode, check_on_train_epoch_end=False)
+        # A metric that is not finite is no improvement; what else happens then, trainer.on_divergence says.
+        super().__init__(monitor, min_delta, patience, mode=mode, check_finite=False, check_on_train_epoch_end=False)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop at once if the patience was exhausted before."""

@@ -54,7 +54,7 @@ def groups_by_layer(
 
     The learning rate of a layer is ``lr`` times ``layer_decay`` for each layer above it (arXiv:2106.08254; timm's
     ``param_groups_layer_decay``); that of the head is ``head_lr``, if set. ``warmup``, if set, is that of the other
-    layers; :func:`vitrine.training.optim.build_schedule` reads it.
+    layers; :func:`vitrine.training.schedules.build_schedule` reads it.
     """
     head = depth + 1
     layers: dict[int, list[tuple[str, nn.Parameter]]] = {}
@@ -72,5 +72,6 @@ def groups_by_layer(
 
 def has_constant_features(config: TrainConfig) -> bool:
     """Whether the head alone is trained, on images that are the same in each epoch."""
-    random = build_augmentation(config.augment, config.data).num_draws or config.augment.mixes
-    return config.finetune.name == "linear_probe" and not random
+    if config.finetune.name != "linear_probe":
+        return False
+    return not (build_augmentation(config.augment, config.data).num_draws or config.augment.mixes)

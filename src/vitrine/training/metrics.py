@@ -37,8 +37,10 @@ def top5_acc(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def auroc(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over classes with images of the area under the ROC curve of a class against all others."""
+    """Mean over classes with images of the area under the ROC curve against all others; NaN if there is one class."""
     probabilities, present = logits.softmax(dim=1), labels.unique()
+    if len(present) < 2:
+        return torch.tensor(torch.nan)
     is_of_class = labels[:, None] == present
     return multilabel_auroc(probabilities[:, present], is_of_class.long(), len(present), validate_args=False)
 

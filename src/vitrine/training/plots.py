@@ -101,7 +101,7 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
 
     counts = confusion_matrix(labels, logits.argmax(axis=1), labels=range(len(classes)))
     figure = confusion(counts, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
-    right = np.trace(counts) / max(1, counts.sum())
+    right = np.trace(counts) / max(1, len(labels))  # some may be taken for an output that is no class
     figure.suptitle(f"{len(labels):,} test images, {right:.2%} correct", fontsize=9)
     return save(figure, record.path / "confusion.png")
 

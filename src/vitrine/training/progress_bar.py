@@ -41,14 +41,19 @@ class ProgressBar(Callback):
         self.steps = steps
         self._live = Live(console=console, refresh_per_second=1 / self.REDRAW_SECONDS)
         self._drawn = 0.0
-        self._begin = (0.0, 0)
+        self._begin: tuple[float, int] | None = None  # time and step of the first batch, after compiling
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Draw the empty bar."""
-        self._begin = (time.monotonic(), trainer.global_step)
+        self._begin = None
         if self.console.is_terminal:
             self._live.start()
             self._draw(trainer, module)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        """Begin to measure the time of a step."""
+        if self._begin is None:
+            self._begin = (time.monotonic(), trainer.global_step)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Redraw the bar, at most every ``REDRAW_SECONDS``."""
@@ -84,7 +89,7 @@ class ProgressBar(Callback):
         if loss is None and module.recent:  # nothing is logged yet: waits for the device, in the first steps only
             loss = float(module.recent[-1][0].mean())
         mfu = latest.get("mfu_datasheet", latest.get("mfu_measured"))
-        begin, before = self._begin
+        begin, before = self._begin or (0.0, trainer.global_step)
         done = trainer.global_step - before
         left = (time.monotonic() - begin) / done * (self.steps - trainer.global_step) if done else None
         return {

@@ -84,8 +84,11 @@ def resume(
             refuse_edited(record, edited_parts(record, config))
         if status == "finished" and config.trainer.max_epochs == planned:
             if ranks.rank == 0:
-                print(f"{record.path} is finished; trainer.max_epochs=N with N > {planned} trains it longer")
-                show_result(Console(), record, record.metrics, speed=record.facts.get("speed"))
+                last = _stopped_early(config, record, planned)
+                longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
+                print(f"{record.path} is finished; {f'it stopped early, in epoch {last}' if last else longer}")
+                of_sweep = record.facts.get("group") is not None
+                show_result(Console(), record, record.metrics, record.facts.get("speed"), of_sweep=of_sweep)
             return Result(record.metrics, record.path)
         ranks.share(partial(recover, record))
         _check_checkpoint(config, record)
@@ -119,12 +122,20 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
+def _stopped_early(config: TrainConfig, record: RunRecord, planned: int) -> int:
+    """Return the last epoch of a finished run that stopped before the ``planned`` one; 0 for another."""
+    last = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=planned)
+    return last if config.callbacks.early_stopping is not None and last < planned else 0
+
+
 def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int) -> str:
     """Return what another number of epochs than ``planned`` does to the learning rate; empty if it does nothing."""
     epochs, schedule = config.trainer.max_epochs, config.schedule
     steps = record.facts.get("steps_per_epoch")
     done = max((int(row["step"]) for row in record.history()), default=0)
     if epochs == planned or schedule.name == "constant" or not steps or not done:
+        return ""
+    if record.status == "finished" and _stopped_early(config, record, planned):
         return ""
     note = f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
     if is_dotted(schedule.name):

@@ -7,10 +7,10 @@ from lightning.pytorch.callbacks import Callback
 
 
 class ScheduleFreeWeights(Callback):
-    """Validates and saves the average x of the weights; between, training goes on at y, as the optimiser wants it.
+    """Validates and saves the average x of the weights; between, training continues at y, as the optimiser wants it.
 
     A checkpoint has x as its ``state_dict``, from which models are loaded, and y as ``current_model_state``, as
-    checkpoints of averaged weights have. A resumed run goes on from y, to the last bit.
+    checkpoints of averaged weights have. A resumed run continues from y, to the last bit.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -120,7 +120,7 @@ def train(
     last = record.last if record.last.exists() else None
     with restored_handlers(), failing_in_one_line(config):
         trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
-    if stop.asked:  # after the last epoch, when training looks no more
+    if stop.asked:  # by a signal after the last epoch's check
         raise Interrupted
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
