@@ -187,6 +187,7 @@ QUESTIONS = {
         "Width or depth at equal cost?",
         "Wide and shallow is better in short trainings; depth pays off in long ones.",
         "model.heads=4 model.dim=96,128,192 model.depth=4,6,9",
+        LONG,
     ),
     "batch": Question(
         "Which batch size?",
