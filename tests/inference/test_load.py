@@ -111,3 +111,9 @@ def test_pictures_are_prepared_as_in_training_whatever_data_is_here_now(record, 
     run = load_run(record.path)
     assert run.transform.from_files is from_files
     assert Preparation.of(run.config.data).from_files, "what is here now"
+
+
+def test_packed_image_files_are_still_prepared_as_files(record, config):
+    record.write_config(to_plain(replace(config, data=replace(config.data, name="imagefolder"))))
+    record.update(data_fingerprint={"train": {"pixels": "2e"}})
+    assert load_run(record.path).transform.from_files

@@ -77,11 +77,11 @@ class Preparation:
 
         Args:
             config: the data set.
-            from_files: as the attribute; ``None`` looks for CIFAR-10 in ``config.root``, where it may be either.
+            from_files: whether a run's CIFAR-10 was image files, which it may be; ``None`` looks in ``config.root``.
         """
-        files = from_files
-        if files is None:
-            files = config.name in OWN_FILES or (config.name == "cifar10" and cifar10_folder(config.root) is not None)
+        files = config.name in OWN_FILES  # also if they were packed since
+        if config.name == "cifar10":
+            files = cifar10_folder(config.root) is not None if from_files is None else from_files
         mean, std = tuple(config.mean), tuple(config.std)
         ratio = config.image_hw if is_dotted(config.name) else (1, 1)
         return cls(fixed(config.image_size), config.in_channels, files, mean, std, config.resize, ratio)
