@@ -131,7 +131,7 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     elif tutorial.reported:
         cost = f"{cost_of(name)}, and a run has {tutorial.epochs}"
         yield f"Reported: {tutorial.reported}. {PENDING.capitalize()}: {cost}."
-        if faithful is not None:
+        if faithful is not None and faithful.get("curves"):
             yield so_far(tutorial, faithful)
         yield "A run in slices, by the same command until its exit code is 0:"
         slices = "--train --variants faithful --seeds 1 --overrides trainer.max_time=1h"

@@ -102,20 +102,11 @@ def collect(tutorial: Tutorial, folder: Path, known: Results) -> dict[str, dict[
     return results
 
 
-def finished(folder: Path) -> list[Trained]:
-    """The finished runs of a variant, sorted by seed."""
-    return [one for one in measurable(folder) if one.run.record.status == "finished"]
-
-
 def longest(folder: Path) -> list[Trained]:
     """The finished runs of a variant, or if it has none those under way that can be measured; sorted by seed."""
-    return finished(folder) or measurable(folder)
-
-
-def measurable(folder: Path) -> list[Trained]:
-    """The runs of a variant that can be measured, sorted by seed."""
-    found = (Trained.of(load_run(path.parent)) for path in folder.glob("seed-*/runs/*/run.json"))
-    return sorted((one for one in found if one), key=lambda one: one.run.config.seed)
+    found = [Trained.of(load_run(path.parent)) for path in folder.glob("seed-*/runs/*/run.json")]
+    measurable = sorted((one for one in found if one), key=lambda one: one.run.config.seed)
+    return [one for one in measurable if one.run.record.status == "finished"] or measurable
 
 
 def of_one_code(run: LoadedRun) -> bool:

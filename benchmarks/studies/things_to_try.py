@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from reproductions import Job
 from reproductions_page import PENDING
-from reproductions_runs import finished, variant_folder
+from reproductions_runs import longest, variant_folder
 from seeds import ROOT, SEEDS, STUDIES, device_name, markdown_table, write_between
 
 from vitrine.command.compose import Point, points
@@ -130,8 +130,9 @@ def collect() -> dict[str, list[dict[str, Any]]]:
     """
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in {change(point): None for row in ROWS if row.trained for point in runs_of(row)}:
-        if len(runs := finished(variant_folder(OUT, name))) == len(SEEDS):
-            results[name] = [measured(one.run) for one in runs]
+        runs = [one.run for one in longest(variant_folder(OUT, name)) if one.run.record.status == "finished"]
+        if len(runs) == len(SEEDS):
+            results[name] = [measured(run) for run in runs]
     return results
 
 

@@ -52,10 +52,10 @@ def finetune_faults(config: FinetuneConfig, model: ViTConfig, optimizer: str, sc
     if is_dotted(model.name):
         problem = f"needs the layers of a Vision Transformer, which model={model.name} may lack"
         for field in fields(FinetuneConfig):
-            value, neutral = getattr(config, field.name), getattr(FinetuneConfig(), field.name)
-            if value != neutral:
+            value = getattr(config, field.name)
+            if value != field.default:
                 key = "finetune" if field.name == "name" else f"finetune.{field.name}"
-                yield Fault(key, as_override(value), problem, f"{key}={as_override(neutral)}")
+                yield Fault(key, as_override(value), problem, f"{key}={as_override(field.default)}")
         return
     if config.name != "full" and model.pretrained is None:
         problem = "freezes pretrained weights, and there are none: set model.pretrained to a name, a file or a run"

@@ -223,8 +223,8 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
     # A new head must not begin as the head of a run with this seed did, which the given features grew up with.
     seed = config.seed if run.pretrained is None else derive_seed(config.seed, "pretrained")
-    described = replace(config.model, attention_kernel=run.hardware.attention_kernel)
-    model = drawn_by_name(partial(build_model, described), seed)
+    with_kernel = replace(config.model, attention_kernel=run.hardware.attention_kernel)
+    model = drawn_by_name(partial(build_model, with_kernel), seed)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
     module = Classifier(config, data.steps, images, class_weights=weights, model=model)

@@ -321,6 +321,15 @@ def test_accuracies_are_counted_against_the_range_that_the_published_one_stands_
     assert page.place_of(np.array([0.61]), reported) == "1 above it"
 
 
+def test_a_run_of_fewer_epochs_that_was_tested_once_has_no_curve_to_tell_of(page, study, monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "FIGURES", tmp_path)
+    tutorial = study("tutorials").TUTORIALS["pulfer_mnist"]
+    short = recorded([0], [0.7], [2.0, 1.9], curves=[], parameters=1642)
+    lines = "\n".join(page.section("pulfer_mnist", tutorial, {"faithful": short}, tmp_path))
+    assert "Not yet measured" in lines
+    assert "seed 0 is at" not in lines
+
+
 def test_the_page_says_how_far_runs_under_way_are(page, reported):
     faithful = {"seeds": [0, 1], "epochs": 3, "curves": [[0.1, 0.5, 0.4], [0.2, 0.3, 0.6]]}
     reached = "seed 0 is at 0.4000 (best: 0.5000, after 2) and seed 1 is at 0.6000 (best: 0.6000, after 3)"
