@@ -49,6 +49,7 @@ def main() -> None:
             f"`vit_tiny` step with `GOMP_SPINCOUNT={SPINS}`, against OpenMP's own count": f"{1 / slower[1]:.2f} of the "
             f"time beside one busy program, {1 / slower[0]:.2f} alone"
         },
+        rounds={f"milliseconds beside {busy}": {name: times[busy, name] for name in COUNTS} for busy in BUSY},
     )
 
 

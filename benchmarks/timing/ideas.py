@@ -160,13 +160,15 @@ def main() -> None:
     """Time every idea on both models."""
     once = "weights copied to bfloat16 once a step, all together"
     rows = {idea.name: [idea.name] for idea in IDEAS} | {once: [once]}
-    for overrides in MODELS.values():
+    rounds = {}
+    for model, overrides in MODELS.items():
         config = compose(overrides)
         images, labels = torch.randn(128, 1, 28, 28), torch.randint(0, 10, (128,))
         steps = {"ours": training_step(config, images, labels)}
         steps |= {idea.name: changed_step(idea, config, images, labels) for idea in IDEAS}
         steps[once] = master_weights(config, images, labels)
         times = in_turn(steps, rounds=ROUNDS, warm_up=2)
+        rounds[model] = times
         for name, row in rows.items():
             row.append(format_ratio(ratio(times["ours"], times[name])))
             print(row, flush=True)
@@ -181,6 +183,7 @@ def main() -> None:
         columns=["idea", *(f"`{name}`" for name in MODELS), "not taken, because"],
         rows=[[*row, reasons[name]] for name, row in rows.items()],
         claims={},
+        rounds=rounds,
     )
 
 

@@ -69,6 +69,7 @@ def main() -> None:
                 seconds.values()
             )
         },
+        rounds={f"{count:,} files": times},
     )
 
 

@@ -1,9 +1,10 @@
-"""Time alternatives against each other, and keep the results: benchmarks/timing/speed.json and docs/speed.md.
+"""Time alternatives against each other, and keep the results: speed.json, each round in rounds/, and docs/speed.md.
 
 Machines are shared and noisy. So alternatives are timed within one process, each once per round in random order, and
 only ratios within a round are claimed.
 """
 
+import csv
 import json
 import random
 import statistics
@@ -41,6 +42,7 @@ __all__ = [
 
 TIMING = ROOT / "benchmarks" / "timing"
 JSON = TIMING / "speed.json"
+ROUNDS = TIMING / "rounds"
 PAGE = ROOT / "docs" / "speed.md"
 HEAD = """# How fast it is, and how that was measured
 
@@ -94,6 +96,7 @@ def publish(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     claims: Mapping[str, str],
+    rounds: Mapping[str, Mapping[str, Sequence[float]]],
 ) -> None:
     """Store the result of a benchmark, and write the pages that show it.
 
@@ -104,13 +107,27 @@ def publish(
         columns: of its table.
         rows: of its table.
         claims: rows of the page's first table: what was measured, and the number.
+        rounds: what the table was computed from: for each case, what each alternative measured in each round, in
+            seconds unless ``text`` names another unit.
     """
+    write_rounds(ROUNDS / f"{name}.csv", rounds)
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     results[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, **measured_on()}
     JSON.write_text(json.dumps(results, indent=1) + "\n")
     write_pages()
     lines = [*markdown_table(columns, rows), *(f"{claim}: {number}" for claim, number in claims.items())]
     print("\n".join(["", title, *lines]))
+
+
+def write_rounds(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Write every single value, a row each."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["case", "alternative", "round", "value"])
+        for case, alternatives in rounds.items():
+            for alternative, values in alternatives.items():
+                writer.writerows([case, alternative, number, f"{value:.7g}"] for number, value in enumerate(values))
 
 
 def measured_on() -> dict[str, Any]:
@@ -129,7 +146,9 @@ def write_pages() -> None:
         parts += [f"\n## {result['title']}\n\n{result['text']}\n\n"]
         parts += ["\n".join(markdown_table(result["columns"], result["rows"])), "\n\n"]
         commit = f", at commit {result['commit'][:7]}" if result.get("commit") else ""
-        parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{commit}.\n")
+        values = ROUNDS / f"{name}.csv"
+        each = f" Each round: `{values.relative_to(ROOT)}`." if values.exists() else ""
+        parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{commit}.{each}\n")
     PAGE.write_text("".join(parts))
 
 

@@ -18,7 +18,7 @@ COLUMNS = ["model", "AdamW", "Muon", "PyTorch's Muon", "Muon / AdamW", "PyTorch'
 
 def main() -> None:
     """Time steps on a batch of digits, as ``python train.py`` trains."""
-    rows, claims, rates = [], {}, {}
+    rows, claims, rates, rounds = [], {}, {}, {}
     for name in MODELS:
         overrides = [f"model={name}", "accelerator=cpu"]
         config = compose(overrides)
@@ -30,6 +30,7 @@ def main() -> None:
         steps["PyTorch's Muon"] = training_step(ours, images, labels)
         optim.Muon = batched  # type: ignore[misc]
         times = in_turn(steps, rounds=ROUNDS, warm_up=2)
+        rounds[name] = times
         over = [ratio(times[other], times["AdamW"]) for other in ("Muon", "PyTorch's Muon")]
         rows.append([f"`{name}`", *(milliseconds(times[step]) for step in steps), *map(format_ratio, over)])
         claims[f"a step of `{name}` with Muon, against AdamW"] = format_ratio(over[0])
@@ -48,6 +49,7 @@ def main() -> None:
         columns=COLUMNS,
         rows=rows,
         claims=claims,
+        rounds=rounds,
     )
 
 

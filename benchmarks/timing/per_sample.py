@@ -125,6 +125,7 @@ def main() -> None:
         columns=["the guide's loops, s", "ours, s", "ratio"],
         rows=[[*epochs, format_ratio(gain)]],
         claims={claim: format_ratio(gain)},
+        rounds={"step": times},
     )
 
 

@@ -36,10 +36,11 @@ def main(inference: Path, pictures: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pictures(folder / "pictures", pictures)
-        rows, claims = [], {}
+        rows, claims, rounds = [], {}, {}
         for precision, meaning in PRECISIONS.items():
             ours, theirs = commands(folder, inference, precision)
             times = in_turn({"ours": ours, "timm": theirs}, rounds=ROUNDS)
+            rounds[meaning] = times
             agreed = agreement(folder / "ours.csv", folder / "timm.csv")
             speeds = [f"{pictures / float(np.median(times[each])):,.0f}" for each in ("ours", "timm")]
             gain = format_ratio(ratio(times["timm"], times["ours"]))
@@ -53,7 +54,8 @@ def main(inference: Path, pictures: int) -> None:
         f"A folder of {pictures:,} PNG files of {SIZE} x {SIZE} pixels, classified by `vit_tiny` with patches of 4 on "
         f"the CPU; whole commands, start-up included, with their default workers and batches. timm {timm.__version__}."
     )
-    publish("predict", title="Classifying a folder", text=text, columns=columns, rows=rows, claims=claims)
+    title = "Classifying a folder"
+    publish("predict", title=title, text=text, columns=columns, rows=rows, claims=claims, rounds=rounds)
 
 
 def write_pictures(folder: Path, count: int) -> None:

@@ -39,7 +39,7 @@ SIZES = [
 
 def main() -> None:
     """Time each size with each setting, then compiled with the fastest."""
-    rows = []
+    rows, rounds = [], {}
     for width, depth, heads, size, patch, batch in SIZES:
         overrides = ["model=vit_nano", "data=mnist", "accelerator=cpu", f"model.dim={width}", f"model.depth={depth}"]
         overrides += [f"model.heads={heads}", f"data.image_size={size}", f"model.patch_size={patch}"]
@@ -48,8 +48,10 @@ def main() -> None:
         steps = {name: training_step(compose([*overrides, *more]), images, labels) for name, more in SETTINGS.items()}
         times = in_turn(steps, rounds=ROUNDS, warm_up=2)
         best = min(times, key=lambda name: milliseconds(times[name]))
-        gain, seconds = compile_gain([*overrides, *SETTINGS[best]], steps[best], images, labels)
+        compiled, seconds = compiled_in_turn([*overrides, *SETTINGS[best]], steps[best], images, labels)
+        gain = format_ratio(ratio(compiled["plain"], compiled["compiled"]))
         tokens = (size // patch) ** 2
+        rounds[f"{width} wide, {heads} heads, {depth} blocks, {tokens} tokens, {batch} images"] = times | compiled
         measured = [*(milliseconds(times[name]) for name in SETTINGS), gain, f"{seconds:.0f}"]
         rows.append([width, heads, depth, tokens, batch, *measured])
         print(rows[-1], flush=True)
@@ -64,13 +66,14 @@ def main() -> None:
         columns=["width", "heads", "blocks", "tokens", "images", *SETTINGS, "speed-up by compiling", "s to compile"],
         rows=rows,
         claims={},
+        rounds=rounds,
     )
 
 
-def compile_gain(
+def compiled_in_turn(
     overrides: list[str], plain: Callable[[], None], images: torch.Tensor, labels: torch.Tensor
-) -> tuple[str, float]:
-    """Speed-up by compiled blocks, and the seconds of the first compiled step with an empty cache."""
+) -> tuple[dict[str, list[float]], float]:
+    """Seconds of plain and compiled steps, and those of the first compiled step with an empty cache."""
     torch.compiler.reset()
     step = training_step(compose(overrides), images, labels, compiled="blocks")
     with TemporaryDirectory() as folder:
@@ -78,8 +81,7 @@ def compile_gain(
         begin = time.perf_counter()
         step()
         seconds = time.perf_counter() - begin
-    times = in_turn({"plain": plain, "compiled": step}, rounds=ROUNDS, warm_up=2)
-    return format_ratio(ratio(times["plain"], times["compiled"])), seconds
+    return in_turn({"plain": plain, "compiled": step}, rounds=ROUNDS, warm_up=2), seconds
 
 
 if __name__ == "__main__":

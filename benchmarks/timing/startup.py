@@ -63,6 +63,7 @@ def main() -> None:
             "from Enter to the first training step of `train.py`": f"{median(starts):.2f} s, "
             f"{median(over):.2f} s more than torch with an optimiser"
         },
+        rounds={"fresh process": times},
     )
 
 

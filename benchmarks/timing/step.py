@@ -31,7 +31,7 @@ RATIOS = ("timm / ours", "vit-pytorch / ours")
 
 def main() -> None:
     """Time both model sizes on images of MNIST's size in patches of 4."""
-    rows, claims = [], {}
+    rows, claims, rounds = [], {}, {}
     for name in MODELS:
         config = compose([f"model={name}", "data=mnist", "patch=4", "accelerator=cpu", f"data.batch_size={BATCH}"])
         images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
@@ -39,6 +39,7 @@ def main() -> None:
         steps = {"ours": training_step(config, images, labels)}
         steps |= {library: plain_step(model, images, labels) for library, model in theirs.items()}
         times = in_turn(steps, rounds=ROUNDS, warm_up=2)
+        rounds[name] = times
         gains = [ratio(times[library], times["ours"]) for library in theirs]
         precision = choose(config).precision
         work = 3 * BATCH * flops_per_image(config.model) / min(times["ours"])  # FLOP/s, forward and backward
@@ -58,6 +59,7 @@ def main() -> None:
         columns=["model", "our precision", "ours", "timm", "vit-pytorch", *RATIOS, "of a product's rate"],
         rows=rows,
         claims=claims,
+        rounds=rounds,
     )
 
 

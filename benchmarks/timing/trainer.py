@@ -122,6 +122,7 @@ def main() -> None:
             "added by the trainer to a plain loop of the same step": f"{rows[0][1]:.2f} ms a step "
             f"(Lightning's bare trainer: {rows[1][1]:.2f})"
         },
+        rounds={"step": {"train.py": ours, "Lightning's bare trainer": bare, "plain loop": plain}},
     )
 
 

@@ -5,6 +5,7 @@ turn with the loops of its own guide.
 """
 
 from collections.abc import Callable
+from statistics import median
 
 import torch
 from measure import in_turn, publish
@@ -19,7 +20,7 @@ ROUNDS, SECONDS = 9, 2.0  # of each experiment in a round
 
 def main() -> None:
     """Time the steps of all, and write the median epoch of each."""
-    rounds: dict[str, Callable[[], None]] = {}
+    steps: dict[str, Callable[[], None]] = {}
     scale, settings = {}, {}
     with as_trained():
         for name, count in EXPERIMENTS.items():
@@ -30,15 +31,15 @@ def main() -> None:
             step = training_step(config, images, labels)
             ((first,),) = in_turn({name: step}, rounds=1).values()
             repeats = max(1, round(SECONDS / first))
-            rounds[name] = repeated(step, repeats)
+            steps[name] = repeated(step, repeats)
             scale[name] = batches_per_epoch(count, data.batch_size, drop_last=data.drop_last) / repeats
             settings[name] = [f"{model.dim} wide, {model.depth} deep, {model.tokens} tokens", config.trainer.precision]
-        times = in_turn(rounds, rounds=ROUNDS)
+        times = in_turn(steps, rounds=ROUNDS)
+    epochs = {name: [scale[name] * seconds for seconds in taken] for name, taken in times.items()}
     rows = []
     for name, settled in settings.items():
-        epochs = sorted(scale[name] * seconds for seconds in times[name])
-        spread = f"{epochs[0]:.3g} to {epochs[-1]:.3g}"
-        rows.append([f"`experiment=tutorials/{name}/faithful`", *settled, epochs[ROUNDS // 2], spread])
+        spread = f"{min(epochs[name]):.3g} to {max(epochs[name]):.3g}"
+        rows.append([f"`experiment=tutorials/{name}/faithful`", *settled, median(epochs[name]), spread])
     publish(
         "tutorial_epochs",
         title="The tutorials' epochs",
@@ -48,6 +49,7 @@ def main() -> None:
         columns=["experiment", "network", "precision", "s", "range"],
         rows=rows,
         claims={},
+        rounds={"epoch": epochs},
     )
 
 

@@ -1,0 +1,52 @@
+"""benchmarks/timing: that what a page claims follows from the single rounds that stand beside it."""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from itertools import permutations
+
+import pytest
+
+RATIO = re.compile(r"[\d.e+]+x \[[\d.e+]+, [\d.e+]+\]")
+
+
+@pytest.fixture
+def measure(timing):
+    return timing("measure")
+
+
+def read(path):
+    """Case -> alternative -> values."""
+    rounds = defaultdict(lambda: defaultdict(list))
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            values = rounds[row["case"]][row["alternative"]]
+            assert int(row["round"]) == len(values)
+            values.append(float(row["value"]))
+    return rounds
+
+
+def test_a_benchmark_leaves_its_rounds_beside_its_table(measure, tmp_path, monkeypatch):
+    for name in ("ROOT", "JSON", "ROUNDS", "PAGE"):
+        monkeypatch.setattr(measure, name, tmp_path / name)
+    monkeypatch.setattr(measure, "ROUNDS", tmp_path / "ROOT" / "rounds")
+    (tmp_path / "ROOT").mkdir()
+    rounds = {'a step, "small"': {"ours": [0.5, 0.25], "theirs": [1 / 3, 1e-6]}}
+    arguments = {"title": "Steps", "text": "Text.", "columns": ["a"], "rows": [["1"]], "claims": {}}
+    measure.publish("steps", **arguments, rounds=rounds)
+    assert read(tmp_path / "ROOT" / "rounds" / "steps.csv") == {
+        'a step, "small"': {"ours": [0.5, 0.25], "theirs": [0.3333333, 1e-6]}
+    }
+    assert "Each round: `rounds/steps.csv`." in (tmp_path / "PAGE").read_text()
+
+
+def test_each_published_ratio_follows_from_the_published_rounds(measure):
+    published = json.loads(measure.JSON.read_text())
+    for path in sorted(measure.ROUNDS.glob("*.csv")):
+        cases = read(path).values()
+        pairs = [pair for case in cases for pair in permutations(case.values(), 2) if len({*map(len, pair)}) == 1]
+        known = {measure.format_ratio(measure.ratio(*pair)) for pair in pairs if len(pair[0]) >= 6}
+        cells = [str(cell) for row in published[path.stem]["rows"] for cell in row]
+        claimed = {found for cell in cells for found in RATIO.findall(cell)}
+        assert claimed <= known, path.stem
