@@ -5,14 +5,17 @@ import re
 import shlex
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import yaml
-from helpers.running import ROOT, write_image_folder
+from helpers.running import ROOT, only_run, run_script, write_image_folder
+from PIL import Image
 
 from vitrine import compose
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
+from vitrine.data.shards import write_shards
 from vitrine.models import VisionTransformer
 from vitrine.runs.flatten import flatten
 from vitrine.training.pretrained import Pretrained
@@ -119,6 +122,43 @@ def test_a_quirk_is_removed_by_its_overrides(name, composed):
     faithful = to_plain(composed(name, "faithful"))
     for quirk in TUTORIALS[name].quirks:
         assert to_plain(composed(name, "faithful", *quirk.overrides.split())) != faithful, quirk.change
+
+
+@pytest.mark.whole
+def test_what_is_said_of_a_trained_model_works_as_it_stands(tmp_path):
+    """The commands and the snippet under "With what was trained", on T2 after two batches of random digits."""
+    random = np.random.default_rng(0)
+    splits = {
+        split: (random.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), np.arange(count) % 10)
+        for split, count in (("train", 600), ("test", 40))
+    }
+    write_shards(tmp_path / "data" / "mnist-packed", "mnist", list("0123456789"), splits, shard_size=10**6)
+    write_image_folder(tmp_path / "DIR", "train", "test", size=(28, 28))
+    Image.fromarray(splits["test"][0][7, 0]).save(tmp_path / "7.png")
+    brief = ["debug=quick", "trainer.compile=nothing", "accelerator=cpu"]
+    t2 = ["experiment=tutorials/pulfer_mnist/faithful", *brief]
+    run_script("train.py", "-m", *t2, "pool=cls,mean", "seed=0,1", "hydra.sweep.dir=outputs/sweeps/NAME", cwd=tmp_path)
+    run_script("train.py", *t2, cwd=tmp_path)
+    run = only_run(tmp_path / "outputs" / "runs").relative_to(tmp_path)
+    said = PAGE.read_text().partition("\nWith what was trained")[2]
+
+    for command in re.findall(r"`python (.*?)`", said):
+        script, *arguments = shlex.split(command.replace("RUN", str(run)))
+        result = run_script(script, *arguments, *(brief if script == "train.py" else ()), cwd=tmp_path)
+        assert result.returncode == 0, (command, result.stdout, result.stderr)
+    assert {path.name for path in tmp_path.joinpath(run).glob("*.html")} == {"report.html", "page.html"}
+    assert (tmp_path / "report.html").exists()
+
+    (snippet,) = re.findall(r"```python\n(.*?)```", said, re.DOTALL)
+    found = {}
+    exec(snippet.replace("outputs/runs/RUN", str(tmp_path / run)).replace("7.png", str(tmp_path / "7.png")), found)
+    shapes = {name: tuple(found[name].shape) for name in ("images", "tokens", "features", "positions", "filters")}
+    assert shapes["images"] == (1, 1, 28, 28)
+    assert shapes["tokens"] == (1, 50, 8)
+    assert shapes["features"] == (1, 8)
+    assert shapes["positions"] == (1, 50, 8)
+    assert shapes["filters"] == (8, 1, 4, 4)
+    assert tuple(found["row"].shape) == tuple(found["patch"].shape) == (2, 50)
 
 
 def test_the_things_to_try_can_be_typed(tmp_path):
