@@ -9,6 +9,7 @@ from vitrine.compare.selection import (
     corrected_single_run,
     fresh_seeds,
     fresh_seeds_command,
+    own_variance,
 )
 
 
@@ -37,13 +38,37 @@ def test_chance_is_estimated_from_seeds():
     groups = [[0.90, 0.92], [0.95, 0.97], [0.91, 0.93], [0.90, 0.91]]
     error = ((3 * 0.0002 + 0.00005) / 4 / 2) ** 0.5
     means = [np.mean(values) for values in groups]
-    assert corrected_over_seeds(groups, 1) == pytest.approx(corrected_for_selection(means, [error] * 4, 1))
-    assert corrected_over_seeds([[0.9], [0.91], [0.92]], 2) is None
-    assert corrected_over_seeds(groups[:2], 1) is None
+    rows = [{10 * row + seed: value for seed, value in enumerate(values)} for row, values in enumerate(groups)]
+    assert corrected_over_seeds(rows, 1) == pytest.approx(corrected_for_selection(means, [error] * 4, 1))
+    assert corrected_over_seeds([{0: 0.9}, {0: 0.91}, {0: 0.92}], 2) is None
+    assert corrected_over_seeds(rows[:2], 1) is None
     every = [value for values in groups for value in values]
     single = corrected_for_selection(every, [error * 2**0.5] * 8, every.index(0.97))
     assert corrected_single_run(groups, 0.97) == pytest.approx(single)
     assert corrected_single_run([[0.9, 0.91]], 0.91) is None
+
+
+@pytest.mark.parametrize(("rows", "seeds", "shared"), [(4, 3, 0.9), (4, 5, 0.7), (10, 3, 0.5), (4, 3, 0.0)])
+def test_the_luck_of_seeds_that_all_rows_share_is_no_reason_to_shrink(rows, seeds, shared):
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(1000):
+        truth = rng.normal(size=(rows, 1))
+        luck = (shared / (1 - shared)) ** 0.5 * rng.normal(size=seeds)  # correlation of two rows: shared
+        values = truth + luck + rng.normal(size=(rows, seeds))
+        best = int(values.mean(1).argmax())
+        corrected = corrected_over_seeds([dict(enumerate(row)) for row in values], best)
+        expected = truth[best, 0] + luck.mean()
+        found.append((values[best].mean() - expected, corrected - expected))
+    naive, bias = np.mean(found, axis=0)
+    assert naive > 0.15
+    assert -0.15 * naive < bias < 0.5 * naive
+
+
+def test_seeds_that_some_rows_share_count_as_theirs():
+    rows = [{0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.1, 1: 2.1}, {1: 2.3, 2: 3.3}]
+    assert own_variance(rows) == pytest.approx(0.0, abs=1e-12)
+    assert own_variance([{0: 1.0, 1: 2.0}, {2: 1.0, 3: 2.0}]) == pytest.approx(0.5)
 
 
 def test_fresh_seeds_are_as_many_others_at_least_three():

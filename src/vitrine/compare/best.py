@@ -1,16 +1,14 @@
 """The best row of a table: which rows it may be, and how good it is without what it owes to having been chosen."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from scipy import stats
-
 from vitrine.compare.metric import Metric
-from vitrine.compare.selection import corrected_for_selection, fresh_seeds_command
+from vitrine.compare.row_mean import mean_of
+from vitrine.compare.selection import corrected_over_seeds, fresh_seeds_command
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import ConfidenceInterval, Difference
+from vitrine.compare.statistics import Difference
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.text import listed, plural
 
@@ -19,7 +17,12 @@ LISTED = 4
 
 
 def best_sentences(
-    table: Table, metric: Metric, pooled: PooledVariance | None, difference: Callable[..., Difference]
+    table: Table,
+    metric: Metric,
+    pooled: PooledVariance | None,
+    difference: Callable[..., Difference],
+    *,
+    fixed: bool = True,
 ) -> list[str]:
     """Return sentences about the best mean, and, of three or more rows, about what its selection means.
 
@@ -28,10 +31,11 @@ def best_sentences(
         metric: what they are compared by.
         pooled: the variance of all rows, if they share one.
         difference: of two rows, ``difference(row, other, family)``.
+        fixed: whether the number of seeds was set beforehand, and means are over all runs. Otherwise only the best mean
+            is named.
     """
-    values = [list(row.values_by_seed(metric.name).values()) for row in table.rows]
-    rows = list(zip(table.rows, values, strict=True))
-    means = [ConfidenceInterval.of(some, row.overlap, proportion=metric.is_accuracy) for row, some in rows]
+    values = [row.values_by_seed(metric.name) for row in table.rows]
+    means = [mean_of(row, metric) for row in table.rows]
     first = min if metric.lower_is_better else max
     best = first(range(len(means)), key=lambda index: means[index].mean)
     row, mean = table.rows[best], means[best]
@@ -41,11 +45,11 @@ def best_sentences(
         return [f"{metric.title} of {row.label}: {value}"]
     kind = "lowest" if metric.lower_is_better else "highest"
     sentences = [f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"]
-    if len(table.rows) < SEVERAL or min(mean.count for mean in means) < 2:
+    if not fixed or len(table.rows) < SEVERAL or min(mean.count for mean in means) < 2:
         return sentences
-    errors = [float(stats.sem(some)) * math.sqrt(1 + len(some) * row.overlap) for row, some in rows]
-    corrected = corrected_for_selection([mean.mean for mean in means], errors, best)
-    sentences[0] += f"; {metric.value(corrected)} without what the best of {len(means)} owes to chance on average"
+    corrected = corrected_over_seeds(values, best, row.overlap)
+    if corrected is not None:
+        sentences[0] += f"; {metric.value(corrected)} without what the best of {len(means)} owes to chance on average"
     if min(mean.count for mean in means) >= MIN_SEEDS:
         sentences.append(_candidates(table, row, metric, pooled, difference))
     return [*sentences, *_on_fresh_seeds(row)]

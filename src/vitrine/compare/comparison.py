@@ -14,6 +14,7 @@ from vitrine.compare.load import RunResult, RunResults
 from vitrine.compare.looks import Growth
 from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.predictions import Predictions
+from vitrine.compare.row_mean import mean_of
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table, other_values_of, tabulate
 from vitrine.errors import RunError
@@ -97,7 +98,8 @@ def compare(
         metric: name of the metric; by default that by which the sweep was decided (``sweep=decide``), else test
             accuracy, or the first of ``PREFERRED`` that all runs have.
         by: a column whose main effect is compared; by default, every configuration is a row.
-        baseline: the row that others are compared with; by default the one that was started first.
+        baseline: the row that others are compared with; by default that of the sweep's decision, or the one that was
+            started first; of trials started in the same second, the one that the sweep lists first.
         target: validation accuracy in (0, 1] for the time to reach it.
         difference_of_interest: the difference to plan the number of seeds for, and to call rows equal within, in the
             metric's unit.
@@ -127,9 +129,10 @@ def compare(
         raise RunError(f"cannot compare {chosen.title}: {unequal}; {hint}")
     configurations = tabulate(finished)
     table = configurations.main_effect(by) if by else configurations
-    reference = table.row(baseline) if baseline else table.rows[0]
+    first = _first_row(table, decision)
+    reference = table.row(baseline) if baseline else first
     comparable = predictions if _have_equal_labels(finished) else {}
-    selected = baseline is not None and _is_selected(reference, table, chosen)
+    selected = baseline is not None and _is_selected(reference, first, table, chosen)
     growth = Growth.of(table)
     found = findings(
         table,
@@ -155,7 +158,7 @@ def compare(
         )
     if growth is not None:
         warnings.append(growth.caveat)
-    if decision is not None and (by or chosen.name != decision.metric or reference is not table.rows[0]):
+    if decision is not None and (by or chosen.name != decision.metric or reference is not first):
         warnings.append(
             f"seeds were added until {decision.metric} decided between configurations: p-values and intervals of a "
             "fixed number of seeds do not hold, and other comparisons have no verdict"
@@ -192,9 +195,7 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
     return RowSummary(
         row,
         values,
-        ConfidenceInterval.of(
-            list(row.values_by_seed(metric.name).values()), row.overlap, proportion=metric.is_accuracy
-        ),
+        mean_of(row, metric),
         min(values) if metric.lower_is_better else max(values),
         max(values) if metric.lower_is_better else min(values),
         _largest(runs, "parameters"),
@@ -206,11 +207,17 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
     )
 
 
-def _is_selected(baseline: ConfigurationRow, table: Table, metric: Metric) -> bool:
+def _first_row(table: Table, decision: SweepDecision | None) -> ConfigurationRow:
+    """The baseline if none is named: that of the sweep's decision, or the row that was started first."""
+    decided = [row for row in table.rows if decision is not None and decision.is_baseline(row)]
+    return decided[0] if len(decided) == 1 else table.rows[0]
+
+
+def _is_selected(baseline: ConfigurationRow, first: ConfigurationRow, table: Table, metric: Metric) -> bool:
     """Whether a baseline that was named may owe this to its result: it is not the first row, but the best or worst."""
     means = {row.label: np.mean(list(row.values_by_seed(metric.name).values())) for row in table.rows}
     extremes = (min(means.values()), max(means.values()))
-    return len(table.rows) > 2 and baseline is not table.rows[0] and means[baseline.label] in extremes
+    return len(table.rows) > 2 and baseline is not first and means[baseline.label] in extremes
 
 
 def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions], list[tuple[str, str]]]:

@@ -73,9 +73,13 @@ class SweepDecision:
             rows.append((parse_overrides("", arm), DecidedRow(verdict, mean, low, high, str(known["findings"][arm]))))
         return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows)
 
+    def is_baseline(self, row: ConfigurationRow) -> bool:
+        """Whether other configurations were compared with this row."""
+        return _is(row, self.baseline)
+
     def about(self, row: ConfigurationRow, baseline: ConfigurationRow, metric: str) -> DecidedRow | None:
         """Return the verdict about ``row``; ``None`` if another comparison was decided."""
-        if metric != self.metric or row.is_main_effect or not _is(baseline, self.baseline):
+        if metric != self.metric or row.is_main_effect or not self.is_baseline(baseline):
             return None
         return next((decided for overrides, decided in self.rows if _is(row, overrides)), None)
 

@@ -28,8 +28,6 @@ from vitrine.compare.statistics import (
 from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
 from vitrine.text import listed, plural
 
-VERDICTS = ("better", "worse", "inconclusive")
-
 
 @dataclass(frozen=True)
 class BaselineComparison:
@@ -43,6 +41,7 @@ class BaselineComparison:
         on_images: the comparison on the test images, if predictions are stored.
         verdict: ``better`` or ``worse`` if the interval of the difference excludes zero, with at least 3 seeds on
             either side; else ``inconclusive``.
+        equal: whether the interval lies within a size that matters, so that an inconclusive row counts as equal.
         sentences: the finding over seeds, and, with predictions, the finding over images.
     """
 
@@ -51,7 +50,18 @@ class BaselineComparison:
     p: float
     on_images: ImageComparison | None
     verdict: str
+    equal: bool
     sentences: list[str]
+
+    @property
+    def kind(self) -> str:
+        """What the row counts as: its verdict, or ``equal``, ``not significantly different``, ``without a verdict``."""
+        if self.verdict != "inconclusive":
+            return self.verdict
+        if self.equal:
+            return "equal"
+        tested = not math.isnan(self.p) and min(self.difference.counts) >= MIN_SEEDS
+        return "not significantly different" if tested else "without a verdict"
 
 
 @dataclass(frozen=True)
@@ -125,25 +135,26 @@ def findings(
             tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan)
             p = math.nan
             verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
+            equal = decided.verdict == "equal"
             sentences = [decided.sentence]
         elif not math.isnan(tested.p) and (added or _rests_on_survivors(verdict, rates, equal=equal)):
             reason = f"seeds were added {added}" if added else "means are over survivors"
             tested, p, verdict = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan, "inconclusive"
+            equal = False
             sentences = [_withheld_sentence(row, baseline, tested, reason, metric)]
         if decided is None:
             sentences[0] += _failures(row, baseline, rates)
         if images is not None:
             sentences.append(image_sentence(row, baseline, images, metric))
-        comparisons.append(BaselineComparison(row, tested, p, images, verdict, sentences))
+        comparisons.append(BaselineComparison(row, tested, p, images, verdict, equal, sentences))
     comparisons.sort(key=lambda comparison: _sort_key(comparison.difference.mean, metric))
 
     def against(row: ConfigurationRow, other: ConfigurationRow, family: Family) -> Difference:
         return _difference(_comparable_runs(row, other), metric, known, family, pooled)
 
-    best = best_sentences(table, metric, pooled, against)
     survivors = {rate.share for rate in failed.values()}
-    if decision is not None or growth is not None or len(survivors) > 1:
-        best = best[:1]  # the rest takes the number of seeds as given, and means as those of all runs
+    fixed = decision is None and growth is None and len(survivors) == 1
+    best = best_sentences(table, metric, pooled, against, fixed=fixed)
     return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)])
 
 
@@ -220,9 +231,9 @@ def _verdict_counts(comparisons: Sequence[BaselineComparison], baseline: Configu
     """How many rows are better or worse than the baseline; nothing for one or two, whose sentences say so."""
     if len(comparisons) < 3:
         return []
-    counts = Counter(comparison.verdict for comparison in comparisons)
-    names = dict(zip(VERDICTS, ("better", "worse", "not significantly different"), strict=True))
-    texts = [f"{counts[verdict]} {names[verdict]}" for verdict in VERDICTS if counts[verdict]]
+    kinds = ("better", "worse", "equal", "not significantly different", "without a verdict")
+    counts = Counter(comparison.kind for comparison in comparisons)
+    texts = [f"{counts[kind]} {kind}" for kind in kinds if counts[kind]]
     return [f"of {len(comparisons)} configurations compared with {baseline.label}: {listed(texts)}"]
 
 
@@ -272,8 +283,8 @@ def _seed_sentence(
     if _are_equal(tested, size):
         interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += _images(row, tested, metric)
-        return f"{names} are equal within {metric.short_magnitude(size)} ({interval})"
-    takes = f"{text}; detecting {metric.short_magnitude(size)} with 80 % power takes"
+        return f"{names} are equal within {metric.size(size)} ({interval})"
+    takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
     spread = largest_spread(tested.sd, tested.freedom)
     over_seeds = beyond_images(size, tested.image_variance, family.comparisons)
     if over_seeds == 0:

@@ -1,6 +1,7 @@
 """Load the results of runs from their folders. A damaged run is reported and left out."""
 
 import json
+import math
 import re
 import shlex
 import zipfile
@@ -17,6 +18,7 @@ from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
 from vitrine.text import file_size
+from vitrine.untrusted import read_json
 
 MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are 0.2 GB
 
@@ -113,6 +115,8 @@ class RunResults:
 def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) -> RunResults:
     """Load every run at ``paths`` or anywhere below them, each once, in the order they were started.
 
+    Trials of a sweep that were started in the same second are in the order of the sweep.
+
     Args:
         paths: run folders, and folders of runs.
         trust: prefixes of the dotted names that runs with parts of your own may import, for images of their models.
@@ -137,7 +141,22 @@ def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) ->
             runs.append(replace(read_result(entry), trust=tuple(trust)))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
-    return RunResults(sorted(runs, key=lambda run: (run.started, run.name)), damaged)
+    orders = {parent: _order_of_trials(parent) for parent in {run.folder.parent for run in runs if run.folder}}
+
+    def place(run: RunResult) -> tuple[str, float, str]:
+        folder = run.folder
+        return (run.started, math.inf if folder is None else orders[folder.parent].get(folder.name, math.inf), run.name)
+
+    return RunResults(sorted(runs, key=place), damaged)
+
+
+def _order_of_trials(folder: Path) -> dict[str, int]:
+    """Places of a sweep's trials by their folders' names: workers start several within a second. Empty elsewhere."""
+    try:
+        trials = read_json(folder / "sweep.json")["trials"]
+        return {str(trial["folder"]): place for place, trial in enumerate(trials)}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def read_result(entry: RunEntry) -> RunResult:

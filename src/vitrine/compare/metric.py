@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitrine.compare.load import RunResult
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 from vitrine.config.metrics import TITLES, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
 
 MISSING = "—"  # in place of a missing number
 PREFERRED = ("test/acc", "val/acc", "test/loss", "val/loss")
+NOTHING = 1e-7  # of a shown value: floating-point error
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Metric:
         """The name in prose, such as ``test accuracy``."""
         stage, _, what = self.name.partition("/") if "/" in self.name else ("", "", self.name)
         what, _, of = what.partition("/")
-        stages = {"test": "test ", "val": "validation ", "train": "training "}
+        stages = {"": "", "test": "test ", "val": "validation ", "train": "training "}
         return stages.get(stage, f"{stage} ") + TITLES.get(what, what.replace("_", " ")) + (of and f" of {of}")
 
     @property
@@ -51,12 +53,16 @@ class Metric:
         return 100.0 if self.is_accuracy else 1.0
 
     def number(self, value: float) -> str:
-        """Return a value without its unit."""
+        """Return a value without its unit; one that is not zero is not shown as zero."""
         if math.isnan(value):
             return MISSING
+        shown = self.factor * value
+        if abs(shown) < NOTHING:
+            shown = 0.0
         digits = 2 if self.is_accuracy else 1 if self.name.endswith("seconds") else 4
-        text = f"{self.factor * value:.{digits}f}"
-        return text.removeprefix("-") if float(text) == 0 else text
+        if shown and float(f"{shown:.{digits}f}") == 0:
+            digits = math.ceil(-math.log10(abs(shown)))
+        return f"{shown:.{digits}f}"
 
     def signed(self, value: float) -> str:
         """Return a difference without its unit: ``+0.42``."""
@@ -71,10 +77,16 @@ class Metric:
         """Return the absolute value of a difference: ``0.42 points``."""
         return self.number(abs(value)) + (" points" if self.is_accuracy else self.unit)
 
+    def size(self, value: float) -> str:
+        """Return the size of a difference as a user gave it: ``0.25 points``."""
+        return self._with_unit(f"{self.factor * value:.9g}")
+
     def short_magnitude(self, value: float) -> str:
         """Return the size of a difference to two significant digits: ``0.2 points``, ``1 point``."""
-        number, _, unit = self.magnitude(float(f"{value:.1e}")).partition(" ")
-        return f"{float(number):g} {'point' if (float(number), unit) == (1, 'points') else unit}".strip()
+        return self._with_unit(f"{float(self.number(abs(float(f'{value:.1e}')))):g}")
+
+    def _with_unit(self, number: str) -> str:
+        return number + (f" point{'' if number == '1' else 's'}" if self.is_accuracy else self.unit)
 
     def interval(self, mean: float, low: float, high: float) -> str:
         """Return a mean and its interval without unit: ``98.46 ± 0.07``, or ``99.80 [98.91, 99.97]`` if asymmetric."""
@@ -114,4 +126,9 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
 
 def format_p(p: float) -> str:
     """Return a p-value as text: ``< 0.001``, ``0.034``, ``0.21``."""
-    return MISSING if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    if math.isnan(p) or p < 0.001:
+        return MISSING if math.isnan(p) else "< 0.001"
+    digits = 3 if p < 0.1 else 2
+    while float(f"{p:.{digits}f}") >= SIGNIFICANCE_LEVEL > p:  # 0.0499 is not shown as 0.050
+        digits += 1
+    return f"{p:.{digits}f}"

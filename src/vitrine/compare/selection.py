@@ -1,7 +1,9 @@
 """How good a configuration is that was chosen for its result, without its luck, and the command that measures it."""
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean, variance
 
 from vitrine.runs.provenance import program
@@ -16,7 +18,7 @@ def corrected_for_selection(means: Sequence[float], errors: Sequence[float], cho
 
     Args:
         means: (K,) of at least two configurations, in any unit.
-        errors: (K,) standard errors of these means.
+        errors: (K,) standard errors of these means, without what moves all of them alike (:func:`own_variance`).
         chosen: index of the one that was chosen.
     """
     scatter, chance, count = variance(means), fmean(error**2 for error in errors), len(means)
@@ -26,19 +28,45 @@ def corrected_for_selection(means: Sequence[float], errors: Sequence[float], cho
     return means[chosen] - share * (means[chosen] - fmean(means))
 
 
-def corrected_over_seeds(groups: Sequence[Sequence[float]], chosen: int) -> float | None:
+def corrected_over_seeds(groups: Sequence[Mapping[Hashable, float]], chosen: int, overlap: float = 0.0) -> float | None:
     """Return :func:`corrected_for_selection` of a configuration's mean; ``None`` if chance can't be estimated.
 
     Args:
-        groups: values of each of K configurations, one per seed; all configurations are taken to vary alike.
+        groups: values by seed of each of K configurations; all are taken to vary alike.
         chosen: index of the one that was chosen.
+        overlap: of training images, where values are of folds: that of :func:`vitrine.compare.statistics.difference`.
     """
-    freedom = sum(len(values) - 1 for values in groups)
-    if len(groups) < 3 or freedom < 2:
+    own = own_variance(groups) if len(groups) > 2 else None
+    if own is None:
         return None
-    within = _squares_within(groups) / freedom
-    means = [fmean(values) for values in groups]
-    return corrected_for_selection(means, [(within / len(values)) ** 0.5 for values in groups], chosen)
+    means = [fmean(values.values()) for values in groups]
+    return corrected_for_selection(means, [math.sqrt(own * (1 / len(values) + overlap)) for values in groups], chosen)
+
+
+def own_variance(groups: Sequence[Mapping[Hashable, float]]) -> float | None:
+    """Return the variance of a run beside configuration and seed; ``None`` with less than two degrees of freedom.
+
+    A lucky seed that all configurations share lifts all of their means, and so selects none of them. What is left by an
+    additive model of configurations and of seeds in several of them does: with equal seeds, the residual variance of a
+    two-way layout; with none in common, the variance within configurations.
+
+    Args:
+        groups: values by seed of each configuration.
+    """
+    import numpy as np
+
+    times = Counter(seed for values in groups for seed in values)
+    columns = {seed: len(groups) + index for index, seed in enumerate(seed for seed in times if times[seed] > 1)}
+    cells = [(index, seed, value) for index, values in enumerate(groups) for seed, value in values.items()]
+    model = np.zeros((len(cells), len(groups) + len(columns)))
+    for cell, (index, seed, _) in enumerate(cells):
+        model[cell, index] = 1
+        if seed in columns:
+            model[cell, columns[seed]] = 1
+    observed = np.array([value for _, _, value in cells])
+    found, _, rank, _ = np.linalg.lstsq(model, observed)
+    freedom = len(cells) - int(rank)
+    return None if freedom < 2 else float(((observed - model @ found) ** 2).sum()) / freedom
 
 
 def corrected_single_run(groups: Sequence[Sequence[float]], chosen: float) -> float | None:

@@ -10,6 +10,7 @@ from scipy import special, stats
 from scipy.optimize import brentq
 
 from vitrine.compare.sequential_boundaries import welch_level, welch_size
+from vitrine.compare.sequential_rule import is_float_error
 
 SIGNIFICANCE_LEVEL = 0.05
 # Variances are pooled if Levene's test has a p-value above the first, and then tested at the second: where they differ
@@ -135,7 +136,7 @@ class PooledVariance:
         values = np.array([[row[seed] for seed in seeds] for row in rows])
         rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
         variance = float((rest**2).sum()) / ((len(rows) - 1) * (len(seeds) - 1))
-        if variance <= 1e-24 or equal_variances(rest) < UNEQUAL:
+        if is_float_error(math.sqrt(variance), values) or equal_variances(rest) < UNEQUAL:
             return None
         return cls(variance, (len(rows) - 1) * (len(seeds) - 1))
 

@@ -36,21 +36,31 @@ class ConfidenceInterval:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float], overlap: float = 0.0, *, proportion: bool = False) -> "ConfidenceInterval":
-        """Return the mean of ``values``, at least one, with its interval; ``overlap`` is that of :func:`difference`.
+    def of(
+        cls, values: Sequence[float], overlap: float = 0.0, *, proportion: bool = False, rounding: float = 0.0
+    ) -> "ConfidenceInterval":
+        """Return the mean of values with its interval.
 
-        That of a ``proportion`` stays within [0, 1]: where it would not, it is computed on the scale of logits (delta
-        method), and is not symmetric.
+        Args:
+            values: at least one.
+            overlap: that of :func:`difference`.
+            proportion: the interval stays within [0, 1]: where it would not, it is computed on the scale of logits
+                (delta method), and is not symmetric.
+            rounding: the least variance of a value, :func:`rounding_variance`: a few seeds with equally many images
+                right do not show that no seed has more.
         """
         mean, count = float(np.mean(values)), len(values)
         if count == 1:
             return cls(mean, math.nan, 1, math.nan, math.nan)
         wider = math.sqrt(1 + count * overlap)
-        half_width = float(stats.t.ppf(0.975, count - 1) * stats.sem(values)) * wider
+        error = math.sqrt(max(float(np.var(values, ddof=1)), rounding) / count)
+        half_width = float(stats.t.ppf(0.975, count - 1)) * error * wider
         low, high = mean - half_width, mean + half_width
         if proportion and 0 < mean < 1 and not 0 <= low <= high <= 1:
             logit, on_logits = special.logit(mean), half_width / (mean * (1 - mean))
             low, high = (float(special.expit(logit + side * on_logits)) for side in (-1, 1))
+        elif proportion:
+            low, high = max(low, 0.0), min(high, 1.0)  # all images right, or none
         return cls(mean, half_width, count, low, high)
 
     def __str__(self) -> str:
@@ -94,6 +104,11 @@ class Difference:
     image_variance: float = 0.0
 
 
+def rounding_variance(images: int) -> float:
+    """Return the variance that rounding adds to an accuracy on so many images (Sheppard, 1898); 0 if that is 0."""
+    return 1 / (12 * images**2) if images else 0.0
+
+
 Correct = tuple[Mapping[Hashable, np.ndarray], Mapping[Hashable, np.ndarray]]
 
 
@@ -135,7 +150,8 @@ def difference(
     effect_size, correlation = _hedges_g(x, y), _correlation(x[:both], y[:both])
     sd = float(np.std(x - y, ddof=1)) if paired else _pooled_sd(x, y)
     if is_float_error(sd, np.concatenate([x, y])):  # possible, since accuracies are whole numbers of images
-        p = 1.0 if abs(mean) < 1e-12 else nan  # without variance, a difference cannot be tested
+        equal = is_float_error(abs(mean), np.concatenate([x, y]))
+        p = 1.0 if equal else nan  # without variance, a difference cannot be tested
         return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size, correlation, both, corrected=p)
     spread_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
     if pooled is not None:

@@ -241,7 +241,7 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
         others = " of it or of others that it is looked at with" if decision.rule.shared_freedom else ""
         return f"{arm}: fewer than {plural(decision.rule.min_seeds, 'seed')} have ended{others}"
     look = looks[-1]
-    size = metric.short_magnitude(decision.rule.difference or 0)
+    size = metric.size(decision.rule.difference or 0)
     says = {
         "better": f"{arm} is better than {decision.baseline}",
         "worse": f"{arm} is worse than {decision.baseline}",

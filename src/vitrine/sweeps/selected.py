@@ -1,11 +1,11 @@
 """What the best configuration of a sweep is worth beyond having been selected, and how to measure it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from vitrine.compare.selection import corrected_over_seeds, luck_of
 from vitrine.sweeps.progress import format_value
-from vitrine.sweeps.sweep import BestConfiguration, by_configuration
+from vitrine.sweeps.sweep import BestConfiguration, Group, by_configuration
 from vitrine.sweeps.trial import TrialResult
 from vitrine.text import printable
 
@@ -18,11 +18,15 @@ def print_selection(
     metric: str,
 ) -> None:
     """Print what a grid's best configuration is worth beyond having been selected."""
-    groups = {
-        group: [value for result in members if math.isfinite(value := result.metrics.get(metric, math.nan))]
+    groups: dict[Group, dict[Hashable, float]] = {
+        group: {
+            repetition: value
+            for repetition, result in members.items()
+            if math.isfinite(value := result.metrics.get(metric, math.nan))
+        }
         for group, members in by_configuration(varies, results).items()
     }
-    known = {group: values for group, values in groups.items() if values}
+    known = {group: values for group, values in groups.items() if len(values) == best.count}
     seeds = {number for overrides in varies if (number := _seed_of(overrides, common)) is not None}
     chosen = list(known).index(tuple(best.varies.items()))
     print_selected(best, common, list(known.values()), chosen, sorted(seeds), metric)
@@ -31,7 +35,7 @@ def print_selection(
 def print_selected(
     best: BestConfiguration,
     common: Sequence[str],
-    groups: Sequence[Sequence[float]],
+    groups: Sequence[Mapping[Hashable, float]],
     chosen: int,
     seeds: Sequence[int],
     metric: str,

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -154,7 +154,7 @@ def print_trials(sweep: SweepSummary) -> None:
         print("\n" + "\n".join(map(printable, sweep.findings)))
     if sweep.time_left is not None:
         print(f"time left: {sweep.time_left}")
-    _warn(mixed_versions(by_configuration(sweep.varies, sweep.results).values()))
+    _warn_of_versions(sweep.varies, sweep.results)
 
 
 def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
@@ -170,7 +170,7 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
         print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.common)}")
         print_selection(best, sweep.common, [trial.varies for trial in sweep.trials], results, METRIC)
     print_location(sweep)
-    _warn(mixed_versions(by_configuration([trial.varies for trial in sweep.trials], results).values()))
+    _warn_of_versions([trial.varies for trial in sweep.trials], results)
     print_failures(sweep, results)
 
 
@@ -294,7 +294,7 @@ def print_search(search: "Search") -> int:
         print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
     if len(metrics) == 1 and best:
         finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
-        groups = [[result.metrics[metrics[0]] for result in results] for results in finished]
+        groups = [{repeat: result.metrics[metrics[0]] for repeat, result in enumerate(results)} for results in finished]
         seeds = [search.command.seed + number for number in range(search.settings.repeats)]
         print_selected(best[0], search.overrides, groups, 0, seeds, metrics[0])
     print_location(search.sweep)
@@ -322,7 +322,8 @@ def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
     seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
     values = ", ".join(f"{name} {format_value(best.metrics[name])}" for name in metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
-    return printable(f"{best.label or 'the only configuration'} ({values}{test}{seeds})")
+    fewer = f"; {plural(best.left_out, 'configuration')} with fewer seeds left out" if best.left_out else ""
+    return printable(f"{best.label or 'the only configuration'} ({values}{test}{seeds}{fewer})")
 
 
 def print_location(sweep: Sweep) -> None:
@@ -331,6 +332,10 @@ def print_location(sweep: Sweep) -> None:
         f"\nsweep folder  {sweep.folder}\ncompare       {program('compare')} {shlex.quote(str(sweep.folder))}",
         flush=True,
     )
+
+
+def _warn_of_versions(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:
+    _warn(mixed_versions(list(members.values()) for members in by_configuration(varies, results).values()))
 
 
 def _warn(message: str) -> None:

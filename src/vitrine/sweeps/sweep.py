@@ -17,7 +17,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -159,12 +159,14 @@ class BestConfiguration:
         mean: mean of the selecting metric.
         metrics: means of all metrics, test metrics included.
         count: number of seeds or folds.
+        left_out: configurations with fewer of them, that were not considered.
     """
 
     varies: dict[str, str]
     mean: float
     metrics: dict[str, float]
     count: int
+    left_out: int = 0
 
     @property
     def label(self) -> str:
@@ -192,34 +194,35 @@ def best_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
 ) -> BestConfiguration | None:
     """The best among the configurations with the most finished seeds; ``None`` if none is finished."""
-    found = {
-        group: metrics
-        for group, members in by_configuration(varies, results).items()
-        if (metrics := [result.metrics for result in members if math.isfinite(result.metrics.get(metric, math.nan))])
-    }
+    found: dict[Group, list[dict[str, float]]] = {}
+    for group, members in by_configuration(varies, results).items():
+        metrics = [result.metrics for result in members.values()]
+        if finite := [one for one in metrics if math.isfinite(one.get(metric, math.nan))]:
+            found[group] = finite
     if not found:
         return None
     most = max(map(len, found.values()))
     means = {group: mean_metrics(metrics) for group, metrics in found.items() if len(metrics) == most}
     sign = 1 if (OBJECTIVES | DECISION_METRICS)[metric] else -1
     best = max(means, key=lambda group: sign * means[group][metric])
-    return BestConfiguration(dict(best), means[best][metric], means[best], most)
+    return BestConfiguration(dict(best), means[best][metric], means[best], most, len(found) - len(means))
 
 
 def by_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]
-) -> dict[Group, list[TrialResult]]:
-    """Results of finished trials by their varying overrides; without seed and fold where there are several."""
+) -> dict[Group, dict[Group, TrialResult]]:
+    """Results of finished trials by their varying overrides, and in each by seed and fold where there are several."""
     repeated = {key for key in REPETITIONS if len({overrides.get(key) for overrides in varies}) > 1}
-    groups: dict[Group, list[TrialResult]] = {}
+    groups: dict[Group, dict[Group, TrialResult]] = {}
     for overrides, result in zip(varies, results, strict=True):
         group = tuple((key, value) for key, value in overrides.items() if key not in repeated)
+        repetition = tuple((key, value) for key, value in overrides.items() if key in repeated)
         if result.status == "finished":
-            groups.setdefault(group, []).append(result)
+            groups.setdefault(group, {})[repetition] = result
     return groups
 
 
-def mixed_versions(groups: Iterable[Sequence[TrialResult]]) -> str:
+def mixed_versions(groups: Iterable[Collection[TrialResult]]) -> str:
     """A warning if trials are averaged whose fingerprints have different versions; else empty."""
     found = [{result.fingerprint_version for result in group} for group in groups]
     versions = sorted(set[int]().union(*(group for group in found if len(group) > 1)))

@@ -380,6 +380,8 @@ def _record_failure(trial: Trial, error: str, claim: Claim) -> TrialResult:
     """Record a failure in run.json, if it can be written: a full disk may be the cause."""
     record = RunRecord(trial.folder, claim)
     with suppress(OSError, RunError):
+        if not (trial.folder / "config.yaml").exists():  # it failed before its training began; compare counts it
+            record.write_config(to_plain(trial.config))
         record.update(id=record.name, group=trial.folder.parent.name, varies=trial.label, **record_facts(trial.config))
         record.end("failed", error)
     return TrialResult("failed", error=error)

@@ -1,0 +1,21 @@
+"""The mean of a row over its seeds, with its 95 % interval."""
+
+from vitrine.compare.metric import Metric
+from vitrine.compare.statistics import ConfidenceInterval, rounding_variance
+from vitrine.compare.table import ConfigurationRow
+
+
+def mean_of(row: ConfigurationRow, metric: Metric) -> ConfidenceInterval:
+    """Return the mean of a metric; in a main effect, each seed counts with its mean over the other columns."""
+    values = list(row.values_by_seed(metric.name).values())
+    averaged = len(row.runs) / len(values)  # runs behind a value
+    rounding = rounding_variance(_images(row, metric)) / averaged
+    return ConfidenceInterval.of(values, row.overlap, proportion=metric.is_accuracy, rounding=rounding)
+
+
+def _images(row: ConfigurationRow, metric: Metric) -> int:
+    """The number of images that the metric is a share of, the smallest of all runs; 0 if it is none, or unknown."""
+    stage, _, what = metric.name.partition("/")
+    counts = [(run.facts.get("images") or {}).get(stage) for run in row.runs.values()]
+    known = all(isinstance(count, int) and count > 0 for count in counts)
+    return min(counts) if known and what in ("acc", "top5_acc") else 0
