@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -294,7 +294,7 @@ def print_search(search: "Search") -> int:
         print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
     if len(metrics) == 1 and best:
         finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
-        groups = [{repeat: result.metrics[metrics[0]] for repeat, result in enumerate(results)} for results in finished]
+        groups = [dict[Hashable, float](enumerate(one.metrics[metrics[0]] for one in trial)) for trial in finished]
         seeds = [search.command.seed + number for number in range(search.settings.repeats)]
         print_selected(best[0], search.overrides, groups, 0, seeds, metrics[0])
     print_location(search.sweep)
