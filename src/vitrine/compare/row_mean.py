@@ -1,7 +1,7 @@
 """The mean of a row over its seeds, with its 95 % interval."""
 
 from vitrine.compare.metric import Metric
-from vitrine.compare.statistics import ConfidenceInterval, rounding_variance
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow
 
 
@@ -9,7 +9,8 @@ def mean_of(row: ConfigurationRow, metric: Metric) -> ConfidenceInterval:
     """Return the mean of a metric; in a main effect, each seed counts with its mean over the other columns."""
     values = list(row.values_by_seed(metric.name).values())
     averaged = len(row.runs) / len(values)  # runs behind a value
-    rounding = rounding_variance(_images(row, metric)) / averaged
+    images = _images(row, metric)
+    rounding = 1 / (12 * images**2) / averaged if images else 0.0  # Sheppard (1898)
     return ConfidenceInterval.of(values, row.overlap, proportion=metric.is_accuracy, rounding=rounding)
 
 

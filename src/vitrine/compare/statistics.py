@@ -46,8 +46,8 @@ class ConfidenceInterval:
             overlap: that of :func:`difference`.
             proportion: the interval stays within [0, 1]: where it would not, it is computed on the scale of logits
                 (delta method), and is not symmetric.
-            rounding: the least variance of a value, :func:`rounding_variance`: a few seeds with equally many images
-                right do not show that no seed has more.
+            rounding: the least variance of a value: a few seeds with equally many images right do not show that no
+                seed has more.
         """
         mean, count = float(np.mean(values)), len(values)
         if count == 1:
@@ -102,11 +102,6 @@ class Difference:
     freedom: float = math.nan
     new_images: bool = False
     image_variance: float = 0.0
-
-
-def rounding_variance(images: int) -> float:
-    """Return the variance that rounding adds to an accuracy on so many images (Sheppard, 1898); 0 if that is 0."""
-    return 1 / (12 * images**2) if images else 0.0
 
 
 Correct = tuple[Mapping[Hashable, np.ndarray], Mapping[Hashable, np.ndarray]]
