@@ -31,23 +31,30 @@ def test_norms_stand_where_the_placement_says(block, noise, placement, layer_sca
     x = noise(2, 17, 24)
 
     def attention(tokens):
-        mixed = one.attn(tokens)
+        mixed = one.norm1_out(one.attn(tokens))
         return mixed if layer_scale is None else mixed * one.ls1.gamma
 
     def mlp(tokens):
-        made = one.mlp(tokens)
+        made = one.norm2_out(one.mlp(tokens))
         return made if layer_scale is None else made * one.ls2.gamma
 
-    if placement == "pre":
-        after = x + attention(one.norm1(x))
-        expected = after + mlp(one.norm2(after))
-    elif placement == "post":
+    if placement == "post":
         after = one.norm1(x + attention(x))
         expected = one.norm2(after + mlp(after))
     else:
-        after = x + one.norm1_out(attention(one.norm1(x)))
-        expected = after + one.norm2_out(mlp(one.norm2(after)))
+        after = x + attention(one.norm1(x))
+        expected = after + mlp(one.norm2(after))
     torch.testing.assert_close(one(x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("placement", ["pre", "sandwich"])
+def test_a_small_layer_scale_makes_a_branch_small(small, noise, placement):
+    x, moved = noise(2, 17, 24), []
+    for scale in (1.0, 1e-3):
+        torch.manual_seed(0)
+        config = small(norm_placement=placement, layer_scale=scale)
+        moved.append(float((BLOCKS[placement](config, 0.0, NoRelation()).double()(x) - x).norm()))
+    assert moved[1] < 2e-3 * moved[0]
 
 
 @pytest.mark.parametrize("placement", KINDS)

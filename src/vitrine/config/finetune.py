@@ -16,7 +16,7 @@ TRAINED = ("full", "linear_probe", "last_blocks")
 class FinetuneConfig:
     """Which weights are trained, and at which learning rates. The rest is frozen, as it would be in evaluation.
 
-    Layers are numbered as in BEiT and timm (training/finetune.py): patches and positions, each block, the head.
+    Layers are numbered as in timm (training/finetune.py): patches and positions, each block, the head.
 
     Attributes:
         name: the weights that are trained: all of them (``full``), those of the head (``linear_probe``), or of the last

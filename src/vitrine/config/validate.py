@@ -145,6 +145,9 @@ def _schedule_free(config: TrainConfig) -> Iterator[Fault]:
     if schedule.name != "constant":
         problem = "lowers the learning rate, which optimizer=schedule_free does without; must be constant"
         yield Fault("schedule", schedule.name, problem, "schedule=constant_with_warmup")
+    if config.optimizer.betas is not None and config.optimizer.betas[:1] == [0]:
+        problem = "must begin above 0 with optimizer=schedule_free, which divides by it"
+        yield Fault("optimizer.betas", str(config.optimizer.betas), problem, "optimizer.betas=[0.9,0.999]")
     if config.callbacks.ema is not None:
         problem = "averages weights, which optimizer=schedule_free does itself"
         yield Fault("callbacks.ema", "", problem, "callbacks=default")

@@ -33,6 +33,8 @@ class Block(nn.Module):
         self.mlp = build_mlp(config, (hidden, config.mlp_dropout))
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.drop_path = DropPath(drop_path) if config.drop_path > 0 else nn.Identity()
+        self.norm1_out: nn.Module = nn.Identity()
+        self.norm2_out: nn.Module = nn.Identity()
 
     def forward(
         self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
@@ -46,13 +48,13 @@ class Block(nn.Module):
         return x + self.drop_path(branch) if self.residual else branch
 
     def attention_branch(self, x: Tensor, record: Recorder, places: Tensor | None, read: int | None) -> Tensor:
-        """(B, N, D) -> (B, N, D): attention and layer scale."""
+        """(B, N, D) -> (B, N, D): attention, a norm if there is one, and layer scale, which a norm would undo."""
         x = self.attn(x, record.scope("attn"), places, read) if isinstance(self.attn, Attention) else self.attn(x)
-        return record("attn", self.ls1(x))
+        return record("attn", self.ls1(self.norm1_out(x)))
 
     def mlp_branch(self, x: Tensor, record: Recorder) -> Tensor:
-        """(B, N, D) -> (B, N, D): MLP and layer scale."""
-        return record("mlp", self.ls2(self.mlp(x)))
+        """(B, N, D) -> (B, N, D): MLP, likewise."""
+        return record("mlp", self.ls2(self.norm2_out(self.mlp(x))))
 
 
 class PostNormBlock(Block):
@@ -73,14 +75,6 @@ class SandwichBlock(Block):
         super().__init__(config, drop_path, relation)
         self.norm1_out = build_norm(config, config.dim)
         self.norm2_out = build_norm(config, config.dim)
-
-    def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
-    ) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``places`` and ``read`` as of :meth:`Attention.forward`."""
-        branch = self.norm1_out(self.attention_branch(self.norm1(x), record, places, read))
-        x = self.join(x[:, :read], branch)
-        return self.join(x, self.norm2_out(self.mlp_branch(self.norm2(x), record)))
 
 
 BLOCKS: dict[str, type[Block]] = {"pre": Block, "post": PostNormBlock, "sandwich": SandwichBlock}

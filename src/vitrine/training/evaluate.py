@@ -67,6 +67,8 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
         patch_size=checkpoint["config"]["model"]["patch_size"],
     )
     module = Classifier(replace(config, model=stored), steps=0, images_per_step=0, all_ranks=False)
+    if config.trainer.precision == "64-true":
+        module.double()
     load_weights(module.model, model_weights(checkpoint), "the checkpoint")
     if stored != config.model:
         if not isinstance(module.model, VisionTransformer):

@@ -36,7 +36,7 @@ def layer_of(name: str, depth: int) -> int:
     """Return the layer of a parameter of a Vision Transformer with ``depth`` blocks.
 
     0 is patches, tokens and positions; 1 to ``depth`` are the blocks, the last one with the final norm; the pool and
-    the head are ``depth + 1``. This is the numbering of BEiT and of timm's ``VisionTransformer``.
+    the head are ``depth + 1``. This is the numbering of timm's ``VisionTransformer``.
     """
     if name.startswith(STEM):
         return 0

@@ -228,6 +228,8 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
     module = Classifier(config, data.steps, images, class_weights=weights, model=model)
+    if run.hardware.precision == "64-true":  # before weights are restored or averaged, not when training begins
+        module.double()
     last = run.record.last
     if last.exists():
         checkpoint = read_checkpoint(last)

@@ -37,6 +37,7 @@ NAMES = {field.name for field in fields(ViTConfig)}
 TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_path_shape"} | {
     name for name in NAMES if name.endswith(("_dropout", "init"))
 }
+TRAINING |= {"init_options", "same_init_layers"}
 ARCHITECTURE = NAMES - SIZES - TRAINING
 PATCHES, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 SECONDS_TO_ANSWER = 5.0
