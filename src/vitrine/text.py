@@ -88,7 +88,7 @@ def as_override(value: object) -> str:
 
 def clock(seconds: float) -> str:
     """A duration to the second, as a clock shows it: ``0:02:05``, ``2 days, 3:00:00``."""
-    return str(timedelta(seconds=round(seconds)))
+    return str(timedelta(seconds=round(seconds))) if abs(seconds) < 1e9 else f"{seconds:.3g} s"
 
 
 def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:

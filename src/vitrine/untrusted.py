@@ -15,6 +15,7 @@ MAX_JSON = 32 * 1024**2  # bytes: a run.json with a million class names, a sweep
 MAX_YAML = 1024**2  # bytes: a configuration has a few kilobytes
 MAX_DEPTH = 20  # collections inside each other: a configuration has four
 MAX_VALUES = 3_000_000
+MAX_BITS = 64  # of a whole number: Python takes quadratic time to print longer ones, or refuses to
 
 ANY = "*"  # in a shape: every key of an object
 NUMBER = (int, float)
@@ -51,15 +52,17 @@ def read_yaml(path: Path) -> Any:
     text = _text(path, MAX_YAML)
     try:
         _check_events(text)
-        return yaml.load(text, LOADER)
+        values = yaml.load(text, LOADER)
     except yaml.YAMLError as error:
         raise ValueError(_one_line(error)) from None
-    except (LookupError, AttributeError, TypeError) as error:  # a tag of a plain type on a value of another
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # a tag on a value of another type
         raise ValueError(f"a value does not have the type of its tag: {error}") from None
+    check_nesting(values)
+    return values
 
 
 def check_nesting(values: Any) -> None:
-    """Raise ValueError if nested lists and mappings exceed the limits; a value that occurs twice counts twice."""
+    """Raise ValueError if nested values exceed the limits; a value that occurs twice counts twice."""
     collections, count = [([values], 0)], 0
     while collections:
         items, depth = collections.pop()
@@ -73,6 +76,8 @@ def check_nesting(values: Any) -> None:
                 collections.append((list(item.values()), depth + 1))
             elif isinstance(item, list | tuple):
                 collections.append((list(item), depth + 1))
+            elif isinstance(item, int) and item.bit_length() > MAX_BITS:
+                raise ValueError(f"it holds a whole number of more than {MAX_BITS} bits")
 
 
 def misshapen(values: Mapping[str, Any], shapes: Mapping[str, Any]) -> str:
@@ -108,8 +113,10 @@ def _problem(name: str, value: Any, shape: Any) -> str:
 
 
 def _text(path: Path, most: int) -> str:
+    if path.exists() and not path.is_file():  # reading a pipe may never end
+        raise ValueError("it is not a file")
     with path.open("rb") as file:
-        content = file.read(most + 1)  # a device or a pipe has no size to ask for
+        content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most // 1024**2} MiB")
     return content.decode("utf-8")

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import os
 
 import numpy as np
 import pytest
 from helpers.bombs import YAML_BOMB
 
 from vitrine import compose
-from vitrine.cli import compare, runs, sweeps, wandb_sync
+from vitrine.cli import compare, runs, sweeps, wandb_sync, watch
 from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import SHAPES
@@ -41,6 +42,11 @@ FILES = {
         "a: \x1b",
         "? [1]\n: 2",
         "1: 2",
+        "x: 1" + ":0" * 200 + ":0.0",
+        "x: 0x" + "f" * 5000,
+        "x: [{2020-01-01: 1}]",
+        "seed: abc",
+        "seed: .inf",
     ],
     "metrics.json": [
         "[]",
@@ -52,6 +58,7 @@ FILES = {
         '{"val/acc": 1' + "0" * 400 + "}",
         '{"train_seconds": Infinity, "val/acc": 1}',
         '{"val/acc": 0.5, "test/acc": -5}',
+        '{"val/acc": 0.5, "train_seconds": 1e300}',
     ],
     "metrics.csv": [
         "",
@@ -59,6 +66,8 @@ FILES = {
         "epoch,step,seconds\nx,y,z\n",
         b"\xff",
         "epoch,step,seconds,val/acc\n1,1,1,nan\n",
+        "epoch,step,seconds,val/acc\nnan,inf,1,1e308\n1,0,1,-1e308\n",
+        "epoch,step,seconds,val/acc\n1,,,0.5\n",
     ],
     "predictions.npz": ["", "PK", "x" * 1000],
 }
@@ -152,6 +161,23 @@ def test_each_run_is_shown_or_refused_in_one_line(outputs, command):
         for arguments in (["show", folder], ["diff", folder, outputs / "runs" / "sound"]):
             code, _, problem = command(runs.main, *arguments)
             assert (code, problem.count("\n")) in [(0, 0), (2, 1)], (folder.name, problem)
+
+
+def test_each_run_can_be_watched(outputs, command):
+    for folder in sorted((outputs / "runs").iterdir()):
+        code, _, problem = command(watch.main, folder, "--once")
+        assert (code, problem.count("\n")) in [(0, 0), (1, 1), (2, 1)], (folder.name, problem)
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.csv", ".lock"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, command, config, name):
+    make(tmp_path / "sound", config)
+    folder = make(tmp_path / "piped", config)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    code, shown, _ = command(runs.main, "list", tmp_path)
+    assert (code, "sound" in shown) == (0, True)
+    command(compare.main, tmp_path)
 
 
 def test_what_can_be_compared_is_compared(outputs, command, tmp_path):

@@ -1,12 +1,16 @@
 """Image files of any mode, orientation and shape become uint8 images of one size, as other libraries make them."""
 
+import io
+import os
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
-from vitrine.data.decode import Decoder
+from vitrine.data.decode import FORMATS, Decoder
+from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
@@ -143,3 +147,31 @@ def test_a_very_thin_picture_is_never_scaled_as_a_whole(tmp_path, thin, resize):
     found = decoded(tmp_path / "thin.png", 224, 1, resize=resize)
     assert (found.max(), found.shape) == (200, (1, 224, 224))
     assert (found.min() == 200) == (resize != "pad")
+
+
+def test_a_program_in_postscript_is_not_run_whatever_its_name(tmp_path, monkeypatch):
+    """Pillow starts Ghostscript for what looks like PostScript."""
+    ghostscript, trace = tmp_path / "gs", tmp_path / "trace"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {trace}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\n{} loop\n%%EOF\n"
+    (tmp_path / "cat.png").write_bytes(program)
+    with pytest.raises(DataError, match=r"cat\.png cannot be decoded as an image"):
+        decoded(tmp_path / "cat.png")
+    assert not trace.exists()
+    with Image.open(io.BytesIO(program)) as opened, pytest.raises(OSError, match="."):
+        opened.load()
+    assert trace.exists(), "without the list of formats it is run"
+
+
+def test_every_suffix_that_is_looked_for_has_its_format():
+    Image.init()
+    assert {Image.registered_extensions()[suffix] for suffix in SUFFIXES} == set(FORMATS)
+
+
+def test_a_pipe_in_the_place_of_an_image_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png is not a file"):
+        decoded(tmp_path / "a.png")

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 import torch
 from helpers.hub_files import write_hub_dataset
@@ -61,6 +62,20 @@ def test_scanning_opens_no_arrow_file(root):
     assert HubDataset.scan(root).classes == ["aster", "rose"]
 
 
+def with_features(features):
+    return lambda root: rewrite(root / "train/dataset_info.json", features=features)
+
+
+def with_offsets_beyond_the_file(root):
+    """Offsets of images as a damaged file has them, which would be read as places in memory."""
+    path = next(root.glob("train/*.arrow"))
+    with pa.memory_map(str(path)) as source:
+        offsets = pa.ipc.open_stream(source).read_all()["image"].chunk(0).field("bytes").buffers()[1].to_pybytes()
+    content = path.read_bytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, offsets[:4] + (2**30).to_bytes(4, "little") * (len(offsets) // 4 - 1)))
+
+
 def without_labels(root):
     write_hub_dataset(root, train=7, test=2, labels=[-1])
 
@@ -83,6 +98,12 @@ def without_labels(root):
         (lambda root: (root / "train/state.json").write_text("{"), "state.json is damaged"),
         (lambda root: next(root.glob("train/*.arrow")).unlink(), "arrow is missing"),
         (lambda root: next(root.glob("train/*.arrow")).write_bytes(b"nothing"), "arrow is damaged"),
+        (with_offsets_beyond_the_file, "arrow is damaged"),
+        (with_features([]), "features must be an object"),
+        (
+            with_features({"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": None}}),
+            "list of texts",
+        ),
         (without_labels, "train has 7 images without a label"),
     ],
 )

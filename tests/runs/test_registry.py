@@ -315,3 +315,48 @@ def test_leftovers_of_a_killed_deletion_are_deleted_by_the_next(outputs):
         (runs / f".{name}.removed" / "inside").mkdir(parents=True)
     remove_runs([runs / "a"])
     assert [path.name for path in runs.iterdir()] == ["b"]
+
+
+def test_an_index_that_links_to_another_database_leaves_it_alone(outputs, tmp_path):
+    before = columns(outputs)
+    other = tmp_path / "mlflow.db"
+    with sqlite3.connect(other) as database:
+        database.executescript("CREATE TABLE runs (own); INSERT INTO runs VALUES (7)")
+    (outputs / INDEX).unlink()
+    (outputs / INDEX).symlink_to(other)
+    assert columns(outputs) == before
+    with sqlite3.connect(other) as database:
+        assert database.execute("SELECT own FROM runs").fetchall() == [(7,)]
+
+
+def test_a_view_in_the_place_of_the_table_is_not_computed(outputs):
+    before = columns(outputs)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.executescript(f"DROP TABLE runs; CREATE VIEW runs AS {endless}")
+    assert columns(outputs) == before
+
+
+def test_a_forged_row_of_the_index_is_one_line(outputs):
+    find_runs([outputs])
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.execute("UPDATE runs SET brief = ?", ('[{"status": "finished", "ended": 5}, {"val/acc": "high"}]',))
+    found = find_runs([outputs])
+    assert not found.entries
+    assert {run.problem.partition(": ")[2] for run in found.unreadable} >= {
+        "ended must be text, not a number; delete it, and it is made anew"
+    }
+
+
+def test_a_run_whose_checkpoints_lead_into_another_run_is_not_written(tmp_path):
+    mine, foreign = make(tmp_path, "mine"), make(tmp_path, "foreign")
+    (foreign.path / "checkpoints").rmdir()
+    (foreign.path / "checkpoints").symlink_to(mine.path / "checkpoints")
+    with pytest.raises(RunError, match="checkpoints leads into another run, .*mine, which must not be written to"):
+        with foreign.owned():
+            pass
+    (tmp_path / "disk").mkdir()
+    (mine.path / "checkpoints").rmdir()
+    (mine.path / "checkpoints").symlink_to(tmp_path / "disk")  # a user's own larger disk
+    with mine.owned():
+        pass

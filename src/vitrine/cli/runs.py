@@ -155,7 +155,8 @@ def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
     groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations.values()]
     corrected = corrected_single_run(groups, float(best.metrics[metric]))
     part = luck_of("" if corrected is None else f"{corrected:.4f}")
-    seeds = [int(run.config.get("seed", 0)) for runs in configurations.values() if best in runs for run in runs]
+    seeds = [run.config.get("seed", 0) for runs in configurations.values() if best in runs for run in runs]
+    seeds = [seed for seed in seeds if isinstance(seed, int)]
     print(f"its {metric} {part}; on fresh seeds:\n  {printable(fresh_seeds_command(str(best.path), seeds))}")
 
 

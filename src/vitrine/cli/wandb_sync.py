@@ -57,9 +57,9 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
         if record not in idle:
             way = f"is still running on {record.facts.get('host')}: skipped"
         elif record in replayed:
-            way = "from its record"
+            way = f"from its record{_destination(record)}"
         else:
-            way = f"from {plural(len(sessions(record)), 'session')} of the client"
+            way = f"from {plural(len(sessions(record)), 'session')} of the client{_destination(record)}"
         print(one_line(f"{record.path}  {way}"))
     print(
         f"{len(idle)} to push, {len(records) - len(waiting)} pushed before, "
@@ -92,10 +92,17 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
     return len(failed)
 
 
+def _destination(record: RunRecord) -> str:
+    """`` to ENTITY/PROJECT``, if the run was logged online before: its folder names them, and may be another's."""
+    project = record.facts.get("wandb_project")
+    return f" to {'/'.join(project)}" if project else ""
+
+
 def push_sessions(records: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
     """Send the client's sessions of each run; yield each run with the problem, empty if there is none."""
     paths = [str(path) for record in records for path in sessions(record)]
-    command = [sys.executable, "-m", "wandb", "sync", "--yes", "--include-online", *paths]
+    safely = [sys.executable, "-P", "-m"]  # no module of the working directory, which may be another person's archive
+    command = [*safely, "wandb", "sync", "--yes", "--include-online", *paths]
     try:
         subprocess.run(command, check=False, timeout=PATIENCE)
         problem = "wandb sync did not push it"

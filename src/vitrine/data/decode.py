@@ -17,7 +17,8 @@ from vitrine.config.size import Sides, height_width
 from vitrine.errors import DataError, first_line
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
-
+# What is decoded, whatever a file is called: Pillow would hand PostScript to Ghostscript, which runs it as a program.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
@@ -96,11 +97,13 @@ class Decoder(Dataset[Tensor | str]):
         """Read an image file of any size, or one that is open, in the mode of :attr:`channels`.
 
         Raises:
-            DataError: the file is missing, damaged, not an image, larger than Pillow's limit of 179 megapixels, or has
-                pixels of 32 bits.
+            DataError: the file is missing, damaged, not an image of ``FORMATS``, larger than Pillow's limit of 179
+                megapixels, or has pixels of 32 bits.
         """
+        if isinstance(path, Path) and path.exists() and not path.is_file():  # reading a pipe may never end
+            raise DataError(f"{path} is not a file")
         try:
-            with Image.open(path.open() if isinstance(path, StoredImage) else path) as file:
+            with Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
             name = path if isinstance(path, ImageFile) else "the picture"

@@ -144,7 +144,10 @@ class HubDataset:
 
 
 def _split(folder: Path) -> tuple[HubSplit, list[str]]:
-    features = _read(folder / "dataset_info.json", "features")
+    path = folder / "dataset_info.json"
+    features = _read(path, "features")
+    if not isinstance(features, dict):
+        raise DataError(f"{path} is damaged: features must be an object; copy the data set again")
     kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
     described = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
     found = {}
@@ -160,7 +163,10 @@ def _split(folder: Path) -> tuple[HubSplit, list[str]]:
             )
         found[kind] = columns[0]
     files = [folder / str(entry["filename"]) for entry in _read(folder / "state.json", "_data_files")]
-    return HubSplit(files, found["Image"], found["ClassLabel"]), list(features[found["ClassLabel"]]["names"])
+    names = features[found["ClassLabel"]].get("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path} is damaged: names of classes must be a list of texts; copy the data set again")
+    return HubSplit(files, found["Image"], found["ClassLabel"]), names
 
 
 def _read(path: Path, key: str) -> Any:
@@ -181,7 +187,9 @@ def _table(file: Path) -> Any:
         raise DataError(INSTALL) from None
     try:
         with pa.memory_map(str(file)) as source:
-            return pa.ipc.open_stream(source).read_all()
+            table = pa.ipc.open_stream(source).read_all()
+            table.validate(full=True)  # offsets in the file are read as places in memory
+            return table
     except FileNotFoundError:
         raise DataError(f"{file} is missing; copy the data set again") from None
     except (OSError, pa.ArrowException) as error:

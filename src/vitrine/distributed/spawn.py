@@ -21,6 +21,7 @@ from vitrine.distributed.rendezvous import OtherRankFailed
 from vitrine.errors import DiskFull, Diverged, Interrupted, OutOfTime, Pruned, RunError, VitrineError
 from vitrine.files import naming_full_disk
 from vitrine.runs import RunRecord
+from vitrine.safe_path import without_working_directory
 from vitrine.signals import STOP_SIGNALS, restored_handlers
 
 # How a rank ended, where the message is in run.json, unless that is on a full disk.
@@ -42,7 +43,8 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
     """
     sys.stdout.flush()
     with _forwarded_signals() as signals:
-        context = spawn(_run_rank, (work, record, count, accelerator, _free_port()), count, join=False)
+        with without_working_directory():
+            context = spawn(_run_rank, (work, record, count, accelerator, _free_port()), count, join=False)
         signals.forward_to(context.pids())
         try:
             while not context.join(grace_period=GRACE_SECONDS):

@@ -8,18 +8,19 @@ so that a folder of runs can be moved.
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrine.errors import RunError
+from vitrine.errors import RunError, first_line
 from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"
-VERSION = 1
+VERSION = 2
 SOURCES = ("run.json", "config.yaml", "metrics.json")  # files that the index is built from
 RUN_FILES = ("checkpoints", "config.yaml", "metrics.csv")  # mark a run folder that lost its run.json
 STORED = (
@@ -86,8 +87,9 @@ def _read(path: Path, signature: Signature) -> IndexedRun | None:
         config = flatten(record.config) if started else {}  # it may have failed before writing it
         brief = json.dumps([kept, record.metrics], default=str)
         return IndexedRun(signature, brief, "", json.dumps(config, default=str))
-    except RunError as error:
-        return IndexedRun(signature, "", str(error)) if path.is_dir() else None
+    except (RunError, TypeError, ValueError, ArithmeticError) as error:  # values that JSON has not
+        problem = str(error) if isinstance(error, RunError) else f"{path} holds a value of no use: {first_line(error)}"
+        return IndexedRun(signature, "", problem) if path.is_dir() else None
 
 
 def _run_folders(root: str) -> Iterator[tuple[str, Signature]]:
@@ -118,7 +120,7 @@ def _signature(folder: str) -> Signature:
 
 
 class _Index:
-    """The index file. If it is damaged, it is rebuilt; if it cannot be written, it is ignored."""
+    """The index file. If it is damaged, it is rebuilt; if it cannot be written, or is a link, it is ignored."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / INDEX
@@ -134,15 +136,26 @@ class _Index:
         return dict(self._query("SELECT name, config FROM runs"))
 
     def _query(self, query: str) -> list[Any]:
+        if not self._is_file:
+            return []
         try:
             with closing(sqlite3.connect(f"file:{_quoted(self._path)}?mode=ro", uri=True)) as index:
-                (version,) = index.execute("PRAGMA user_version").fetchone()
-                return index.execute(query).fetchall() if version == VERSION else []
+                return index.execute(query).fetchall() if _is_current(index) else []
         except sqlite3.Error:
             return []
 
+    @property
+    def _is_file(self) -> bool:
+        """Whether it is there, and no link, which could lead to another program's database."""
+        try:
+            return stat.S_ISREG(self._path.lstat().st_mode)
+        except OSError:
+            return False
+
     def update(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
         """Store ``runs``, and remove those that were ``deleted``."""
+        if self._path.is_symlink():
+            return
         try:
             self._write(runs, deleted)
         except (sqlite3.OperationalError, UnicodeEncodeError):
@@ -154,14 +167,22 @@ class _Index:
 
     def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
         with closing(sqlite3.connect(self._path)) as index, index:
-            if index.execute("PRAGMA user_version").fetchone() != (VERSION,):
-                index.execute("DROP TABLE IF EXISTS runs")
+            if not _is_current(index):
+                kinds = index.execute("SELECT type, name FROM sqlite_master WHERE name = 'runs'").fetchall()
+                for kind, name in kinds:
+                    index.execute(f"DROP {kind} {name}")
                 columns = "name TEXT PRIMARY KEY, signature TEXT, brief TEXT, problem TEXT, config TEXT"
                 index.execute(f"CREATE TABLE runs ({columns})")
                 index.execute(f"PRAGMA user_version = {VERSION}")
             written = [(name, " ".join(map(str, run.signature)), *run[1:]) for name, run in runs.items()]
             index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in deleted])
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", written)
+
+
+def _is_current(index: sqlite3.Connection) -> bool:
+    """Whether it has this version's table: a view could compute without end."""
+    kinds = index.execute("SELECT type FROM sqlite_master WHERE name = 'runs'").fetchall()
+    return index.execute("PRAGMA user_version").fetchone() == (VERSION,) and kinds == [("table",)]
 
 
 def _quoted(path: Path) -> str:

@@ -1,7 +1,9 @@
 """How far a run is while it trains, read from its folder."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitrine.errors import RunError
 from vitrine.runs.record import RunRecord
@@ -30,10 +32,13 @@ def read_progress(folder: Path, metric: str = "val/acc") -> Progress:
     """Read how far the run in ``folder`` is. A folder that is not readable, or not yet there, has not begun."""
     record = RunRecord(folder)
     try:
-        facts, rows = record.facts, record.history()
-        epochs, steps = int(facts.get("epochs") or 0), int(facts.get("steps_per_epoch") or 0)
-    except (RunError, TypeError, ValueError):
+        return _progress(record.facts, record.history(), metric)
+    except (RunError, TypeError, ValueError, KeyError, ArithmeticError):
         return Progress()
+
+
+def _progress(facts: Mapping[str, Any], rows: Sequence[Mapping[str, float]], metric: str) -> Progress:
+    epochs, steps = int(facts.get("epochs") or 0), int(facts.get("steps_per_epoch") or 0)
     if not rows:
         return Progress(epochs=epochs)
     last = rows[-1]

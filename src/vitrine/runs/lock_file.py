@@ -67,7 +67,7 @@ class LockState(Enum):
 def opened(path: Path, flags: int) -> Iterator[int | None]:
     """Open a file; yield ``None`` if it does not exist. Opening it anew shows what another machine wrote (NFS)."""
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe in its place is not waited for
     except (FileNotFoundError, NotADirectoryError):
         yield None
         return

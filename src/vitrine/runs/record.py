@@ -51,6 +51,8 @@ from vitrine.text import did_you_mean, nearest
 from vitrine.untrusted import ANY, NUMBER, misshapen, read_json, read_yaml
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
+MAX_HISTORY = 512 * 1024**2  # bytes of metrics.csv: a few million rows
+INNER = ("checkpoints", "parts", "wandb", "tensorboard", "exports")  # folders that a run writes into
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,13 @@ class RunRecord:
 
         Raises:
             RunLocked: another process writes to the run.
-            RunError: it is running in a process without a lock, or its folder is not writable.
+            RunError: it is running in a process without a lock, its folder is not writable, or a folder in it is a link
+                into another run.
         """
+        for folder in (self.path / name for name in INNER):
+            owner = folder.resolve().parent
+            if folder.is_symlink() and owner != self.path.resolve() and (owner / "run.json").exists():
+                raise RunError(f"{folder} leads into another run, {owner}, which must not be written to")
         lock = RunLock(self.path)
         lock.acquire(force=force, notify=notify)
         try:
@@ -233,6 +240,8 @@ class RunRecord:
         """
         path = self.path / "metrics.csv"
         try:
+            if path.exists() and (not path.is_file() or path.stat().st_size > MAX_HISTORY):
+                raise ValueError(f"it is not a file of at most {MAX_HISTORY // 1024**2} MiB")
             text = path.read_text(encoding="utf-8")
             whole = text[: text.rfind("\n") + 1]  # an incomplete last line may lack digits, too
             rows = csv.reader(whole.splitlines())

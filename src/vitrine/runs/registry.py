@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.errors import RunError
-from vitrine.runs.index import STORED, index_runs
+from vitrine.runs.facts import SHAPES
+from vitrine.runs.index import INDEX, STORED, index_runs
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.record import RunRecord, status_of
 from vitrine.text import did_you_mean, nearest
+from vitrine.untrusted import ANY, NUMBER, misshapen
 
 FACTS = ("path", "run", "status", *STORED, "commit")  # columns that run.json gives
 
@@ -136,6 +138,10 @@ def find_runs(folders: Iterable[str | Path]) -> RunList:
                 runs[path] = UnreadableRun(folder / name, indexed.problem)
             else:
                 facts, metrics = json.loads(indexed.brief)
+                if problem := misshapen(facts, SHAPES) or misshapen(metrics, {ANY: NUMBER}):
+                    problem = f"{folder / INDEX}: {problem}; delete it, and it is made anew"
+                    runs[path] = UnreadableRun(folder / name, problem)
+                    continue
                 runs[path] = RunEntry(folder / name, facts, metrics, read_config)
     entries = [run for run in runs.values() if isinstance(run, RunEntry)]
     unreadable = [run for run in runs.values() if isinstance(run, UnreadableRun)]

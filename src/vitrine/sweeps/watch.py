@@ -21,6 +21,7 @@ from vitrine.text import one_line, plural, print_table, printable
 REFRESH_SECONDS = 1.0
 CURVE_WIDTH = 24
 LEVELS = "▁▂▃▄▅▆▇█"
+LARGEST = 1e100  # value in a curve: the span of larger ones may be infinite
 
 
 def watch(root: Path, name: str | None, *, once: bool = False) -> None:
@@ -47,7 +48,7 @@ def watch(root: Path, name: str | None, *, once: bool = False) -> None:
 
 def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
     """A curve in one line of block characters, from its least to its largest value; the last ``width`` values."""
-    shown = list(values)[-width:]
+    shown = [value for value in values if abs(value) < LARGEST][-width:]  # False for NaN
     if not shown:
         return ""
     least, span = min(shown), max(shown) - min(shown)
@@ -114,4 +115,5 @@ def _cells(result: TrialResult, progress: Progress, metric: str = "val/acc") -> 
     if metric in result.metrics:  # that of the selected epoch, not of the last one
         value = format_value(result.metrics[metric])
     left = left if result.status == "running" else ""
-    return [epoch, loss, value, sparkline(progress.curve), left, Text(result.status, COLOURS.get(result.status, ""))]
+    status = Text(one_line(result.status), COLOURS.get(result.status, ""))
+    return [epoch, loss, value, sparkline(progress.curve), left, status]

@@ -220,7 +220,7 @@ class WandbTracker:
         aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
         for alias in aliases:
             path = self.record.path / "checkpoints" / f"{alias}.ckpt"
-            if path.exists():
+            if path.is_file() and path.resolve().is_relative_to(self.record.path.resolve()):  # no link to other files
                 artifact = wandb.Artifact(f"checkpoint-{self.identity}", type="model")
                 artifact.add_file(str(path), policy="immutable")
                 run.log_artifact(artifact, aliases=[alias, "latest"])

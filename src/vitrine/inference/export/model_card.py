@@ -123,7 +123,7 @@ def model_card(source: ExportSource) -> str:
         selection=selection(source.run, tested=accuracy is not None),
         repository=repository,
         mode={1: "L", 4: "RGBA"}.get(config.data.in_channels, "RGB"),
-        command=facts.get("command", "vitrine train"),
+        command=one_line(str(facts.get("command", "vitrine train"))).replace("`", "'"),
         provenance=provenance(facts),
     )
 
@@ -200,8 +200,9 @@ def image_counts(facts: dict[str, Any]) -> str:
 
 def provenance(facts: dict[str, Any]) -> str:
     """Return when, on what and with which versions the model was trained."""
-    versions, code = facts.get("versions") or {}, facts.get("code") or {}
-    parts = [f"Started {facts['started']}" if facts.get("started") else "", f"on {facts.get('device', 'a computer')}"]
-    parts += [f"with torch {versions['torch']}" if "torch" in versions else ""]
-    parts += [f"vitrine's commit {code['commit'][:12]}" if code.get("commit") else ""]
+    versions, state = facts.get("versions") or {}, facts.get("code") or {}
+    parts = [f"Started {code(facts['started'])}" if facts.get("started") else ""]
+    parts += [f"on {code(facts['device'])}" if facts.get("device") else "on a computer"]
+    parts += [f"with torch {code(versions['torch'])}" if "torch" in versions else ""]
+    parts += [f"vitrine's commit {code(state['commit'][:12])}" if state.get("commit") else ""]
     return ", ".join(part for part in parts if part) + "."

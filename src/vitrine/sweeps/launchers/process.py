@@ -24,6 +24,7 @@ from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
+from vitrine.safe_path import without_working_directory
 from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers, stop_signals_blocked
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
@@ -221,9 +222,10 @@ def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]
 @contextmanager
 def _starting_process() -> Iterator[None]:
     """Block signals while a process is started, which inherits this; it and its server unblock them later."""
-    resource_tracker.ensure_running()  # it would unblock them when it starts, and starting a process needs it
-    with stop_signals_blocked():
-        yield
+    with without_working_directory():
+        resource_tracker.ensure_running()  # it would unblock them when it starts, and starting a process needs it
+        with stop_signals_blocked():
+            yield
 
 
 def _context() -> ForkServerContext:
