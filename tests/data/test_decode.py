@@ -161,7 +161,7 @@ def test_a_program_in_postscript_is_not_run_whatever_its_name(tmp_path, monkeypa
     with pytest.raises(DataError, match=r"cat\.png cannot be decoded as an image"):
         decoded(tmp_path / "cat.png")
     assert not trace.exists()
-    with Image.open(io.BytesIO(program)) as opened, pytest.raises(OSError, match="."):
+    with Image.open(io.BytesIO(program)) as opened, pytest.raises(OSError, match=r"."):
         opened.load()
     assert trace.exists(), "without the list of formats it is run"
 

@@ -352,9 +352,9 @@ def test_a_run_whose_checkpoints_lead_into_another_run_is_not_written(tmp_path):
     mine, foreign = make(tmp_path, "mine"), make(tmp_path, "foreign")
     (foreign.path / "checkpoints").rmdir()
     (foreign.path / "checkpoints").symlink_to(mine.path / "checkpoints")
-    with pytest.raises(RunError, match="checkpoints leads into another run, .*mine, which must not be written to"):
-        with foreign.owned():
-            pass
+    refused = r"checkpoints leads into another run, .*mine, which must not be written to"
+    with pytest.raises(RunError, match=refused), foreign.owned():
+        pass
     (tmp_path / "disk").mkdir()
     (mine.path / "checkpoints").rmdir()
     (mine.path / "checkpoints").symlink_to(tmp_path / "disk")  # a user's own larger disk
