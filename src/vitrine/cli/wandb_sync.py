@@ -95,7 +95,7 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
 def _destination(record: RunRecord) -> str:
     """`` to ENTITY/PROJECT``, if the run was logged online before: its folder names them, and may be another's."""
     project = record.facts.get("wandb_project")
-    return f" to {'/'.join(project)}" if project else ""
+    return f" to {'/'.join(filter(None, project))}" if project else ""  # without an entity, the account's own
 
 
 def push_sessions(records: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
