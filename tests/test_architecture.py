@@ -10,7 +10,7 @@ from helpers.running import ROOT
 SRC = ROOT / "src"
 # From bottom to top; a module imports from its own layer and from those below.
 LAYERS = [
-    {"errors", "files", "redact", "signals", "text", "durations", "untrusted", "lean_imports"},
+    {"errors", "files", "redact", "signals", "text", "durations", "untrusted", "lean_imports", "safe_path"},
     {"config"},
     {"runs"},
     {"models", "data", "tracking", "distributed"},

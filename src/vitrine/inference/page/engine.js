@@ -103,15 +103,16 @@ class VisionTransformer {
 
   block(x, name) {
     const norm = (y, which) => this.norm(y, `${name}.${which}`);
-    const attention = (y) => this.layerScale(this.attend(y, `${name}.attn`), `${name}.ls1`);
-    const mlp = (y) => this.layerScale(this.mlp(y, `${name}.mlp`), `${name}.ls2`);
+    // norm1_out and norm2_out: of norm_placement=sandwich.
+    const attention = (y) => this.layerScale(norm(this.attend(y, `${name}.attn`), "norm1_out"), `${name}.ls1`);
+    const mlp = (y) => this.layerScale(norm(this.mlp(y, `${name}.mlp`), "norm2_out"), `${name}.ls2`);
     const join = (branch, y) => (this.config.residual ? add(branch, y) : branch);
     if (this.config.norm_placement === "post") {
       x = norm(join(attention(x), x), "norm1");
       return norm(join(mlp(x), x), "norm2");
     }
-    x = join(norm(attention(norm(x, "norm1")), "norm1_out"), x); // norm1_out and norm2_out: of norm_placement=sandwich
-    return join(norm(mlp(norm(x, "norm2")), "norm2_out"), x);
+    x = join(attention(norm(x, "norm1")), x);
+    return join(mlp(norm(x, "norm2")), x);
   }
 
   attend(x, name) {
