@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shlex
-import zipfile
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -16,11 +15,9 @@ import numpy as np
 from vitrine.compare.folds import Fold
 from vitrine.errors import RunError, first_line
 from vitrine.runs import RunRecord
+from vitrine.runs.predictions import read_predictions
 from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
-from vitrine.text import file_size
 from vitrine.untrusted import read_json
-
-MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are 0.2 GB
 
 FAILED = ("failed", "diverged")
 
@@ -101,7 +98,7 @@ class RunResult:
 
     def _stored(self, name: str) -> np.ndarray:
         assert self.folder is not None
-        return read_predictions(self.folder / "predictions.npz", name)
+        return read_predictions(self.folder / "predictions.npz", name)[0]
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,7 @@ def read_result(entry: RunEntry) -> RunResult:
         raise RunError(f"cannot read {folder / 'metrics.csv'}: {first_line(error)}") from None
     predictions, labels_hash = folder / "predictions.npz", ""
     if predictions.is_file():
-        labels_hash = sha256(read_predictions(predictions, "labels").tobytes()).hexdigest()
+        labels_hash = sha256(read_predictions(predictions, "labels")[0].tobytes()).hexdigest()
     overrides = parse_overrides(str(facts.get("command", "")), str(facts.get("varies") or ""))
     return RunResult(str(folder), status, entry.config, overrides, facts, metrics, history, folder, labels_hash)
 
@@ -201,19 +198,3 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
-
-
-def read_predictions(path: Path, name: str) -> np.ndarray:
-    """Return an array of predictions.npz: ``logits``, (N, classes), or ``labels``, (N,).
-
-    Raises:
-        RunError: it cannot be read.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > MAX_PREDICTIONS:
-                raise ValueError(f"it unpacks to more than {file_size(MAX_PREDICTIONS)}")
-        with np.load(path, allow_pickle=False) as stored:
-            return stored[name]
-    except Exception as error:  # reading a damaged file can fail in any way
-        raise RunError(f"cannot read {path}: {first_line(error)}") from None

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrine.compare.load import RunResult, read_predictions
+from vitrine.compare.load import RunResult
+from vitrine.runs.predictions import read_predictions
 from vitrine.errors import RunError
 
 BINS = 15  # of confidence, as in arXiv:1706.04599
@@ -82,7 +83,7 @@ def correct_images(path: Path) -> np.ndarray:
     Raises:
         RunError: it cannot be read.
     """
-    logits, labels = read_predictions(path, "logits"), read_predictions(path, "labels")
+    logits, labels = read_predictions(path, "logits", "labels")
     if labels.ndim == 2:
         return np.asarray(((logits > 0) == labels).all(axis=1))
     return np.asarray(logits.argmax(1) == labels)

@@ -18,6 +18,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
+from vitrine.runs.predictions import read_predictions
 from vitrine.text import did_you_mean, listed, nearest, plural
 from vitrine.training.weights import load_weights, model_weights, read_checkpoint
 
@@ -85,13 +86,15 @@ class LoadedRun:
         """Stored logits (N, classes) float32 and labels (N,) int64 of the test images, if there are any.
 
         Where images have several labels, these are (N, classes) uint8.
+
+        Raises:
+            RunError: predictions.npz cannot be read.
         """
         path = self.record.path / "predictions.npz"
         if not path.is_file():
             return None
-        with np.load(path) as stored:
-            logits, labels = (torch.from_numpy(stored[name + self._suffix]) for name in ("logits", "labels"))
-        return logits, labels
+        logits, labels = read_predictions(path, *(name + self._suffix for name in ("logits", "labels")))
+        return torch.from_numpy(logits), torch.from_numpy(labels)
 
     @property
     def _suffix(self) -> str:

@@ -35,6 +35,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, RunError, first_line
 from vitrine.runs import RunRecord
+from vitrine.runs.predictions import read_predictions
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
@@ -303,8 +304,8 @@ def prediction_tables(record: RunRecord) -> dict[str, Any]:
     """Return the test predictions as a table, and, with one label per image, their confusion matrix."""
     from scipy.special import softmax
 
-    with np.load(record.path / "predictions.npz") as stored:
-        logits, labels = stored["logits"].astype(np.float64), stored["labels"]
+    logits, labels = read_predictions(record.path / "predictions.npz", "logits", "labels")
+    logits = logits.astype(np.float64)
     classes = [*record.facts["classes"]]
     columns: list[str | int] = ["test image", "true", "predicted", "right", "confidence"]
     if labels.ndim == 2:  # several labels per image, for which there is no confusion matrix

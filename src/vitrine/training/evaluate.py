@@ -17,9 +17,9 @@ from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.hardware import Hardware, choose, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
-from vitrine.files import replacing
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
+from vitrine.runs.predictions import write_predictions
 from vitrine.text import report
 from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -50,8 +50,7 @@ class Evaluation:
         arrays = {"logits": self.logits, "labels": self.labels}
         for name, (logits, labels) in self.further.items():
             arrays |= {f"logits/{name}": logits, f"labels/{name}": labels}
-        with replacing(record.path / "predictions.npz") as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # its stub takes every keyword for allow_pickle
+        write_predictions(record.path / "predictions.npz", arrays)
 
 
 def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifier:
