@@ -35,6 +35,18 @@ def test_links_are_followed_but_not_in_circles(folder):
     assert Pictures.of("in").count() == 7
 
 
+def test_folders_linked_to_each_other_are_read_once_for_each_class(folder):
+    """Following every path through 12 of them would take hours."""
+    for name in "abcdefghijkl":
+        (folder / name / "deep").mkdir(parents=True, exist_ok=True)
+        (folder / name / "deep" / f"{name}.png").touch()
+    for name in "abcdefghijkl":
+        for other in set("abcdefghijkl") - {name}:
+            (folder / name / "deep" / other).symlink_to(folder / other / "deep")
+    found = [Path(path).name for path, label in Pictures.of("in") if label == "c"]
+    assert sorted(found) == ["3.png", *(f"{name}.png" for name in "abcdefghijkl")]
+
+
 def test_a_pattern_is_listed_in_order(folder):
     assert [path for path, _ in Pictures.of("in/**/*.png")] == ["in/0.png", "in/a/deep/3.png"]
 

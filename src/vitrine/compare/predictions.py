@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.compare.load import RunResult
-from vitrine.runs.predictions import read_predictions
 from vitrine.errors import RunError
+from vitrine.runs.predictions import read_predictions
 
 BINS = 15  # of confidence, as in arXiv:1706.04599
 

@@ -85,13 +85,18 @@ class Pictures:
         return None if self.is_stream else sum(1 for _ in self)
 
 
-def _walk(folder: str, label: str = "", around: tuple[tuple[int, int], ...] = ()) -> Iterator[Listed]:
-    """Yield the pictures in a folder and those in it, links included, sorted; their class is the uppermost folder."""
+def _walk(folder: str, label: str = "", read: set[tuple[int, int]] | None = None) -> Iterator[Listed]:
+    """Yield the pictures in a folder and those in it, links included, sorted; their class is the uppermost folder.
+
+    ``read`` has the folders that were read for the class: links back to these end here.
+    """
     files, folders = [], []
+    read = set() if read is None else read
     with _reading(folder):
         status = Path(folder).stat()
-        if (identity := (status.st_dev, status.st_ino)) in around:  # a link to a folder around it
+        if (identity := (status.st_dev, status.st_ino)) in read:
             return
+        read.add(identity)
         with os.scandir(folder) as entries:
             for entry in entries:
                 if _is_folder(entry):
@@ -101,7 +106,7 @@ def _walk(folder: str, label: str = "", around: tuple[tuple[int, int], ...] = ()
     for name in sorted(files):
         yield f"{folder}/{name}", label
     for name in sorted(folders):
-        yield from _walk(f"{folder}/{name}", label or name, (*around, identity))
+        yield from _walk(f"{folder}/{name}", label or name, read if label else {identity})
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
