@@ -96,6 +96,21 @@ def test_an_override_in_one_command_is_compared_with_the_configuration_of_the_ot
     assert table.rows[1].short_label == " · ".join(table.rows[1].values.values())
 
 
+def test_numbers_that_agree_to_six_digits_are_separate_rows_told_apart(tmp_path, write_run):
+    for rate in ("0.00012345678", "0.00012345679"):
+        write_run(tmp_path, f"optimizer.lr={rate}", seed=0)
+    assert [row.label for row in table_of(tmp_path).rows] == [
+        "optimizer.lr=0.00012345678",
+        "optimizer.lr=0.00012345679",
+    ]
+    write_run(tmp_path / "search", "optimizer.lr=0.00012345678", seed=0)
+    write_run(tmp_path / "search", "optimizer.lr=0.0023456789", seed=0)
+    assert [row.label for row in table_of(tmp_path / "search").rows] == [
+        "optimizer.lr=0.000123457",
+        "optimizer.lr=0.00234568",
+    ]
+
+
 def test_a_section_that_is_off_in_some_runs_is_a_difference(tmp_path, write_run):
     write_run(tmp_path)
     write_run(tmp_path, "callbacks=[default,ema]")

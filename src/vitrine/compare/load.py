@@ -192,9 +192,10 @@ def parse_overrides(command: str, varies: str) -> dict[str, str]:
 
 
 def format_value(value: Any) -> str:
-    """Return a configuration value as users type it."""
+    """Return a configuration value as users type it, different for different values."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, float):
-        return f"{value:g}"
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
     return json.dumps(value) if isinstance(value, (list, dict)) else str(value)

@@ -1,6 +1,7 @@
 """Group runs into a table: a row per configuration, a column per key that differs; seeds and folds are repetitions."""
 
 import json
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -158,9 +159,10 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
         groups.setdefault(json.dumps([values[run.name][key] for key in sorted(differing)]), []).append(run)
     grouped = list(groups.values())
     columns, confounded = _columns(grouped, differing)
+    shown = {name: _shortened(column) for name, column in columns.items()}
     rows, superseded = [], []
     for index, members in enumerate(grouped):
-        chosen = {name: column[index] for name, column in columns.items()}
+        chosen = {name: column[index] for name, column in shown.items()}
         kept: dict[Hashable, RunResult] = {}
         for run in members:
             if run.repetition in kept:
@@ -170,6 +172,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
     return Table(list(columns), rows, confounded, superseded)
 
 
+_LONG_NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 UNKNOWN = "unknown"  # the run's version of vitrine had no such key, or the key has no effect on that run
 
 
@@ -231,10 +234,16 @@ def _columns(
     confounded, varied = {}, list(columns.values())
     for key in sorted(differing - covered):
         if varied and _is_determined_by(resolved[key], varied):
-            confounded[key] = list(dict.fromkeys(resolved[key]))
+            confounded[key] = _shortened(list(dict.fromkeys(resolved[key])))
         else:
             columns[key] = resolved[key]
     return columns, confounded
+
+
+def _shortened(values: Sequence[str]) -> list[str]:
+    """Return the values of a column, numbers with six digits if these tell all of them apart."""
+    short = [f"{float(value):g}" if _LONG_NUMBER.fullmatch(value) else value for value in values]
+    return short if len(set(short)) == len(set(values)) else list(values)
 
 
 def _key_of(name: str, typed: Sequence[str | None], resolved: Mapping[str, tuple[str, ...]]) -> str | None:
