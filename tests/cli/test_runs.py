@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -120,6 +121,21 @@ def test_the_best_shows_its_test_accuracy_and_test_accuracy_does_not_choose(comm
     refused = command("best", "outputs", "--by", "test/acc")
     assert refused.returncode == 2
     assert "cannot select by test/acc" in refused.stderr
+
+
+def test_the_best_of_runs_validated_on_different_images_is_no_better(command, outputs, runs, tmp_path):
+    chosen = command("best", "outputs", "other").stdout.splitlines()[0].partition("\t")[2]
+    shutil.copytree(outputs / next(run for run in runs if run != chosen), outputs / "unlike" / "run")
+    facts = outputs / "unlike" / "run" / "run.json"
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | {"validation": "0123456789abcdef"}))
+    config = outputs / "unlike" / "run" / "config.yaml"
+    config.write_text(re.sub(r"(?m)^(  val_seed:).*", r"\1 7", config.read_text()))
+    done = command("best", chosen, "unlike")
+    assert done.stdout.splitlines()[-1] == (
+        "1 of 2 runs were validated on other images than this one, so it need not be better than they are: "
+        "give filters, such as data.val_seed=0"
+    )
+    shutil.rmtree(outputs / "unlike")
 
 
 def test_every_column_is_exported(command, outputs, runs):

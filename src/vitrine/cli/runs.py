@@ -136,7 +136,29 @@ def show_best(options: argparse.Namespace) -> None:
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     print(printable(f"selected by {found.column(options.by)} among {finished}"))
+    if warning := _unlike(found, run, found.column(options.by)):
+        print(printable(warning))
+        return
     print_selection(found, run, found.column(options.by))
+
+
+def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
+    """Say that the runs were validated on different images, so that the best need not be better; else return ""."""
+    from vitrine.compare.table import distinguishes
+
+    def images(run: RunEntry) -> tuple[Any, ...]:
+        data = str(run.config.get("data.name", ""))
+        return run.facts.get("validation"), data, distinguishes("data.root", data) and run.config.get("data.root")
+
+    runs = [run for run in found.entries if math.isfinite(run.metrics.get(metric, math.nan))]
+    unlike = [run for run in runs if images(run) != images(best)]
+    if not unlike:
+        return ""
+    keys = ["data.name", *(key for key in best.config if key.startswith("data."))]
+    key = next((key for key in keys if any(run.config.get(key) != best.config.get(key) for run in unlike)), "")
+    hint = f", such as {key}={best.config[key]}" if key else ""
+    others = f"{len(unlike)} of {plural(len(runs), 'run')} were validated on other images than this one"
+    return f"{others}, so it need not be better than they are: give filters{hint}"
 
 
 def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
