@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from vitrine.compare.failures import failed_configurations
 from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
@@ -109,6 +110,8 @@ def caveats(
         sentences.append(
             f"{plural(len(diverged), 'run')} diverged; the means are of the others, and thus too good: {names}"
         )
+    if failed := failed_configurations(table, unfinished):
+        sentences.append(listed(failed, MAX_LISTED, "; "))
     if others := [run for run in unfinished if run.status != "diverged"]:
         sentences.append(_unfinished(others))
     if damaged:

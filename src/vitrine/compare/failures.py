@@ -1,13 +1,13 @@
 """Failed and diverged runs as an outcome of a configuration: means over the others are means over survivors."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from scipy import stats
 
 from vitrine.compare.load import FAILED, RunResult
-from vitrine.compare.table import ConfigurationRow, distinguishes
+from vitrine.compare.table import SEED, ConfigurationRow, Table, distinguishes
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,21 @@ def failure_rate(row: ConfigurationRow, unfinished: Sequence[RunResult]) -> Fail
     lost = {(_configuration(run), run.repetition) for run in unfinished if run.status in FAILED} - finished
     failed = sum(configuration in configurations for configuration, _ in lost)
     return FailureRate(failed, failed + len(row.runs))
+
+
+def failed_configurations(table: Table, unfinished: Sequence[RunResult]) -> list[str]:
+    """Return a sentence for each configuration that has no row since all of its runs failed or diverged."""
+    finished = {_configuration(run) for row in table.rows for run in row.runs.values()}
+    lost: dict[str, dict[Hashable, RunResult]] = {}
+    for run in unfinished:
+        if run.status in FAILED and (configuration := _configuration(run)) not in finished:
+            lost.setdefault(configuration, {})[run.repetition] = run
+    sentences = []
+    for runs in lost.values():
+        typed = next(iter(runs.values())).overrides
+        label = ", ".join(f"{name}={value}" for name, value in typed.items() if name != SEED) or "a configuration"
+        sentences.append(f"{label} has no row: {FailureRate(len(runs), len(runs))}")
+    return sentences
 
 
 def _configuration(run: RunResult) -> str:

@@ -165,7 +165,7 @@ def read_result(entry: RunEntry) -> RunResult:
     folder, status = entry.path, entry.status
     if status != "finished":
         config = entry.config if status in FAILED else {}
-        return RunResult(str(folder), status, config, {}, entry.facts, {}, [], folder)
+        return RunResult(str(folder), status, config, _overrides(entry.facts), entry.facts, {}, [], folder)
     record = RunRecord.open(folder)
     facts, metrics = record.facts, entry.metrics
     if not metrics:
@@ -177,8 +177,11 @@ def read_result(entry: RunEntry) -> RunResult:
     predictions, labels_hash = folder / "predictions.npz", ""
     if predictions.is_file():
         labels_hash = sha256(read_predictions(predictions, "labels")[0].tobytes()).hexdigest()
-    overrides = parse_overrides(str(facts.get("command", "")), str(facts.get("varies") or ""))
-    return RunResult(str(folder), status, entry.config, overrides, facts, metrics, history, folder, labels_hash)
+    return RunResult(str(folder), status, entry.config, _overrides(facts), facts, metrics, history, folder, labels_hash)
+
+
+def _overrides(facts: Mapping[str, Any]) -> dict[str, str]:
+    return parse_overrides(str(facts.get("command", "")), str(facts.get("varies") or ""))
 
 
 def parse_overrides(command: str, varies: str) -> dict[str, str]:
