@@ -174,6 +174,27 @@ def test_the_compilation_result_is_shown(console):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "shown"),
+    [
+        ((), ""),
+        (("logger=wandb", "logger.wandb.mode=disabled"), ""),
+        (("logger=wandb",), "logged to Weights & Biases, project vitrine (online)"),
+        (
+            ("logger=wandb", "logger.wandb.mode=offline", "logger.wandb.entity=team", "logger.wandb.project=digits"),
+            "logged to Weights & Biases, project team/digits (offline)",
+        ),
+        (("logger=tensorboard",), "logged to TensorBoard files in the run folder"),
+    ],
+)
+def test_the_start_says_where_the_run_is_logged(console, tmp_path, overrides, shown):
+    """The configuration of another's run (like=RUN) may name another's project."""
+    start(console, RunRecord(tmp_path), *overrides)
+    text = printed(console)
+    assert ("logged to" in text) == bool(shown)
+    assert shown in text
+
+
+@pytest.mark.parametrize(
     ("flops", "shown"), [(999, "999 "), (1_000, "1 k"), (35_145_000_000, "35.1 G"), (2_500_000_000_000_000, "2.5 P")]
 )
 def test_large_numbers_are_short(tmp_path, flops, shown):

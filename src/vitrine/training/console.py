@@ -13,8 +13,9 @@ from rich.text import Text
 
 from vitrine.config import TrainConfig
 from vitrine.config.image_schedule import image_sides
+from vitrine.config.loggers import LoggerConfig
 from vitrine.config.metrics import EXTRA, TITLES
-from vitrine.config.parts import is_dotted
+from vitrine.config.parts import is_dotted, parts_of
 from vitrine.config.schema import AUTO
 from vitrine.config.size import by
 from vitrine.distributed.hardware import Hardware
@@ -39,7 +40,7 @@ def show_start(
     storage: str,
     pretrained: Sequence[str] | None = None,
 ) -> None:
-    """Print a table of data, model, parameters, FLOPs, device, precision and run folder."""
+    """Print a table of data, model, parameters, FLOPs, device, precision, run folder and loggers."""
     model, data = config.model, config.data
     classes = [plural(count, "class", "classes") for count in data.outputs]
     if len(data.targets) > 1:
@@ -68,10 +69,22 @@ def show_start(
         "device": f"{hardware.name}{processes}",
         "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
         "run folder": str(record.path),
+        **_loggers(config.logger),
     }
     if pretrained is not None:
         rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
     _print(console, rows)
+
+
+def _loggers(config: LoggerConfig) -> dict[str, str]:
+    """Return a row with where the run is logged beside its folder, if anywhere."""
+    wandb, places = config.wandb, []
+    if wandb is not None and wandb.mode != "disabled":
+        project = wandb.project if wandb.entity is None else f"{wandb.entity}/{wandb.project}"
+        places.append(f"Weights & Biases, project {project} ({wandb.mode})")
+    places += [] if config.tensorboard is None else ["TensorBoard files in the run folder"]
+    places += [part.name for part in parts_of(config)]
+    return {"logged to": listed(places)} if places else {}
 
 
 def _in_training(config: TrainConfig, facts: Mapping[str, int]) -> str:
