@@ -22,3 +22,17 @@ def test_a_secret_is_recognised_by_its_variables_name(monkeypatch, name, secret)
         monkeypatch.delenv(other)
     monkeypatch.setenv(name, SECRET)
     assert redact(f"notes={SECRET}!") == ("notes=***!" if secret else f"notes={SECRET}!")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:pass@host.org/a.git", "https://***@host.org/a.git"),
+        ("https://token@host.org", "https://***@host.org"),
+        ("postgres://user:p@ss@w0rd@host:5432/runs?a=b@c", "postgres://***@host:5432/runs?a=b@c"),
+        ("git@host.org:team/a.git", "git@host.org:team/a.git"),
+        ("https://host.org/@team, me@host.org", "https://host.org/@team, me@host.org"),
+    ],
+)
+def test_the_credentials_of_a_url_are_recognised(url, shown):
+    assert redact(url) == shown

@@ -12,10 +12,10 @@ NAMES = re.compile(
     re.IGNORECASE,
 )
 # Token formats of W&B (older ones are 40 hexadecimal digits), Hugging Face, GitHub, GitLab, OpenAI, AWS and Slack, and
-# the credentials before the @ of a URL. In a path, 40 hexadecimal digits are a commit.
+# the credentials before the last @ of a URL's authority. In a path, 40 hexadecimal digits are a commit.
 FORMATS = re.compile(
     r"\b(?:wandb_v1_\w{20,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,})\b|(?<![/\w])[0-9a-f]{40}(?![/\w])|(?<=://)[^/\s@]+(?=@)"
+    r"|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,})\b|(?<![/\w])[0-9a-f]{40}(?![/\w])|(?<=://)[^/\s]+(?=@)"
 )
 MIN_LENGTH = 8  # a shorter value is more likely a setting, and would match everywhere
 SECRET_PROBLEM = "looks like a key or token; configurations are written to disk: set an environment variable, or log in"
