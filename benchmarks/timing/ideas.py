@@ -19,6 +19,7 @@ from vitrine.distributed.hardware import choose
 from vitrine.models import VisionTransformer
 from vitrine.models.attention import Attention
 from vitrine.models.mlp import Mlp
+from vitrine.training.compile import compile_parts
 from vitrine.training.losses import LOSSES
 from vitrine.training.optim import build_optimizer
 
@@ -87,6 +88,19 @@ def fuse_gelu(model: VisionTransformer) -> None:
         mlp.forward = fused  # type: ignore[method-assign]
 
 
+def compile_blocks(model: VisionTransformer) -> None:
+    """Compile each block, as `train.py` does in long trainings."""
+    compile_parts(model, "blocks")
+
+
+def compile_gelu(model: VisionTransformer) -> None:
+    """Compile each block, GELU included."""
+    for block in model.blocks:
+        assert isinstance(block.mlp, Mlp)
+        block.mlp.act = nn.GELU()
+    compile_parts(model, "blocks")
+
+
 def use_templates(model: VisionTransformer) -> None:
     """Compile each block, and let the compiler choose among matrix products of its own."""
     options = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
@@ -102,6 +116,8 @@ IDEAS = [
     ),
     Idea("bias and GELU inside the product", fuse_gelu, "the backward pass needs the product again"),
     Idea("a residual stream in bfloat16", keep_bfloat16, "rounds what each block adds to 8 bits"),
+    Idea("compiled blocks", compile_blocks, "`auto` compiles them in trainings of more than ten minutes"),
+    Idea("compiled blocks with the compiler's own GELU", compile_gelu, "oneDNN's kernel for bfloat16 is faster"),
     Idea(
         "compiled blocks with the compiler's own matrix products",
         use_templates,

@@ -6,7 +6,7 @@ from torch import nn
 
 from vitrine.config.model import MLPS as CHOICES
 from vitrine.models import VisionTransformer
-from vitrine.models.mlp import MLPS
+from vitrine.models.mlp import MLPS, Gelu, opaque_gelu
 
 ACTIVATIONS = {
     "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
@@ -25,6 +25,35 @@ def test_an_mlp_is_two_linear_maps_with_its_activation_between(randomise, noise,
     tokens = 3 * noise(2, 3, 5)
     hidden = each(ACTIVATIONS[kind], mlp.fc1.weight @ tokens[1, 2] + mlp.fc1.bias)
     torch.testing.assert_close(mlp(tokens)[1, 2], mlp.fc2.weight @ hidden + mlp.fc2.bias, rtol=0, atol=1e-12)
+
+
+def test_compiled_gelu_is_pytorchs_own_in_bfloat16_on_a_cpu_and_written_by_the_compiler_elsewhere(noise):
+    """A graph shows the call; outputs and gradients are equal bit by bit, as they are the same kernels'."""
+
+    def called(dtype):
+        graphs = []
+        torch.compiler.reset()
+        compiled = torch.compile(Gelu(), backend=lambda graph, _: graphs.append(str(graph.graph)) or graph.forward)
+        x = noise(2, 3, 64).to(dtype).requires_grad_()
+        same = x.detach().clone().requires_grad_()
+        found, expected = compiled(x), nn.functional.gelu(same)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        assert torch.equal(found, expected)
+        assert torch.equal(x.grad, same.grad)
+        assert x.grad.abs().max() > 0.1
+        return "vitrine.gelu" in graphs[0]
+
+    assert called(torch.bfloat16)
+    assert not called(torch.float32)
+    torch.library.opcheck(opaque_gelu, (noise(5, 7).bfloat16().requires_grad_(),))
+
+
+def test_exported_gelu_is_pytorchs_operator(noise):
+    x = noise(2, 3, 64).bfloat16()
+    exported = str(torch.export.export(Gelu(), (x,)).graph)
+    assert "aten.gelu" in exported
+    assert "vitrine" not in exported
 
 
 def test_swiglu_multiplies_hidden_units_by_the_silu_of_as_many_others(randomise, noise):

@@ -3,12 +3,45 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
 from vitrine.models.layers import Dropout, PackedLinear
 from vitrine.models.user_parts import user_module
+
+
+@torch.library.custom_op("vitrine::gelu", mutates_args=(), device_types="cpu")
+def opaque_gelu(x: Tensor) -> Tensor:
+    """PyTorch's GELU, which torch.compile calls as it is, and does not write anew."""
+    return torch.ops.aten.gelu(x)
+
+
+@torch.library.custom_op("vitrine::gelu_backward", mutates_args=(), device_types="cpu")
+def _opaque_gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.gelu_backward(gradient, x)
+
+
+opaque_gelu.register_fake(torch.empty_like)
+_opaque_gelu_backward.register_fake(lambda gradient, x: torch.empty_like(x))
+opaque_gelu.register_autograd(
+    lambda ctx, gradient: _opaque_gelu_backward(gradient, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+class Gelu(nn.Module):
+    """GELU (arXiv:1606.08415), in compiled bfloat16 on a CPU by PyTorch's own kernel.
+
+    Inductor would compute it in float32 among its neighbours, and be slower (benchmarks/timing/ideas.py).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same shape."""
+        compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        own = compiled and x.dtype is torch.bfloat16 and x.device.type == "cpu"
+        return opaque_gelu(x) if own else F.gelu(x)
 
 
 class Mlp(nn.Module):
@@ -26,7 +59,7 @@ class Mlp(nn.Module):
         dim: int,
         hidden: int,
         dropout: tuple[float, float] = (0.0, 0.0),
-        activation: Callable[[], nn.Module] = nn.GELU,
+        activation: Callable[[], nn.Module] = Gelu,
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
@@ -68,7 +101,7 @@ class SwiGlu(nn.Module):
 
 
 MLPS: dict[str, Callable[[int, int, tuple[float, float]], nn.Module]] = {
-    "gelu": partial(Mlp, activation=nn.GELU),
+    "gelu": partial(Mlp, activation=Gelu),
     "gelu_tanh": partial(Mlp, activation=partial(nn.GELU, approximate="tanh")),
     "relu": partial(Mlp, activation=nn.ReLU),
     "swiglu": SwiGlu,
