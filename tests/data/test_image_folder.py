@@ -47,9 +47,8 @@ def test_images_are_listed_with_the_index_of_their_class(tree):
 
 
 def test_other_and_hidden_files_are_ignored(tree):
-    root = tree(
-        "train/rose/a.png", "train/aster/b.png", "train/rose/notes.txt", "train/rose/._a.png", "train/.git/c.png"
-    )
+    shown, others = ["train/rose/a.png", "train/aster/b.png"], ["train/rose/notes.txt", "train/rose/._a.png"]
+    root = tree(*shown, *others, "train/.git/c.png", "train/rose/.ipynb_checkpoints/a-checkpoint.png")
     folder = scan_folder(root)
     assert folder.classes == ["aster", "rose"]
     assert [path.name for path, _ in folder.splits["train"]] == ["b.png", "a.png"]

@@ -65,8 +65,13 @@ def _images(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in SUFFIXES and not _is_hidden(path.relative_to(folder)) and path.is_file()
     )
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, is hidden: previews of file managers, copies of notebooks."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _hint(folder: Path) -> str:
