@@ -97,6 +97,20 @@ def test_pixels_and_labels_in_memory_have_checksums():
     assert changes(before, fingerprint(ImageDataset(CLASSES, Split(images.clone(), labels), None, None))) == []
 
 
+def test_paths_of_a_csv_file_may_be_relative_and_absolute(read, root, monkeypatch):
+    monkeypatch.chdir(root.parent)
+    files = [*(root / "train" / "a").iterdir(), *(root / "train" / "b").iterdir()]
+    for name in ("relative", "mixed"):
+        start = {"a": "data" if name == "relative" else root, "b": "data"}
+        rows = [f"{start[file.parent.name]}/train/{file.parent.name}/{file.name},{file.parent.name}" for file in files]
+        (root.parent / f"{name}.csv").write_text("\n".join(["path,label", *rows]))
+    before = read("relative.csv", name="csv")
+    assert read("mixed.csv", name="csv") == before
+    (root / "train" / "a" / "3.png").rename(root / "train" / "a" / "x.png")
+    (root.parent / "mixed.csv").write_text((root.parent / "mixed.csv").read_text().replace("a/3.png", "a/x.png"))
+    assert changes(before, read("mixed.csv", name="csv")) == ["train has files of other names"]
+
+
 def test_packed_images_are_compared_with_files_by_what_both_have(read, root):
     files = read(root)
     labels = torch.tensor([0] * 20 + [1] * 20)

@@ -44,6 +44,13 @@ def test_without_a_column_split_all_images_are_for_training(table, tmp_path):
     assert {split: len(images) for split, images in found.splits.items()} == {"train": 3}
 
 
+def test_a_file_listed_by_its_absolute_path_and_from_the_csv_files_folder_is_listed_twice(table, tmp_path, monkeypatch):
+    table(f"path,label\nim/a.png,cat\nim/b.png,dog\n{tmp_path}/im/a.png,cat\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"lists .*/im/a\.png twice, in lines 2 and 4"):
+        read_csv("pets.csv")
+
+
 def test_each_target_is_a_column_with_classes_of_its_own(table, tmp_path):
     found = read_csv(table(), targets=["taken by", "label"])
     assert found.targets == {"taken by": ["me", "you"], "label": ["cat", "dog"]}

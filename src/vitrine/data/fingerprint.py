@@ -52,6 +52,8 @@ def _of_pixels(images: Tensor) -> dict[str, Any]:
 
 def _of_files(files: ImageFiles) -> dict[str, Any]:
     paths = [os.fspath(path) for path in files.paths if isinstance(path, Path)]
+    if len({os.path.isabs(path) for path in paths}) > 1:  # noqa: PTH117 - pathlib is slow
+        paths = [os.path.abspath(path) for path in paths]  # noqa: PTH100
     try:
         found = [os.stat(path).st_size for path in paths]  # noqa: PTH116 - pathlib is slow
     except OSError as error:

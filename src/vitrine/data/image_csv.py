@@ -43,19 +43,22 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
     if not root.is_file():
         raise DataError(f"{root} is not a CSV file{_hint(root)}")
     found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
-    rows: dict[str, tuple[str, int]] = {}  # split and line of each path
+    listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
+    locations: list[tuple[str, int]] = []  # of each file, with its line
     for line, path, cells, split in _rows(root, columns, multi_label):
         location = os.path.normpath(root.parent / path)
-        if location in rows:
-            raise DataError(_listed_twice(root, path, rows[location], (split, line)))
-        rows[location] = split, line
+        same = os.path.abspath(location)  # noqa: PTH100 - pathlib is slow
+        if same in listed_in:
+            raise DataError(_listed_twice(root, path, listed_in[same], (split, line)))
+        listed_in[same] = split, line
+        locations.append((location, line))
         labels = [split_labels(cell) if multi_label else [cell] for cell in cells]
         found.setdefault(split, []).append((Path(location), labels))
     classes = {}
     for number, column in enumerate(columns):
         labels_of = {split: [labels[number] for _, labels in images] for split, images in found.items()}
         classes[column] = _classes(root, column, labels_of)
-    _check_files(root, rows)
+    _check_files(root, locations)
     indices = [{name: index for index, name in enumerate(names)} for names in classes.values()]
     splits: dict[str, list[tuple[Path, Label]]] = {
         split: [(file, _label(labels, indices, multi_label)) for file, labels in found[split]]
@@ -134,8 +137,8 @@ def _classes(file: Path, column: str, found: Mapping[str, Sequence[Sequence[str]
     return classes
 
 
-def _check_files(file: Path, rows: "dict[str, tuple[str, int]]") -> None:
-    missing = [(location, line) for location, (_, line) in rows.items() if not os.path.isfile(location)]  # noqa: PTH113
+def _check_files(file: Path, locations: Sequence[tuple[str, int]]) -> None:
+    missing = [(location, line) for location, line in locations if not os.path.isfile(location)]  # noqa: PTH113
     if not missing:
         return
     location, line = missing[0]
