@@ -1,5 +1,6 @@
 """A user's own data set: a callable that returns uint8 images and labels (docs/own_parts.md)."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
 from vitrine.runs.data_changes import SPLITS
+from vitrine.text import listed, plural
 
 
 def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
@@ -31,9 +33,15 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
             f"data={part.name} must return a dict with train and optionally val, test and classes, not {keys}"
         )
     splits = {name: _split(part.name, name, given[name], config) for name in SPLITS if given.get(name) is not None}
-    classes = [str(name) for name in given.get("classes") or range(config.num_classes)]
+    names = given.get("classes")
+    with faults_of(part.name, "classes are no list of names"):
+        classes = [str(name) for name in (range(config.num_classes) if names is None else names)]
     if len(classes) != config.num_classes:
         raise DataError(f"data={part.name} names {len(classes)} classes, not data.num_classes={config.num_classes}")
+    if repeated := [name for name, count in Counter(classes).items() if count > 1]:
+        raise DataError(
+            f"data={part.name} names {plural(len(repeated), 'class', 'classes')} more than once: {listed(repeated, 3)}"
+        )
     return ImageDataset(classes, splits["train"], splits.get("val"), splits.get("test"))
 
 
