@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from helpers.running import ROOT, SMALL, own_file_systems, python, write_image_f
 from PIL import Image
 
 from vitrine import compose, fit, load_run
+from vitrine.inference.attention_images import AttentionImages
 from vitrine.inference.results import Journal
 
 SEEDS = sorted(ROOT.glob("tests/old_runs/sweeps/*position-seed*/position=learned*"))
@@ -348,6 +350,41 @@ def test_where_the_model_looked_is_written_for_each_picture(predict, run, bad_pi
     refused = predict(f"run={run.record.path}", f"input={bad_pictures}", f"attention={bad_pictures}/maps")
     assert refused[0] == 2
     assert "must not be inside the pictures" in refused[2]
+
+
+def test_each_picture_has_a_map_of_its_own(predict, run, pictures, tmp_path):
+    picture = min((pictures / "7").iterdir())
+    for name in ("pics/a.jpg", "pics/a.jpg.png", "pics/a.png", "pics/a.png.png", "maps/a.png", "a.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(picture, tmp_path / name)
+    assert predict(f"run={run.record.path}", "input=pics", "attention=drawn")[0] == 0
+    drawn = sorted(path.name for path in (tmp_path / "drawn").iterdir())
+    assert drawn == ["a.jpg.png", "a.jpg.png.png", "a.png", "a.png.png.png"]
+    (tmp_path / "list.csv").write_text("path\na.png\na.png\npics/../a.png\npics/../../a.png\n")
+    shutil.copy(picture, tmp_path.parent / "a.png")
+    code, _, err = predict(f"run={run.record.path}", "input=list.csv", "attention=of_list")
+    assert code == 2
+    assert "pics/../a.png and pics/../../a.png would both have the image of_list/pics/a.png" in err
+
+
+def test_a_killed_command_leaves_no_half_of_a_map(predict, run, pictures, tmp_path, monkeypatch):
+    shutil.copy(min((pictures / "7").iterdir()), tmp_path / "1.png")
+    command = [f"run={run.record.path}", "input=1.png", "attention=maps"]
+
+    class Killed(BaseException):
+        pass
+
+    class Half:
+        def save(self, path, **_):
+            Path(path).write_bytes(b"\x89PNG")
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(AttentionImages, "drawn", lambda *_: Half())
+        predict(*command)
+    assert not (tmp_path / "maps" / "1.png").exists()
+    assert predict(*command)[0] == 0
+    assert Image.open(tmp_path / "maps" / "1.png").size[1] == 224
 
 
 @pytest.mark.parametrize("given", ["pics/1.png", "pics/*.png", "list.csv", "-", "pics"])

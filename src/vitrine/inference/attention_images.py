@@ -9,8 +9,9 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import ConfigError, Fault, RunError
-from vitrine.files import disk_full
+from vitrine.files import disk_full, replacing
 from vitrine.inference.predictor import Predictor
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.training.figure_style import ATTENTION
@@ -43,6 +44,7 @@ class AttentionImages:
             raise RunError("attention= needs a ViT with built-in attention and pool, and its weights in 256 MB")
         self.folder = folder
         self.root = root
+        self.pictures: dict[Path, str] = {}  # by the image of each; of a folder's pictures, images differ as names do
         self.predictor = predictor
         self.model = model
         config = model.config
@@ -70,7 +72,8 @@ class AttentionImages:
                 path = self.path_of(paths[index])
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    self.drawn(images[index], attended).save(path, pnginfo=mark)
+                    with replacing(path) as temporary:
+                        self.drawn(images[index], attended).save(temporary, format="PNG", pnginfo=mark)
                 except OSError as error:
                     raise disk_full(error, path) or RunError(
                         f"cannot write {path}: {error.strerror or error}"
@@ -80,13 +83,17 @@ class AttentionImages:
         """Return where the image of a picture is written.
 
         Raises:
-            ConfigError: another file is there.
+            ConfigError: another file is there, or the image of another picture.
             RunError: what is there cannot be read.
         """
         given = Path(path)
         relative = given.relative_to(self.root) if self.root else given.relative_to(given.anchor)
         inside = self.folder.joinpath(*(part for part in relative.parts if part != ".."))
-        image = inside if inside.suffix == ".png" else inside.with_name(f"{inside.name}.png")
+        keeps_name = inside.suffix == ".png" and Path(inside.stem).suffix.lower() not in SUFFIXES  # a.jpg is a.jpg.png
+        image = inside if keeps_name else inside.with_name(f"{inside.name}.png")
+        if not self.root and (other := self.pictures.setdefault(image, path)) != path:
+            problem = f"{other} and {path} would both have the image {image}; give them to separate commands"
+            raise ConfigError([Fault("attention", str(self.folder), problem)])
         try:
             if _is_other_file(image):
                 problem = f"the image of {path} would replace {image}, which is no attention map; give another folder"
