@@ -1,6 +1,7 @@
 """Several questions about an image, from the configuration to every command that uses the trained model."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from vitrine.explain.page import run_sections
 from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.page.page import write_page
+from vitrine.runs import RunRecord
 from vitrine.training.evaluate import classifier_from, evaluate_run
 from vitrine.training.weights import read_checkpoint
 
@@ -69,6 +71,16 @@ def test_evaluation_gives_the_same(run, capsys):
     assert found == {name: pytest.approx(run.metrics[name], abs=1e-6) for name in found}
     shown = capsys.readouterr().out
     assert re.search(rf"^ +of above5 +{found['test/acc/above5']:.4f}", shown, re.MULTILINE)
+
+
+def test_data_whose_second_target_has_other_classes_is_not_what_the_run_was_trained_on(run, tmp_path):
+    shutil.copytree(run.record.path, tmp_path / "run")
+    targets = run.record.facts["targets"]
+    RunRecord(tmp_path / "run").update(targets=targets | {"above5": ["below", "above"]})
+    with pytest.raises(RunError, match="of above5, class 0 is no, not below and class 1 is yes, not above"):
+        evaluate_run(EvalConfig(str(tmp_path / "run")))
+    RunRecord(tmp_path / "run").update(targets=targets)
+    assert evaluate_run(EvalConfig(str(tmp_path / "run")))
 
 
 def test_one_target_named_is_the_data_set_as_it_is(tmp_path):

@@ -14,6 +14,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from vitrine import compose, fit, resume
 from vitrine.config.model import ViTConfig
+from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
 from vitrine.training.pretrained import Pretrained
@@ -54,6 +55,20 @@ def started(source, **changes):
 
 def images(size=16, channels=3):
     return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_head_is_new_where_any_target_has_other_classes():
+    run = Pretrained("run", {"head.weight": torch.zeros(5, 8)}, [], [["ant", "bee", "cat"], ["home", "park"]])
+
+    def kept(**targets):
+        split = Split(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, 2, dtype=torch.int64))
+        start = run.for_classes_of(ImageDataset(["ant", "bee", "cat"], split, None, None, targets=targets))
+        assert start.changes == ([] if start.weights else ["new head for 5 classes: that of the weights is for others"])
+        return bool(start.weights)
+
+    assert kept(animal=["ant", "bee", "cat"], place=["home", "park"])
+    assert not kept(animal=["ant", "bee", "cat"], place=["lake", "moon"])
+    assert not kept(animal=["ant", "bee", "cow"], place=["home", "park"])
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "weights.pth", "weights.bin"])
@@ -115,6 +130,20 @@ def test_positions_published_without_a_class_token_leave_it_unchanged(saved):
     model, changes = started(saved(theirs), registers=2)
     assert changes == []
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+def test_a_file_with_vectors_of_rows_and_columns_is_resized_from_the_grid_that_it_has(saved):
+    rows_and_columns = {"position": "learned2d", "class_token": False, "pool": "mean"}
+    larger = VisionTransformer(ViTConfig(**(SIZES | {"image_size": 32} | rows_and_columns))).eval()
+    model, changes = started(saved(larger), **rows_and_columns)
+    assert changes == ["positions resized from 8x8 to 4x4"]
+    assert model.pos_embed.shape == (2, 4, 24)
+    oblong = VisionTransformer(ViTConfig(**(SIZES | {"image_size": [8, 24]} | rows_and_columns))).eval()
+    same, changes = started(saved(oblong), image_size=[8, 24], **rows_and_columns)
+    assert changes == []
+    assert torch.equal(same.pos_embed, oblong.pos_embed)
+    with pytest.raises(RunError, match="the positions of 8 rows and columns are not those of the model's grid, 4x4, a"):
+        started(saved(oblong), **rows_and_columns)
 
 
 def test_parameters_of_timms_rope_models_are_renamed(saved):

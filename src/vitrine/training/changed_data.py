@@ -83,6 +83,9 @@ def record_data(record: RunRecord, data: ImageDataModule, changed: list[str]) ->
 def _changes(known: Mapping[str, Any], data: ImageDataModule, splits: Sequence[str]) -> list[str]:
     classes, stored, current = data.dataset.classes, known.get("data_fingerprint"), data.dataset.fingerprint
     found = class_changes(known.get("classes") or classes, classes)
+    targets = known.get("targets") or {}
+    for target, names in list(data.dataset.targets.items())[1:]:  # the first target's are the classes
+        found += [f"of {target}, {change}" for change in class_changes(targets.get(target) or names, names)]
     if stored is not None and current is not None:
         found += changes(stored, current, classes, splits)
     elif (sizes := known.get("images")) is not None:

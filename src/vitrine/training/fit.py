@@ -108,7 +108,7 @@ def fit(
             data = load_data(config, hardware, ranks)
             check_class_names(config.loss, data.dataset.classes)
             if pretrained is not None:
-                pretrained = pretrained.for_classes(data.dataset.classes)
+                pretrained = pretrained.for_classes_of(data.dataset)
             ranks.wait_for_all()  # nothing is written before every rank has its data
             attempt = ranks.share(lambda: asdict(begin_attempt(config, folder, varies, time_from or began)))
             record, status = RunRecord(Path(attempt["path"])), attempt["status"]

@@ -12,7 +12,7 @@ with the configuration; all differences are reported at once.
 import math
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from vitrine.config import ViTConfig
 from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
 from vitrine.config.parts import ANY
 from vitrine.config.size import by
+from vitrine.data.image_dataset import ImageDataset
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
@@ -51,13 +52,14 @@ class Pretrained:
         source: ``model.pretrained``.
         weights: by the model's parameter names; without a head if that is to be a new one.
         changes: the adaptations, for people.
-        classes: names of the classes that the head was trained on, in the order of its outputs; ``None`` if unknown.
+        classes: names of the classes that the head was trained on, by target, in the order of its outputs; ``None`` if
+            unknown.
     """
 
     source: str
     weights: dict[str, Tensor]
     changes: list[str]
-    classes: list[str] | None = None
+    classes: list[list[str]] | None = None
 
     @classmethod
     def prepare(cls, config: ViTConfig) -> "Pretrained | None":
@@ -90,12 +92,13 @@ class Pretrained:
         check_weights(model, start.with_head_of(model), start.source)
         return start
 
-    def for_classes(self, classes: Sequence[str]) -> "Pretrained":
-        """Return the weights for images of ``classes``, without a head that was trained on as many others."""
-        if "head.weight" not in self.weights or self.classes is None or self.classes == list(classes):
+    def for_classes_of(self, dataset: ImageDataset) -> "Pretrained":
+        """Return the weights for the classes of ``dataset``, without a head that was trained on as many others."""
+        classes = list(dataset.targets.values()) or [dataset.classes]
+        if "head.weight" not in self.weights or self.classes is None or self.classes == classes:
             return self
         weights = {name: value for name, value in self.weights.items() if not name.startswith("head.")}
-        change = f"new head for {len(classes)} classes: that of the weights is for others"
+        change = f"new head for {sum(map(len, classes))} classes: that of the weights is for others"
         return replace(self, weights=weights, changes=[*self.changes, change])
 
     def copy_to(self, model: nn.Module) -> None:
@@ -150,13 +153,14 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
     return None, {name: value for name, value in weights.items() if isinstance(value, Tensor)}
 
 
-def _classes(source: str) -> list[str] | None:
-    """Return the classes of the run that holds the weights; ``None`` if they are in no run folder."""
+def _classes(source: str) -> list[list[str]] | None:
+    """Return the classes of the run that holds the weights, by target; ``None`` if they are in no run folder."""
     path = weights_file(source)
     run = path.parent.parent
     if path.suffix != ".ckpt" or not (run / "run.json").is_file():
         return None
-    return RunRecord.open(run).facts.get("classes")
+    facts = RunRecord.open(run).facts
+    return list((facts.get("targets") or {"": facts.get("classes")}).values())
 
 
 def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -328,6 +332,8 @@ def _sizes(
             problem = f"the positions of {plural(count, 'patch', 'patches')} fit neither a square grid nor the model's"
             raise RunError(f"{problem}, {by(config.grid)}, and the weights do not say how many rows they have")
         grid = known
+    elif config.position == "learned2d":
+        grid = _grid_of_rows_and_columns(weights[POSITIONS], config)
     image = [side * pixels for side, pixels in zip(grid, patch, strict=True)]
     return replace(config, image_size=image, patch_size=list(patch), patch_stride=None)
 
@@ -338,3 +344,14 @@ def _grid(patches: int, config: ViTConfig) -> tuple[int, int] | None:
         return config.grid
     side = math.isqrt(max(0, patches))
     return (side, side) if side * side == patches else None
+
+
+def _grid_of_rows_and_columns(table: Tensor, config: ViTConfig) -> tuple[int, int]:
+    """Return rows and columns of a table of ``position=learned2d``, (2, rows, D) or (rows + columns, D)."""
+    if table.ndim == 3:
+        return table.shape[1], table.shape[1]
+    rows, columns = config.grid
+    if rows == columns or len(table) != rows + columns:
+        problem = f"the positions of {len(table)} rows and columns are not those of the model's grid, {by(config.grid)}"
+        raise RunError(f"{problem}, and the weights do not say how many are rows")
+    return rows, columns

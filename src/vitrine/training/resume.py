@@ -97,7 +97,7 @@ def resume(
             pretrained = None if record.last.exists() else Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
             if pretrained is not None:
-                pretrained = pretrained.for_classes(data.dataset.classes)
+                pretrained = pretrained.for_classes_of(data.dataset)
             changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
             ranks.wait_for_all()  # nothing is written before every rank has read the run folder
             group, varies = record.facts.get("group"), record.facts.get("varies") or ""
