@@ -132,9 +132,12 @@ def _allowed(field: "dataclasses.Field[Any]", kind: Any) -> str:
     if "part" in field.metadata:
         return "dotted names"
     word = field.metadata.get("word")
+    if kind is typing.Any and word is None and "size" not in field.metadata:
+        return "text, numbers, or names with numbers, null"
     kind = float if word else kind
     name = {bool: "true, false", int: "whole number", float: "number", str: "text"}.get(without_none(kind), "")
-    name = name or str(kind).replace("list[float]", "numbers").replace("list[str]", "texts").split(" | ")[0]
+    lists = {"list[float]": "numbers", "list[str]": "texts", "list[int]": "whole numbers"}
+    name = name or lists.get(str(kind).split(" | ")[0], str(kind).split(" | ")[0])
     name = "keys with values" if name.startswith("dict") else name
     name = "whole number, or `[height,width]`," if "size" in field.metadata else name
     limits = zip((">=", ">", "<=", "<"), field.metadata.get("bounds", ()), strict=False)  # fields.number's order

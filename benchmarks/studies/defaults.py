@@ -69,7 +69,7 @@ HALF = 0.52  # of the defaults' images; smaller batches leave fewer of an epoch 
 SHORTER_HEAD = f"""
 ## In less time
 
-A minute is long for a first command. Each row is trained {FOLDS} times with seed 0, on four fifths of the training
+Two minutes are long for a first command. Each row is trained {FOLDS} times with seed 0, on four fifths of the training
 images, and measured on the fifth that is left. The second column is the number of images that a training sees, next to
 the defaults'. The last two are paired by fold, with 95 % intervals (Student's t). Those are a little too narrow, as
 folds share training images, and the best of many rows looks better than it is. The test images were not used.

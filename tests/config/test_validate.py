@@ -94,6 +94,20 @@ def change(default):
             {"schedule__name": "multistep", "schedule__gamma": 0.1, "schedule__milestones": [0.5, 0.3]},
             Fault("schedule.milestones", "[0.5, 0.3]", "must rise", "schedule.milestones=[0.3,0.5]"),
         ),
+        (
+            {
+                "optimizer__lr": "auto",
+                "finetune__name": "linear_probe",
+                "finetune__head_lr": 1e-3,
+                "model__pretrained": "vit_tiny_patch16_224",
+            },
+            Fault(
+                "optimizer.lr",
+                "auto",
+                "finds a rate that nothing is trained at: finetune=linear_probe trains the head, at finetune.head_lr",
+                "finetune.head_lr=null",
+            ),
+        ),
         ({"optimizer__betas": None}, Fault("optimizer.betas", "null", "is required by optimizer=adamw")),
         (
             {"optimizer__betas": [0.9]},

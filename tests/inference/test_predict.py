@@ -379,9 +379,10 @@ def test_a_killed_command_leaves_no_half_of_a_map(predict, run, pictures, tmp_pa
             Path(path).write_bytes(b"\x89PNG")
             raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(AttentionImages, "drawn", lambda *_: Half())
-        predict(*command)
+        with pytest.raises(Killed):
+            predict(*command)
     assert not (tmp_path / "maps" / "1.png").exists()
     assert predict(*command)[0] == 0
     assert Image.open(tmp_path / "maps" / "1.png").size[1] == 224

@@ -15,7 +15,12 @@ from vitrine.runs import RunRecord
 from vitrine.training.compile import Compiled
 from vitrine.training.console import quiet_libraries, show_compiled, show_result, show_start
 
-FACTS = {"parameters": 1_234_567, "flops_per_image": 35_145_000_000, "steps_per_epoch": 1_012}
+FACTS = {
+    "parameters": 1_234_567,
+    "trained_parameters": 650,
+    "flops_per_image": 35_145_000_000,
+    "steps_per_epoch": 1_012,
+}
 SIZES = {"train": 1_294, "val": 143, "test": 0}
 STORAGE = "in memory: 92 kB"
 
@@ -171,6 +176,19 @@ def test_the_compilation_result_is_shown(console):
     assert "compiler not used: training takes about 4 s, too short to pay off" in printed(console)
     show_compiled(console, Compiled("blocks", "20 ms a step instead of 30 ms"))
     assert "compiler each block: 20 ms a step instead of 30 ms" in printed(console)
+
+
+@pytest.mark.parametrize(
+    ("finetune", "shown"),
+    [
+        ((), "adamw at 0.003, seed"),
+        (("finetune.head_lr=0.01",), "adamw at 0.003, the head at 0.01, seed"),
+        (("finetune=linear_probe", "finetune.head_lr=0.01"), "adamw at 0.01, seed"),
+    ],
+)
+def test_the_start_shows_the_rates_at_which_weights_are_trained(console, tmp_path, finetune, shown):
+    start(console, RunRecord(tmp_path), *finetune, "model.pretrained=vit_tiny_patch16_224")
+    assert shown in printed(console)
 
 
 @pytest.mark.parametrize(

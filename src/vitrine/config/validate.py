@@ -109,6 +109,9 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("optimizer", "muon", problem, "optimizer=adamw")
     if optimizer.lr is None:
         yield Fault("optimizer.lr", "null", f"must be a number, or {AUTO}", f"optimizer.lr={AUTO}")
+    if optimizer.lr == AUTO and config.finetune.name == "linear_probe" and config.finetune.head_lr is not None:
+        problem = "finds a rate that nothing is trained at: finetune=linear_probe trains the head, at finetune.head_lr"
+        yield Fault("optimizer.lr", AUTO, problem, "finetune.head_lr=null")
     if optimizer.adamw_lr == AUTO != optimizer.lr:
         problem = f"is what the range test of optimizer.lr={AUTO} finds, and optimizer.lr is {optimizer.lr}"
         yield Fault("optimizer.adamw_lr", AUTO, problem, f"optimizer.lr={AUTO}")

@@ -115,8 +115,11 @@ def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:
 
 
 def _rate(config: TrainConfig) -> str:
-    lr = config.optimizer.lr
-    return "a learning rate that a range test finds" if lr == AUTO else f"{lr:g}"
+    lr, head_lr = config.optimizer.lr, config.finetune.head_lr
+    if head_lr is not None and config.finetune.name == "linear_probe":
+        return f"{head_lr:g}"
+    rate = "a learning rate that a range test finds" if lr == AUTO else f"{lr:g}"
+    return rate if head_lr is None else f"{rate}, the head at {head_lr:g}"
 
 
 def show_learning_rate(console: Console, tested: "RangeTest") -> None:
