@@ -336,10 +336,10 @@ def test_the_docs_program_for_onnxruntime_runs_without_vitrine_and_torch(exporte
 @pytest.mark.whole
 def test_the_docs_programs_for_torch_and_timm_run_without_vitrine(run, picture, tmp_path):
     """One process for all three: first PyTorch without timm, then timm."""
-    for name, to in (("torch_export", "model.pt2"), ("safetensors", "model"), ("hf", "hf")):
+    for name, to in (("torch_export", "model.pt2"), ("safetensors", "m"), ("hf", "hf")):
         report = export_run(ExportRequest(run, name, to=tmp_path / to))
         assert max(report.differences.values()) < 1e-5
-    torch_alone, timm_alone = example_with("torch.export.load"), example_with("local-dir:model")
+    torch_alone, timm_alone = example_with("torch.export.load"), example_with("local-dir:m")
     card = re.search(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(), re.DOTALL)[1]
     code = f"{torch_alone}\ndel sys.modules['timm']\n{timm_alone}\n{card.replace('hf-hub:NAME', 'local-dir:hf')}"
     lines = fresh(code, tmp_path, "timm", "onnx", "onnxruntime", "lightning").splitlines()
