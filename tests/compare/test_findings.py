@@ -158,15 +158,15 @@ def test_a_row_that_fails_more_often_is_not_called_better(tmp_path, write_run):
     )
 
 
-def test_a_configuration_whose_runs_all_failed_is_told_with_its_rate(tmp_path, write_run):
+def test_a_configuration_whose_runs_all_failed_is_a_caveat_with_its_rate(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92])
     sweep = "position=learned,rope optimizer.lr=1e-3 seed=0,1"
     write_run(tmp_path, "position=rope", seed=0, status="failed", sweep=sweep)
     write_run(tmp_path, "position=rope", seed=0, status="diverged", sweep=sweep)
     write_run(tmp_path, "position=rope", seed=1, status="diverged", sweep=sweep)
     write_run(tmp_path, "position=learned", seed=7, status="failed")
-    told = [text for text in compared(tmp_path).caveats if "has no row" in text]
-    assert told == ["position=rope has no row: 2 of 2 runs failed or diverged (95 % interval 16% to 100%)"]
+    caveats = [text for text in compared(tmp_path).caveats if "has no row" in text]
+    assert caveats == ["position=rope has no row: 2 of 2 runs failed or diverged (95 % interval 16% to 100%)"]
 
 
 def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_run):
