@@ -360,7 +360,7 @@ def test_each_picture_has_a_map_of_its_own(predict, run, pictures, tmp_path):
     assert predict(f"run={run.record.path}", "input=pics", "attention=drawn")[0] == 0
     drawn = sorted(path.name for path in (tmp_path / "drawn").iterdir())
     assert drawn == ["a.jpg.png", "a.jpg.png.png", "a.png", "a.png.png.png"]
-    (tmp_path / "list.csv").write_text("path\na.png\na.png\npics/../a.png\npics/../../a.png\n")
+    (tmp_path / "list.csv").write_text("path\na.png\n./a.png\npics/../a.png\npics/../../a.png\n")
     shutil.copy(picture, tmp_path.parent / "a.png")
     code, _, err = predict(f"run={run.record.path}", "input=list.csv", "attention=of_list")
     assert code == 2

@@ -58,5 +58,5 @@ def failed_configurations(table: Table, unfinished: Sequence[RunResult]) -> list
 
 
 def _configuration(run: RunResult) -> str:
-    values = {key: value for key, value in run.config.items() if key != "seed" and distinguishes(key, run.data)}
+    values = {key: value for key, value in run.config.items() if key != SEED and distinguishes(key, run.data)}
     return json.dumps(values, sort_keys=True, default=str)

@@ -172,7 +172,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
     return Table(list(columns), rows, confounded, superseded)
 
 
-_LONG_NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?")
 UNKNOWN = "unknown"  # the run's version of vitrine had no such key, or the key has no effect on that run
 
 

@@ -44,7 +44,7 @@ class AttentionImages:
             raise RunError("attention= needs a ViT with built-in attention and pool, and its weights in 256 MB")
         self.folder = folder
         self.root = root
-        self.pictures: dict[Path, str] = {}  # by the image of each; of a folder's pictures, images differ as names do
+        self.pictures: dict[Path, Path] = {}  # by the image of each; of a folder's pictures, images differ as names do
         self.predictor = predictor
         self.model = model
         config = model.config
@@ -91,7 +91,7 @@ class AttentionImages:
         inside = self.folder.joinpath(*(part for part in relative.parts if part != ".."))
         keeps_name = inside.suffix == ".png" and Path(inside.stem).suffix.lower() not in SUFFIXES  # a.jpg is a.jpg.png
         image = inside if keeps_name else inside.with_name(f"{inside.name}.png")
-        if not self.root and (other := self.pictures.setdefault(image, path)) != path:
+        if not self.root and (other := self.pictures.setdefault(image, given)) != given:
             problem = f"{other} and {path} would both have the image {image}; give them to separate commands"
             raise ConfigError([Fault("attention", str(self.folder), problem)])
         try:
