@@ -86,6 +86,20 @@ def test_weights_that_do_not_fit_are_refused(record, model, config):
         _ = load_run(record.path).model
 
 
+def test_a_model_larger_than_its_weights_is_refused_before_it_takes_memory(record, model, config):
+    save(record, model, {"model": asdict(replace(config.model, dim=65_536, heads=64))})
+    with pytest.raises(RunError, match=r"does not fit the model: .* is .*, the model's is .*65536"):
+        _ = load_run(record.path).model
+
+
+def test_weights_that_are_views_of_one_value_are_refused(record, model, config):
+    """The model of the right shapes could be of any size, the file one of kilobytes."""
+    views = {name: torch.zeros(1).expand(value.shape) for name, value in model.state_dict().items()}
+    torch.save({"state_dict": {f"model.{name}": v for name, v in views.items()}, "config": asdict(config)}, record.best)
+    with pytest.raises(RunError, match="its weights share memory"):
+        _ = load_run(record.path).model
+
+
 @pytest.mark.parametrize("change", [{"rotary": True}, {"position": "rotary"}, {"heads": 5}])
 def test_a_model_that_this_version_does_not_know_is_refused(record, model, config, change):
     save(record, model, {"model": asdict(config.model) | change})

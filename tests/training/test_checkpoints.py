@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from vitrine.errors import DiskFull, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
+from vitrine.training.weights import DamagedCheckpoint, differences, load_weights, model_weights, read_checkpoint
 
 CONFIG = ViTConfig(image_size=8, patch_size=4, in_channels=1, num_classes=3, dim=8, depth=1, heads=2, **PUBLISHED)
 
@@ -100,6 +101,27 @@ def test_a_file_that_is_no_checkpoint_is_a_run_error(path, data):
 def test_a_folder_is_a_run_error(tmp_path):
     with pytest.raises(RunError, match="is damaged, or not a checkpoint"):
         read_checkpoint(tmp_path)
+
+
+def test_a_compressed_checkpoint_is_refused(path, model):
+    """A file of kilobytes could otherwise hold gigabytes of zeros."""
+    torch.save(checkpoint_of(model), path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    with pytest.raises(DamagedCheckpoint, match="it is compressed"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("value", [3, "text", torch.eye(2).to_sparse()], ids=["number", "text", "sparse"])
+def test_weights_that_are_no_dense_tensors_are_refused(path, model, value):
+    checkpoint = checkpoint_of(model)
+    checkpoint["state_dict"]["model.head.bias"] = value
+    torch.save(checkpoint, path)
+    with pytest.raises(DamagedCheckpoint, match="its state_dict does not hold weights by name"):
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])

@@ -20,7 +20,7 @@ from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
 from vitrine.text import did_you_mean, listed, nearest, plural
-from vitrine.training.weights import load_weights, model_weights, read_checkpoint
+from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
 BATCH = 256  # pictures that LoadedRun.predict computes together
 
@@ -110,13 +110,15 @@ class LoadedRun:
                 the user's own that answers several targets.
         """
         checkpoint = read_checkpoint(self.record.best)
+        weights = model_weights(checkpoint)
         try:
-            stored = checkpoint["config"]["model"]
-            model = build_model(vit_config_from(stored, trust=self.trust, source=self.record.path))
+            config = vit_config_from(checkpoint["config"]["model"], trust=self.trust, source=self.record.path)
+            check_size(config, weights, str(self.record.best))
+            model = build_model(config)
         except (KeyError, TypeError, ConfigError) as error:
             problem = f"{self.record.best} contains a model that this version of vitrine does not know"
             raise RunError(f"{problem}: {error}") from None
-        load_weights(model, model_weights(checkpoint), str(self.record.best))
+        load_weights(model, weights, str(self.record.best))
         if len(self.trained_config.data.targets) > 1:
             if not isinstance(model, VisionTransformer):
                 raise RunError(f"{self.record.path}: {self.config.model.name} is your own and answers several targets")

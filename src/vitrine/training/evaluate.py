@@ -25,7 +25,7 @@ from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
 from vitrine.training.metrics import class_metrics, measure
-from vitrine.training.weights import differences, load_weights, model_weights, read_checkpoint
+from vitrine.training.weights import check_size, differences, load_weights, model_weights, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,12 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
         image_size=checkpoint["config"]["model"]["image_size"],
         patch_size=checkpoint["config"]["model"]["patch_size"],
     )
+    weights = model_weights(checkpoint)
+    check_size(stored, weights, "the checkpoint")
     module = Classifier(replace(config, model=stored), steps=0, images_per_step=0, all_ranks=False)
     if config.trainer.precision == "64-true":
         module.double()
-    load_weights(module.model, model_weights(checkpoint), "the checkpoint")
+    load_weights(module.model, weights, "the checkpoint")
     if stored != config.model:
         if not isinstance(module.model, VisionTransformer):
             size = size_override(config.model.image_size)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from vitrine.config import ViTConfig, vit_config_from
-from vitrine.config.parts import ANY
+from vitrine.config.parts import ANY, names_of
 from vitrine.errors import RunError, first_line
+from vitrine.models import build_model
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
 
@@ -30,6 +31,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise zipfile.BadZipFile("it is compressed, as no checkpoint is, and could be of any size")
             damaged = archive.testzip()  # torch.load does not compare checksums
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
@@ -45,7 +48,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or not {"state_dict", "config"} <= set(checkpoint):
         raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: it has no state_dict and config")
     weights, config = checkpoint["state_dict"], checkpoint["config"]
-    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+    if not isinstance(weights, Mapping) or not all(map(_is_weight, weights.items())):
         raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: its state_dict does not hold weights by name")
     if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
         raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: its config has no model")
@@ -57,6 +60,24 @@ def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     prefix = "model."
     weights = checkpoint["state_dict"]
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def check_size(config: ViTConfig, weights: Mapping[str, torch.Tensor], source: str) -> None:
+    """Check, before a model is built, that ``weights`` are all of it: kilobytes can describe a model of gigabytes.
+
+    A model with code of the user's is not checked, which may need more than shapes to be built.
+
+    Raises:
+        ConfigError: no model can be built from ``config``.
+        RunError: names or shapes differ from the model's, or weights share memory and so are larger than their file.
+    """
+    if names_of(config):
+        return
+    with torch.device("meta"):
+        check_weights(build_model(config), weights, source)
+    stored = {weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() for weight in weights.values()}
+    if sum(weight.nbytes for weight in weights.values()) > sum(stored.values()):
+        raise RunError(f"{source} is not a checkpoint of vitrine: its weights share memory")
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], source: str) -> None:
@@ -95,6 +116,12 @@ def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
         for field in fields(config)
         if getattr(was, field.name) != getattr(config, field.name)
     ]
+
+
+def _is_weight(entry: tuple[Any, Any]) -> bool:
+    """Whether an entry is a name with a dense tensor."""
+    name, value = entry
+    return isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
 def _shape(tensor: torch.Tensor) -> str:
