@@ -1,6 +1,9 @@
 """The scan of an image folder, and the messages for folders that are not one."""
 
+import errno
+import os
 import re
+from pathlib import Path
 
 import pytest
 from helpers.running import write_image_folder
@@ -52,6 +55,34 @@ def test_other_and_hidden_files_are_ignored(tree):
     folder = scan_folder(root)
     assert folder.classes == ["aster", "rose"]
     assert [path.name for path, _ in folder.splits["train"]] == ["b.png", "a.png"]
+
+
+def test_links_are_followed_but_not_in_circles(tree, tmp_path):
+    root = tree("train/cat/1.png", "train/dog/1.png")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "2.png").touch()
+    (elsewhere / "back").symlink_to(root / "train" / "cat")
+    (root / "train" / "cat" / "more").symlink_to(elsewhere)
+    (root / "train" / "cat" / "all").symlink_to(root / "train")
+    (root / "train" / "cat" / "broken.png").symlink_to(tmp_path / "nothing")
+    files = scan_folder(root)
+    assert [path.relative_to(root / "train") for path, label in files.splits["train"] if label == 0] == [
+        Path("cat/1.png"),
+        Path("cat/more/2.png"),
+    ]
+
+
+def test_a_class_that_cannot_be_read_is_named(tree, monkeypatch):
+    root, scandir = tree("train/cat/1.png", "train/dog/1.png"), os.scandir
+
+    def without_dogs(folder):
+        if Path(folder).name == "dog":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", without_dogs)  # permissions do not stop root
+    assert refusal(root) == f"cannot read {root}/train/dog: Permission denied"
 
 
 def test_validation_and_test_may_lack_a_class(tree):

@@ -1,9 +1,13 @@
 """Scan of an image folder, ``ROOT/{train,val,test}/<class>/*``. Reads file names only; imports no torch.
 
-``val`` may be called ``valid`` or ``validation``.
+``val`` may be called ``valid`` or ``validation``. Links to files and folders are followed.
 """
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError
@@ -11,6 +15,22 @@ from vitrine.text import did_you_mean, listed, nearest
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLIT_FOLDERS = {"train": ["train"], "val": ["val", "valid", "validation"], "test": ["test"]}
+
+Identity = tuple[int, int]  # of a folder: device and inode
+
+
+class Content(NamedTuple):
+    """What is directly in a folder, but hidden files and folders: previews of file managers, copies of notebooks.
+
+    Attributes:
+        identity: the same by whichever link the folder was reached.
+        pictures: names of files with an image's suffix, sorted.
+        folders: names of folders, sorted.
+    """
+
+    identity: Identity
+    pictures: list[str]
+    folders: list[str]
 
 
 def scan_folder(root: str | Path) -> LabelledFiles:
@@ -25,7 +45,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         raise DataError(f"{root} is not a folder{_hint(root)}")
     if not (root / "train").is_dir():
         raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
-    classes = _class_names(root / "train")
+    classes = look_into(str(root / "train")).folders
     if len(classes) < 2:
         found = f"only {classes[0]}" if classes else "none"
         raise DataError(f"{root}/train needs a folder for each of at least two classes; found {found}")
@@ -36,10 +56,11 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         if len(folders) > 1:
             raise DataError(f"{root} has {listed(folders)}, of which one at most can be the validation split")
         split_folder = root / folders[0]
-        if unknown := sorted(set(_class_names(split_folder)) - set(classes)):
+        found = look_into(str(split_folder))
+        if unknown := sorted(set(found.folders) - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
             raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")
-        images = [(path, label) for label, name in enumerate(classes) for path in _images(split_folder / name)]
+        images = [(path, label) for label, name in enumerate(classes) for path in _images(found, split_folder / name)]
         if not images:
             raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))})")
         splits[split] = images
@@ -55,23 +76,61 @@ def cifar10_folder(root: str | Path) -> Path | None:
     return folder if folder.is_dir() and not (Path(root) / "cifar-10-batches-py").is_dir() else None
 
 
-def _class_names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _images(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+def _images(split: Content, folder: Path) -> list[Path]:
+    """List the files of a class. Links to its split's folder are not followed, which would find all classes' images."""
+    if folder.name not in split.folders:
         return []
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not _is_hidden(path.relative_to(folder)) and path.is_file()
-    )
+    return sorted(path for path in map(Path, pictures_in(str(folder), {split.identity})) if path.is_file())
 
 
-def _is_hidden(path: Path) -> bool:
-    """Whether a file, or a folder that it is in, is hidden: previews of file managers, copies of notebooks."""
-    return any(part.startswith(".") for part in path.parts)
+def pictures_in(folder: str, read: set[Identity]) -> Iterator[str]:
+    """Yield the paths of the pictures in a folder and in those inside it.
+
+    Args:
+        folder: its path.
+        read: folders that were read already; links to these end here. Those that are read join it.
+
+    Raises:
+        DataError: a folder cannot be read.
+    """
+    found = look_into(folder)
+    if found.identity in read:
+        return
+    read.add(found.identity)
+    yield from (f"{folder}/{name}" for name in found.pictures)
+    for name in found.folders:
+        yield from pictures_in(f"{folder}/{name}", read)
+
+
+def look_into(folder: str) -> Content:
+    """List what is directly in a folder.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    pictures, folders = [], []
+    try:
+        status = Path(folder).stat()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if _is_folder(entry):
+                    folders.append(entry.name)
+                elif Path(entry.name).suffix.lower() in SUFFIXES:
+                    pictures.append(entry.name)
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror or error}") from None
+    return Content((status.st_dev, status.st_ino), sorted(pictures), sorted(folders))
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # links that lead to each other lead nowhere
+            return False
+        raise
 
 
 def _hint(folder: Path) -> str:

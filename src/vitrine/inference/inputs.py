@@ -1,7 +1,6 @@
 """The pictures that ``input=`` names, listed one at a time. Imports no torch."""
 
 import csv
-import errno
 import glob
 import os
 import sys
@@ -13,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from vitrine.data.image_folder import SUFFIXES
+from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, nearest
 
@@ -62,9 +61,7 @@ class Pictures:
         """Return the pictures of a source that is no stream, and what to say where there are none."""
         path = Path(source)
         if path.is_dir():
-            with os.scandir(path) as entries:
-                folders = tuple(sorted(entry.name for entry in entries if _is_folder(entry)))
-            found = cls(source, partial(_walk, str(path)), folders)
+            found = cls(source, partial(_walk, str(path)), tuple(look_into(str(path)).folders))
             problem = f"{source} has no pictures ({', '.join(sorted(SUFFIXES))})"
         elif path.is_file() and path.suffix.lower() == ".csv":
             found = cls(source, partial(_rows, path), has_labels="label" in _columns(path))
@@ -85,37 +82,12 @@ class Pictures:
         return None if self.is_stream else sum(1 for _ in self)
 
 
-def _walk(folder: str, label: str = "", read: set[tuple[int, int]] | None = None) -> Iterator[Listed]:
-    """Yield the pictures in a folder and those in it, links included, sorted; their class is the uppermost folder.
-
-    ``read`` has the folders that were read for the class: links back to these end here.
-    """
-    files, folders = [], []
-    read = set() if read is None else read
-    with _reading(folder):
-        status = Path(folder).stat()
-        if (identity := (status.st_dev, status.st_ino)) in read:
-            return
-        read.add(identity)
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _is_folder(entry):
-                    folders.append(entry.name)
-                elif Path(entry.name).suffix.lower() in SUFFIXES and entry.name[0] != ".":
-                    files.append(entry.name)
-    for name in sorted(files):
-        yield f"{folder}/{name}", label
-    for name in sorted(folders):
-        yield from _walk(f"{folder}/{name}", label or name, read if label else {identity})
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.name[0] != "." and entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # links that lead to each other lead nowhere
-            return False
-        raise
+def _walk(folder: str) -> Iterator[Listed]:
+    """Yield the pictures in a folder and in those inside it; their class is the uppermost folder."""
+    found = look_into(folder)
+    yield from ((f"{folder}/{name}", "") for name in found.pictures)
+    for name in found.folders:
+        yield from ((path, name) for path in pictures_in(f"{folder}/{name}", {found.identity}))
 
 
 def _matches(pattern: str) -> Iterator[Listed]:
