@@ -76,10 +76,10 @@ class LauncherConfig:
     """How the trials of a multirun are launched, where ``hydra/launcher`` is not basic.
 
     Attributes:
-        workers: concurrent trials; null is ``per_gpu`` for each GPU, and on CPUs one per ``threads`` cores, by
-            default one per two cores.
+        workers: concurrent trials; null is ``per_gpu`` for each GPU, by default one, and on CPUs one per ``threads``
+            cores, by default one per two cores.
         threads: CPU threads of each trial; null divides the cores among the workers.
-        per_gpu: trials that share a GPU.
+        per_gpu: trials that may share a GPU; null is as many as ``workers`` takes.
 
     For slurm, and local, which tests it without a cluster: ``workers`` is the number of concurrent jobs, by default
     all, or 1 if local; ``threads`` is 4 per rank by default.
@@ -95,7 +95,7 @@ class LauncherConfig:
 
     workers: int | None = number(None, ge=1, le=1024)
     threads: int | None = number(None, ge=1, le=1024)
-    per_gpu: int = number(1, ge=1, le=64)
+    per_gpu: int | None = number(None, ge=1, le=1024)
     time: int = number(240, ge=5, le=525_600)
     mem_gb: int | None = number(16, ge=1, le=65_536)
     gpus: int | None = number(None, ge=0, le=64)

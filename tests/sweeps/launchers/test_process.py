@@ -46,6 +46,9 @@ def test_cores_are_divided_among_slots(configs, settings, expected):
         (2, LauncherConfig(), [Slot(8, ("4", "5"))]),
         (None, LauncherConfig(), [Slot(8, ("4", "5", "6"))]),
         (1, LauncherConfig(workers=4, per_gpu=2), [Slot(2, (one,)) for one in ("4", "5", "6", "4")]),
+        (1, LauncherConfig(workers=4), [Slot(2, (one,)) for one in ("4", "5", "6", "4")]),
+        (1, LauncherConfig(per_gpu=2), [Slot(1, (one,)) for one in ("4", "5", "6", "4", "5", "6")]),
+        (3, LauncherConfig(workers=2), [Slot(4, ("4", "5", "6"))] * 2),
     ],
 )
 def test_each_slot_has_its_own_gpus(configs, devices, settings, expected):
@@ -58,7 +61,7 @@ def test_each_slot_has_its_own_gpus(configs, devices, settings, expected):
         ("cpu", LauncherConfig(workers=9), ["launcher.workers=9", "there are 8", "launcher.workers=8"]),
         ("cpu", LauncherConfig(workers=2, threads=5), ["launcher.workers=2", "needs 10 cores", "launcher.workers=1"]),
         ("cpu", LauncherConfig(threads=9), ["needs 9 cores", "launcher.threads=8"]),
-        ("gpu", LauncherConfig(workers=4), ["there are 3 GPUs", "launcher.workers=3", "launcher.per_gpu=2"]),
+        ("gpu", LauncherConfig(workers=4, per_gpu=1), ["for 3 GPUs", "launcher.workers=3", "launcher.per_gpu=2"]),
     ],
 )
 def test_more_cores_or_gpus_than_there_are_is_refused(configs, accelerator, settings, message):

@@ -5,6 +5,7 @@ starts fast and yet shares no device, threads, memory or W&B run with others, an
 output goes to ``logs/TRIAL.txt`` in the sweep's folder.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -28,7 +29,7 @@ from vitrine.safe_path import without_working_directory
 from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers, stop_signals_blocked
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
-from vitrine.text import report
+from vitrine.text import plural, report
 
 LOCKED_EXIT_CODE = 76  # another process is training the trial
 FULL_EXIT_CODE = 74  # the disk is full: EX_IOERR of sysexits.h
@@ -109,15 +110,18 @@ def allocate_slots(launcher: LauncherConfig, configs: Sequence[TrainConfig]) -> 
     if gpus:
         each = max(trainer.devices or len(gpus) for trainer in trainers)
         if each > len(gpus):
-            raise ConfigError([Fault("trainer.devices", str(each), f"there are {len(gpus)} GPUs here")])
-        groups = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)] * launcher.per_gpu
-        workers = launcher.workers or len(groups)
-        if workers > len(groups):
-            problem = f"is too many: there are {len(gpus)} GPUs, and each trial needs {each}"
-            hint = f"launcher.workers={len(groups)}, or launcher.per_gpu={-(-workers // max(1, len(gpus) // each))}"
+            raise ConfigError(
+                [Fault("trainer.devices", str(each), f"is more than the {plural(len(gpus), 'GPU')} here")]
+            )
+        groups = [tuple(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each)]
+        workers = launcher.workers or len(groups) * (launcher.per_gpu or 1)
+        sharing = math.ceil(workers / len(groups))
+        if sharing > (most := launcher.per_gpu or sharing):
+            problem = f"is too many for {plural(len(gpus), 'GPU')}, as each trial needs {each}"
+            hint = f"launcher.workers={len(groups) * most}, or launcher.per_gpu={sharing}"
             raise ConfigError([Fault("launcher.workers", str(workers), problem, hint)])
         threads = launcher.threads or max(1, available // workers)
-        return [Slot(threads, group) for group in groups[:workers]]
+        return [Slot(threads, group) for group in (groups * sharing)[:workers]]
     workers = launcher.workers or max(1, available // (launcher.threads or 2))
     threads = launcher.threads or max(1, available // workers)
     if workers * threads > available:
