@@ -44,7 +44,11 @@ def test_every_choice_has_its_function():
     ("name", "settings", "make"),
     [
         ("linear", {}, lambda one, steps: lr_scheduler.LinearLR(one, 1.0, 0.0, steps)),
-        ("step", {"every": 1 / 3, "gamma": 0.1}, lambda one, steps: lr_scheduler.StepLR(one, round(steps / 3), 0.1)),
+        (
+            "step",
+            {"every": 0.33333333, "gamma": 0.1},
+            lambda one, steps: lr_scheduler.MultiStepLR(one, [round(steps / 3), round(2 * steps / 3)], 0.1),
+        ),
         (
             "multistep",
             {"milestones": [0.5, 0.75], "gamma": 0.2},
@@ -60,6 +64,22 @@ def test_every_choice_has_its_function():
 def test_schedules_are_those_of_pytorch_step_by_step(name, settings, make, steps):
     expected = pytorchs(lambda optimizer: make(optimizer, steps), steps)
     assert factors_of(name, steps, **settings) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("every", [1 / 3, 0.33333333])
+def test_drops_at_whole_steps_are_those_of_pytorchs_step_lr(every):
+    expected = pytorchs(lambda optimizer: lr_scheduler.StepLR(optimizer, 30, 0.1), 90)
+    assert factors_of("step", 90, every=every, gamma=0.1) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("parts", [3, 7, 30])
+def test_the_last_part_of_a_step_schedule_is_as_long_as_the_others(parts):
+    """Rounding the length of a part accumulated: a hundred steps had a fourth third, of one step."""
+    for steps in range(2 * parts, 200):
+        factors = factors_of("step", steps, every=1 / parts, gamma=0.5)
+        lengths = [factors.count(0.5**drops) for drops in range(parts)]
+        assert sum(lengths) == steps
+        assert max(lengths) - min(lengths) <= 1
 
 
 @pytest.mark.parametrize(("growth", "first", "cycles"), [(1, 20, 4), (2, 10, 3), (3, 5, 3)])

@@ -84,10 +84,13 @@ def restarts(step: int, first: int, steps: int, config: ScheduleConfig) -> float
 
 
 def step_down(step: int, first: int, steps: int, config: ScheduleConfig) -> float:
-    """Multiply by ``config.gamma`` after each ``config.every`` of all steps, as PyTorch's StepLR."""
+    """Multiply by ``config.gamma`` after each ``config.every`` of all steps, as PyTorch's StepLR.
+
+    Each drop is rounded to a step by itself, so that rounding does not accumulate.
+    """
     assert config.every is not None
     assert config.gamma is not None
-    return config.gamma ** (step // max(1, round(config.every * steps)))
+    return config.gamma ** math.floor((step + 0.5) / (config.every * steps))
 
 
 def multistep(step: int, first: int, steps: int, config: ScheduleConfig) -> float:
