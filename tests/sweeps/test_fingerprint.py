@@ -10,10 +10,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vitrine import compose
 from vitrine.command.compose import points
+from vitrine.command.output_dirs import place
 from vitrine.config.keys import keys
 from vitrine.config.schema import EmaConfig, TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.sweep import facts_of
+from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import (
     VERSION,
@@ -165,3 +167,35 @@ def test_names_show_what_varies_and_fit_in_a_folder_name():
     assert trial_name({}, "ab" * 8) == "trial_abababab"
     assert len(trial_name({"position": "x" * 300}, "ab" * 8)) < 130
     assert len(sweep_name([], ["x" * 300], "digits")) < 130
+
+
+def test_a_chosen_folder_with_files_that_no_run_wrote_is_refused_and_left_alone(tmp_path):
+    def planned():
+        chosen = [f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=${seed}"]
+        return Sweep.plan(place(points("train", ["seed=0,1", *chosen], multirun=True), multirun=True))
+
+    killed_at_its_start = tmp_path / "0"
+    (killed_at_its_start / "checkpoints").mkdir(parents=True)
+    for name in ("config.yaml", ".run.json.x7.tmp", ".lock"):
+        (killed_at_its_start / name).touch()
+    assert [trial.folder.name for trial in planned().trials] == ["0", "1"]
+
+    mine = tmp_path / "1" / "thesis.tex"
+    mine.parent.mkdir()
+    mine.touch()
+    with pytest.raises(RunError, match=r"1 is not a run, and holds thesis\.tex: a trial starts in an empty folder"):
+        planned()
+    mine.unlink()
+    weights = tmp_path / "1" / "checkpoints" / "weights.pt"
+    weights.parent.mkdir()
+    weights.touch()
+    with pytest.raises(RunError, match=r"holds checkpoints/weights\.pt"):
+        planned()
+    assert weights.exists()
+
+
+@pytest.mark.parametrize("name", [".", "..", ".hidden", "a/b", ""])
+def test_a_trial_is_not_put_into_the_folder_of_its_sweep_or_a_hidden_one(tmp_path, name):
+    found = points("train", ["seed=0", f"hydra.sweep.dir={tmp_path}", f"hydra.sweep.subdir={name}"], multirun=True)
+    with pytest.raises(ConfigError, match=r"hydra\.sweep\.subdir"):
+        place(found, multirun=True)

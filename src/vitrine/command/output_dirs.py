@@ -42,8 +42,8 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
         _resolved(hydra_settings("train", point.overrides), key, number, typed) or ""
         for number, point in enumerate(points)
     ]
-    problem = "must name one folder for each trial, without /, such as ${hydra.job.num} or seed-${seed}"
-    if unusable := [name for name in names if "/" in name or name in ("", "..")]:
+    problem = "must name one folder for each trial, without / or a dot before it, such as ${hydra.job.num} or s-${seed}"
+    if unusable := [name for name in names if "/" in name or not name or name.startswith(".")]:
         raise ConfigError([Fault(key, unusable[0], problem)])
     if shared := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError([Fault(key, shared[0], f"{problem}; several trials share this one")])

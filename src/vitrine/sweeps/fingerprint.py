@@ -27,6 +27,8 @@ from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
+from vitrine.runs.lock_file import NAME as LOCK_NAME
+from vitrine.text import listed
 
 # 1 hashed every key, defaults included, and was not written to run.json. Since 3, initial weights follow from the seed
 # and the parameter's name.
@@ -61,8 +63,7 @@ def sweep_name(overrides: Sequence[str], keys: Sequence[str], data: str, searche
     """Folder name of a sweep: a hash of its fixed overrides and of the keys that vary, in any order.
 
     The values of these keys do not count: a command with more values, or fewer, is the same sweep. A search is
-    identified
-    by ``searched`` too.
+    identified by ``searched`` too.
     """
     parts = [override.partition("=") for override in overrides]
     fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or facts_of(key).affects(data))
@@ -89,7 +90,7 @@ class TrialFolders:
         """Return the folder that holds the trial, or the path to create it at, called ``name`` if the user chose one.
 
         Raises:
-            RunError: the folder of this name belongs to another trial.
+            RunError: the folder that the user chose belongs to another trial, or holds files that are not of a run.
         """
         identity = fingerprint(config)
         expected = self.sweep / (name or trial_name(varies, identity))
@@ -101,6 +102,9 @@ class TrialFolders:
         folder = self._known.setdefault(identity, expected)
         if self._owners.setdefault(folder, identity) != identity:
             raise RunError(f"{folder} belongs to another trial; hydra.sweep.subdir must differ between trials")
+        if name is not None and not (folder / "run.json").exists() and (other := _files_of_no_run(folder)):
+            hint = "a trial starts in an empty folder; choose another hydra.sweep.dir or hydra.sweep.subdir"
+            raise RunError(f"{folder} is not a run, and holds {listed(other, 3)}: {hint}")
         return folder
 
     def _fingerprints(self) -> Iterator[tuple[str, Path]]:
@@ -117,6 +121,17 @@ class TrialFolders:
                 continue  # a damaged folder: the trial starts over
         for _, identity, folder in sorted(found):
             yield identity, folder
+
+
+def _files_of_no_run(folder: Path) -> list[str]:
+    """Names in a folder without run.json that a run does not write before run.json."""
+    names = [
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else [])
+        if path.name not in ("checkpoints", "code.diff", "config.yaml", "parts", LOCK_NAME)
+        and not (path.name.startswith(".") and path.name.endswith(".tmp"))
+    ]
+    return sorted([*names, *(f"checkpoints/{path.name}" for path in folder.glob("checkpoints/*"))])
 
 
 def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:

@@ -85,7 +85,7 @@ class Sweep:
 
         Raises:
             RunError: the folder holds another sweep or was written by another version of vitrine, or
-            hydra.sweep.subdir names one folder for two trials.
+            hydra.sweep.subdir names one folder for two trials, or one with files that are not of a run.
         """
         command: TrainCommand = points[0].config
         keys = list(points[0].varies)
