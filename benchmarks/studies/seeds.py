@@ -26,6 +26,7 @@ __all__ = [
     "ROOT",
     "SEEDS",
     "STUDIES",
+    "commit_of",
     "commits_of",
     "cost_table",
     "device_name",
@@ -170,6 +171,19 @@ def format_result(summary: Mapping[str, Any]) -> tuple[str, str]:
     """Test accuracy with its interval, and the range of times, of a summary."""
     seconds = f"{min(summary['seconds']):.0f} to {max(summary['seconds']):.0f} s"
     return f"{summary['mean']:.4f} ± {summary['half_interval']:.4f}", seconds
+
+
+def commit_of(record: RunRecord) -> str | None:
+    """The commit that trained a run, if that is known.
+
+    Raises:
+        SystemExit: it was trained by code that was not committed.
+    """
+    code = record.facts.get("code") or {}
+    if code.get("changed"):
+        raise SystemExit(f"{record.path}: trained by code that was not committed; remove it, and train it again")
+    commit: str | None = code.get("commit")
+    return commit
 
 
 def commits_of(summaries: Iterable[Mapping[str, Any]]) -> str:

@@ -19,7 +19,7 @@ import torch
 from reproductions import Job
 from reproductions_page import PENDING
 from reproductions_runs import longest, variant_folder
-from seeds import ROOT, SEEDS, STUDIES, device_name, markdown_table, write_between
+from seeds import ROOT, SEEDS, STUDIES, commit_of, device_name, markdown_table, write_between
 
 from vitrine.command.compose import Point, points
 from vitrine.command.sources import composing
@@ -139,13 +139,11 @@ def collect() -> dict[str, list[dict[str, Any]]]:
 def measured(run: Any) -> dict[str, Any]:
     """A run's entry in the record."""
     facts = run.record.facts
-    if facts["code"].get("changed"):
-        raise SystemExit(f"{run.record.path}: trained by code that was not committed; train it again")
     return {
         "run": facts["id"],
         "seed": run.config.seed,
         "test/acc": run.metrics["test/acc"],
-        "commit": facts["code"].get("commit"),
+        "commit": commit_of(run.record),
         "precision": facts["precision"],
         "device": facts["device"],
         "machine": device_name(facts),
