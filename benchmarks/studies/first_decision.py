@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
-from seeds import ROOT, STUDIES, device_name, write_between
+from seeds import ROOT, STUDIES, commit_of, device_name, write_between
 
 from vitrine.config.sweep import SweepConfig
 from vitrine.runs import RunRecord
@@ -38,17 +38,21 @@ def decided() -> dict[str, Any]:
     """The line that the sweep ends with, and the runs it rests on."""
     command = [sys.executable, "train.py", *COMMAND, f"hydra.sweep.dir={OUT.relative_to(ROOT)}"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    (line,) = (line for line in printed.splitlines() if line.startswith("position=none is"))
+    (line,) = (line for line in printed.splitlines() if line.startswith("position=none "))
     records = [RunRecord(path.parent) for path in sorted(OUT.glob("*/run.json"))]
-    facts = records[0].facts
-    runs = [
-        {"position": record.config["model"]["position"], "seed": record.config["seed"]}
-        | {name: record.metrics[name] for name in ("val/acc", "val/loss")}
-        for record in records
-    ]
     most = 2 * SweepConfig().max_seeds  # of two configurations
-    about = {"device": device_name(facts), "commit": facts["code"]["commit"]}
-    return {"line": line, "most": most, **about, "runs": runs}
+    return {"line": line, "most": most, "runs": [measured(record) for record in records]}
+
+
+def measured(record: RunRecord) -> dict[str, Any]:
+    """A run's entry in the record; one that diverged has no metrics."""
+    return {
+        "position": record.config["model"]["position"],
+        "seed": record.config["seed"],
+        **{name: record.metrics.get(name) for name in ("val/acc", "val/loss")},
+        "device": device_name(record.facts),
+        "commit": commit_of(record),
+    }
 
 
 if __name__ == "__main__":
