@@ -21,6 +21,7 @@ from vitrine.runs import RunRecord, provenance
 from vitrine.training.callbacks import TrainingLog
 from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
+from vitrine.training.resume import _stretched_schedule
 
 pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
 
@@ -326,6 +327,26 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys, monkey
     assert rows(record)[: len(rows(whole))] == rows(whole)
     assert rates[0] == pytest.approx(0.000373, rel=2e-3), "the rate that was announced"
     assert all(rate > later for rate, later in pairwise(rates))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rates"),
+    [
+        (["schedule=constant"], None),
+        (["schedule=constant_with_warmup"], "from 0.1 at step 40 to 0.082 at the next"),  # 41 of 50 steps
+        (["schedule=constant", "finetune.warmup=0.05"], None),  # 25 steps are behind it
+        (["schedule=constant", "finetune.warmup=0.2"], "from 0.1 at step 40 to 0.041 at the next"),
+    ],
+)
+def test_more_epochs_that_stretch_the_warm_up_of_a_constant_rate_are_reported(overrides, rates, tmp_path):
+    """Four epochs of 10 steps are done, of now fifty."""
+    config = compose(["model=vit_nano", "optimizer.lr=0.1", "trainer.max_epochs=50", *overrides])
+    record = RunRecord.create(tmp_path, "constant")
+    (record.path / "run.json").write_text(json.dumps({"status": "finished", "steps_per_epoch": 10}))
+    (record.path / "metrics.csv").write_text("epoch,step,seconds,val/acc\n4,40,1.0,0.5\n")
+    note = _stretched_schedule(config, record, planned=4)
+    assert note.endswith(f"schedule=constant is now that of 50 epochs: the learning rate goes {rates}" if rates else "")
+    assert bool(note) == bool(rates)
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, capsys):

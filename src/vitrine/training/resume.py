@@ -133,15 +133,18 @@ def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int) ->
     epochs, schedule = config.trainer.max_epochs, config.schedule
     steps = record.facts.get("steps_per_epoch")
     done = max((int(row["step"]) for row in record.history()), default=0)
-    if epochs == planned or schedule.name == "constant" or not steps or not done:
+    if epochs == planned or not steps or not done:
         return ""
     if record.status == "finished" and _stopped_early(config, record, planned):
         return ""
     note = f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
     if is_dotted(schedule.name):
         return note
-    before = learning_rate_factor(done - 1, schedule, planned * steps)
-    after = learning_rate_factor(done, schedule, epochs * steps)
+    warmup = max(schedule.warmup, config.finetune.warmup or 0.0)  # the longest of any layer
+    before = learning_rate_factor(done - 1, schedule, planned * steps, warmup)
+    after = learning_rate_factor(done, schedule, epochs * steps, warmup)
+    if schedule.name == "constant" and before == after:  # both behind the warm-up
+        return ""
     lr = record.facts["lr_range"]["found"] if config.optimizer.lr == AUTO else config.optimizer.lr
     rates = [f"{lr * factor:.3g}" for factor in (before, after)]
     return f"{note}: the learning rate goes from {rates[0]} at step {done} to {rates[1]} at the next"
