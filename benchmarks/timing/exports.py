@@ -8,7 +8,7 @@ import shutil
 from typing import Any
 
 import torch
-from measure import ROOT, TIMING, markdown_table, measured_on, write_between
+from measure import ROOT, TIMING, at_commit, markdown_table, measured_on, write_between
 
 from vitrine import compose, fit
 from vitrine.inference.export.exporter import ExportReport, export_run
@@ -56,10 +56,8 @@ def table(results: dict[str, Any]) -> list[str]:
         changed = "" if export["changed"] is None else "{} of {}".format(*export["changed"])
         rows.append([f"`{dtype}`", file_size(export["bytes"]), f"{export['difference']:.1e}", *times, changed])
     (runtime,) = {export["runtime"] for export in results["exports"].values()}
-    about = (
-        f"`python train.py {' '.join(RUN)}`, exported and checked on one thread of {results['machine']}, {runtime}, "
-    )
-    return [*markdown_table(COLUMNS, rows), "", f"{about}at commit {results['commit'][:7]}."]
+    about = f"`python train.py {' '.join(RUN)}`, exported and checked on one thread of {results['machine']}, {runtime}"
+    return [*markdown_table(COLUMNS, rows), "", f"{about}{at_commit(results)}."]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import ROOT, TIMING, in_turn, markdown_table, measured_on, milliseconds, run_command
+from measure import ROOT, TIMING, at_commit, in_turn, markdown_table, measured_on, milliseconds, run_command
 from PIL import Image
 from startup import TRAINING, first_step
 from step import as_trained, training_step
@@ -189,8 +189,7 @@ def page(results: Mapping[str, Any]) -> str:
         parts.append(f"\n## {title}\n\n{text}\n")
         for size, rows in curves.items():
             parts.append("\n" + "\n".join(markdown_table(*table(size, rows))) + "\n")
-        parts.append(f"\n`python benchmarks/timing/growth.py {name}` on {part['machine']}, ")
-        parts.append(f"at commit {part['commit'][:7]}.\n")
+        parts.append(f"\n`python benchmarks/timing/growth.py {name}` on {part['machine']}{at_commit(part)}.\n")
     return "".join(parts)
 
 

@@ -28,6 +28,7 @@ from pages import markdown_table, write_between
 __all__ = [
     "ROOT",
     "TIMING",
+    "at_commit",
     "format_ratio",
     "in_turn",
     "markdown_table",
@@ -131,10 +132,17 @@ def write_rounds(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def measured_on() -> dict[str, Any]:
-    """The machine and the commit of what was measured just now."""
-    about = machine()
+    """The machine and the commit of what was measured just now, and whether the code differs from it."""
+    about, code = machine(), code_state()[0]
     where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
-    return {"machine": where, "commit": code_state()[0].get("commit")}
+    return {"machine": where, "commit": code.get("commit"), "changed": code.get("changed", False)}
+
+
+def at_commit(result: Mapping[str, Any]) -> str:
+    """``, at commit 1f2e3d4`` of a result, for a page; empty if it is unknown."""
+    if not result.get("commit"):
+        return ""
+    return f", at commit {result['commit'][:7]}{' with uncommitted changes' if result.get('changed') else ''}"
 
 
 def write_pages() -> None:
@@ -145,10 +153,9 @@ def write_pages() -> None:
     for name, result in results.items():
         parts += [f"\n## {result['title']}\n\n{result['text']}\n\n"]
         parts += ["\n".join(markdown_table(result["columns"], result["rows"])), "\n\n"]
-        commit = f", at commit {result['commit'][:7]}" if result.get("commit") else ""
         values = ROUNDS / f"{name}.csv"
         each = f" Each round: `{values.relative_to(ROOT)}`." if values.exists() else ""
-        parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{commit}.{each}\n")
+        parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{at_commit(result)}.{each}\n")
     PAGE.write_text("".join(parts))
 
 

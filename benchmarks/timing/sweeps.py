@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measure import ROOT, TIMING, measured_on, write_between
+from measure import ROOT, TIMING, at_commit, measured_on, write_between
 
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
@@ -185,7 +185,7 @@ def write_table(results: Mapping[str, dict[str, Any]]) -> None:
     lines = ["| what | measured | on |", "|---|---|---|"]
     for name in PARTS:
         if result := results.get(name):
-            where = f"{result['machine']}, commit {result['commit'][:7]}" if "commit" in result else "not recorded"
+            where = f"{result['machine']}{at_commit(result)}" if "machine" in result else "not recorded"
             lines.append(f"| {result['what']} | {result['value']:.3g} {result['unit']} | {where} |")
     write_between(PAGE, "sweeps", lines)
 

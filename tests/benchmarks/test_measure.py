@@ -41,6 +41,13 @@ def test_a_benchmark_leaves_its_rounds_beside_its_table(measure, tmp_path, monke
     assert "Each round: `rounds/steps.csv`." in (tmp_path / "PAGE").read_text()
 
 
+def test_a_page_says_where_uncommitted_code_was_measured(measure):
+    commit = {"commit": "1f2e3d4" + 33 * "0"}
+    assert measure.at_commit(commit | {"changed": False}) == measure.at_commit(commit) == ", at commit 1f2e3d4"
+    assert measure.at_commit(commit | {"changed": True}) == ", at commit 1f2e3d4 with uncommitted changes"
+    assert measure.at_commit({"commit": None, "changed": False}) == ""
+
+
 def test_each_published_ratio_follows_from_the_published_rounds(measure):
     published = json.loads(measure.JSON.read_text())
     for path in sorted(measure.ROUNDS.glob("*.csv")):
