@@ -21,6 +21,7 @@ from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import Batch
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
+from vitrine.distributed.hardware import choose
 from vitrine.training import fit as fit_module
 from vitrine.training.console import quiet_libraries
 from vitrine.training.lit_module import Classifier
@@ -96,7 +97,8 @@ def main() -> None:
     torch.set_num_threads(1)  # more threads slow down a model this small
     ours, bare, plain = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        config = compose([*OVERRIDES, f"paths.output_dir={folder}"])
+        kernel = choose(compose(OVERRIDES)).attention_kernel  # all three compute attention as `fit` does
+        config = compose([*OVERRIDES, f"model.attention_kernel={kernel}", f"paths.output_dir={folder}"])
         fit(config)  # the first training of a process takes longer
         for _ in range(ROUNDS):
             fit(config)
