@@ -7,6 +7,7 @@ trained, on pictures of 32 x 32 pixels.
 import base64
 import http.client
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from vitrine.cli.main import main as vitrine
 
 CLIENTS, SECONDS, ROUNDS = (1, 16), 10.0, 3
 MODEL = ["model=vit_tiny", "patch=4", "data=imagefolder", "data.image_size=32", "accelerator=cpu"]
+ALONE = "`run.predict` alone, a picture at a time"
 BRIEF = ["trainer.max_epochs=1", "debug.limit_batches=1", "data.batch_size=8", "trainer.compile=nothing"]
 
 
@@ -50,14 +52,18 @@ def main() -> None:
         }
         found: dict[str, list[list[float]]] = {server: [[] for _ in CLIENTS] for server in servers}
         own: list[float] = []
+        shuffle = random.Random(0)
         for _ in range(ROUNDS):
-            for server, (script, path, address, sent) in servers.items():
+            for server in shuffle.sample([*servers, ALONE], len(servers) + 1):
+                if server == ALONE:
+                    own.append(timed(lambda: run.predict(picture, accelerator="cpu")))
+                    continue
+                script, path, address, sent = servers[server]
                 with started(script, path) as port:
-                    for number, clients in enumerate(CLIENTS):
-                        found[server][number].append(requests_per_second(port, address, sent, clients))
-            own.append(timed(lambda: run.predict(picture, accelerator="cpu")))
+                    for number in shuffle.sample(range(len(CLIENTS)), len(CLIENTS)):
+                        found[server][number].append(requests_per_second(port, address, sent, CLIENTS[number]))
         rows = [[server, *(f"{np.median(speeds):,.0f}" for speeds in each)] for server, each in found.items()]
-        rows.append(["`run.predict` alone, a picture at a time", f"{1 / np.median(own):,.0f}", ""])
+        rows.append([ALONE, f"{1 / np.median(own):,.0f}", ""])
         text = (
             "Answers per second to clients on the same machine, each of which waits for its answer; medians of "
             f"{ROUNDS} rounds of {SECONDS:.0f} s. The model is `vit_tiny` on pictures of 32 x 32 pixels."

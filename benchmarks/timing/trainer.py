@@ -4,6 +4,7 @@ The model is tiny, so that the loop around it dominates. Lightning's bare traine
 example, is timed as well.
 """
 
+import random
 import tempfile
 import time
 
@@ -95,16 +96,17 @@ def main() -> None:
     """Time our training, Lightning's bare trainer and a plain loop in each round."""
     fit_module.Throughput = RecordedThroughput
     torch.set_num_threads(1)  # more threads slow down a model this small
-    ours, bare, plain = [], [], []
+    loops = {"train.py": fitted, "Lightning's bare trainer": lightning_alone, "plain loop": plain_loop}
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    shuffle = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         kernel = choose(compose(OVERRIDES)).attention_kernel  # all three compute attention as `fit` does
         config = compose([*OVERRIDES, f"model.attention_kernel={kernel}", f"paths.output_dir={folder}"])
         fit(config)  # the first training of a process takes longer
         for _ in range(ROUNDS):
-            fit(config)
-            ours.append(np.median(RecordedThroughput.seconds))
-            bare.append(np.median(lightning_alone(config)))
-            plain.append(np.median(plain_loop(config)))
+            for name in shuffle.sample(list(loops), len(loops)):
+                times[name].append(float(np.median(loops[name](config))))
+    ours, bare, plain = times.values()
     rows = [
         [name, *overhead(seconds, plain)]
         for name, seconds in (("`train.py`", ours), ("Lightning's bare trainer", bare))
@@ -124,7 +126,7 @@ def main() -> None:
             "added by the trainer to a plain loop of the same step": f"{rows[0][1]:.2f} ms a step "
             f"(Lightning's bare trainer: {rows[1][1]:.2f})"
         },
-        rounds={"step": {"train.py": ours, "Lightning's bare trainer": bare, "plain loop": plain}},
+        rounds={"step": times},
     )
 
 
@@ -143,6 +145,12 @@ def loader_of(config: TrainConfig, data: ImageDataModule, epoch: int) -> TrainLo
         seed=config.seed,
         position=lambda: (epoch, 0),
     )
+
+
+def fitted(config: TrainConfig) -> np.ndarray:
+    """Seconds of each step after the first epoch, as `train.py` trains."""
+    fit(config)
+    return RecordedThroughput.seconds
 
 
 def lightning_alone(config: TrainConfig) -> np.ndarray:
