@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -20,7 +21,7 @@ from optuna.trial import TrialState, create_trial
 from vitrine.errors import ConfigError, RunError
 from vitrine.sweeps.study import SafeCmaEsSampler, note
 from vitrine.sweeps.summary import best_trials, describe_search, print_search, rank_trials
-from vitrine.sweeps.trial import read_result
+from vitrine.sweeps.trial import locked, read_result
 
 pytestmark = pytest.mark.usefixtures("files_read_once")
 
@@ -78,6 +79,21 @@ def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
     shares = describe_search(one)["search"]["importance"]["val/acc"]
     assert shares["optimizer.lr"] > 0.8
     assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_trial_that_another_process_has_just_added_is_shown_later(tmp_path):
+    overrides = [*RANDOM, "sweep.n_trials=3"]
+    mine, other = search(tmp_path, *overrides), search(tmp_path, *overrides)
+    first = mine.ask()
+    with locked(first):
+        assert other.ask() is not None
+    described = []
+    listener = SimpleNamespace(trial_ended=lambda trial, result: described.append(describe_search(mine)["search"]))
+    mine.subscribe(listener)
+    train(first)
+    mine.tell(first, read_result(first.folder))
+    assert [len(search["trials"]) for search in described] == [1]
+    assert len(describe_search(mine)["search"]["trials"]) == 2
 
 
 def test_a_search_ends_with_its_trials_and_can_be_extended(tmp_path):

@@ -117,10 +117,10 @@ class Search(TrialQueue):
         return self._complete and not self._handed_out
 
     def trials(self) -> list[FrozenTrial]:
-        """Trials of the study that count, in order: neither invalid ones nor those that were retried."""
-        trials = self._study_trials()
+        """Trials that count and were known at the last update, in order: neither invalid ones nor those retried."""
+        trials = [trial for trial in self._study_trials() if trial.number in self._runs]
         retried = {trial.user_attrs.get("again") for trial in trials}
-        return [trial for trial in trials if "folders" in trial.user_attrs and trial.number not in retried]
+        return [trial for trial in trials if trial.number not in retried]
 
     def infeasible(self) -> list[FrozenTrial]:
         """Suggestions with an invalid configuration; ``user_attrs["infeasible"]`` has the reason."""
