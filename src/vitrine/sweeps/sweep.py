@@ -213,10 +213,11 @@ def by_configuration(
 ) -> dict[Group, dict[Group, TrialResult]]:
     """Results of finished trials by their varying overrides, and in each by seed and fold where there are several."""
     repeated = {key for key in REPETITIONS if len({overrides.get(key) for overrides in varies}) > 1}
+    keys = list(dict.fromkeys(key for overrides in varies for key in overrides))  # their order differs between commands
     groups: dict[Group, dict[Group, TrialResult]] = {}
     for overrides, result in zip(varies, results, strict=True):
-        group = tuple((key, value) for key, value in overrides.items() if key not in repeated)
-        repetition = tuple((key, value) for key, value in overrides.items() if key in repeated)
+        group = tuple((key, overrides[key]) for key in keys if key in overrides and key not in repeated)
+        repetition = tuple((key, overrides[key]) for key in keys if key in overrides and key in repeated)
         if result.status == "finished":
             groups.setdefault(group, {})[repetition] = result
     return groups
