@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,18 @@ def test_a_grid_is_every_combination_once_in_its_order(tmp_path):
     ]
     assert len(one.infeasible()) == 2
     assert run(search(tmp_path, *overrides, "sweep.n_trials=3")).done
+
+
+def test_a_search_is_shown_without_folders_that_were_deleted(tmp_path, capsys):
+    overrides = ["depth=1,2,3", "sweep.sampler=grid"]
+    one = run(search(tmp_path, *overrides), lambda config: 0.5 + 0.1 * config.model.depth)
+    for number in (1, 2):
+        shutil.rmtree(one.runs(number)[0].folder)
+        again = search(tmp_path, *overrides)
+        assert again.done
+        assert print_search(again) == 0
+        assert "depth=3 (val/acc 0.8000" in capsys.readouterr().out
+        assert describe_search(again)["best"]["metrics"]["val/acc"] == pytest.approx(0.8)
 
 
 def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):

@@ -248,7 +248,8 @@ def best_trials(search: "Search", ranked: Sequence[RankedTrial]) -> list[BestCon
     for trial in best:
         metrics = [result.metrics for result in search.results(trial.number)]
         mean = trial.values[search.settings.metrics[0]]
-        found.append(BestConfiguration(trial.varies, mean, mean_metrics(metrics), len(metrics)))
+        # The study has the objectives, too: someone may have deleted a run's folder.
+        found.append(BestConfiguration(trial.varies, mean, mean_metrics(metrics) | trial.values, len(metrics)))
     return found
 
 
@@ -294,9 +295,11 @@ def print_search(search: "Search") -> int:
         print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
     if len(metrics) == 1 and best:
         finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
-        groups = [dict[Hashable, float](enumerate(one.metrics[metrics[0]] for one in trial)) for trial in finished]
+        kept = [trial for trial in finished if all(metrics[0] in one.metrics for one in trial)]  # folders not deleted
+        groups = [dict[Hashable, float](enumerate(one.metrics[metrics[0]] for one in trial)) for trial in kept]
         seeds = [search.command.seed + number for number in range(search.settings.repeats)]
-        print_selected(best[0], search.overrides, groups, 0, seeds, metrics[0])
+        if kept[:1] == finished[:1]:
+            print_selected(best[0], search.overrides, groups, 0, seeds, metrics[0])
     print_location(search.sweep)
     _warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
     return _print_search_failures(search, ranked)
