@@ -239,6 +239,16 @@ def test_failures_are_reported_and_retried_unless_a_metric_is_not_finite(tmp_pat
     assert sorted(trained(again).values()) == [1, 1, 1, 2]
 
 
+def test_a_configuration_that_was_suggested_twice_and_failed_is_retried(tmp_path):
+    overrides = ["depth=1,2", "sweep.sampler=random", "sweep.n_trials=4"]
+    one = run(search(tmp_path, *overrides), lambda config: "out of memory")
+    assert [trial.state.name for trial in one.trials()] == ["FAIL"] * 4
+    again = run(search(tmp_path, *overrides), lambda config: 0.8)
+    assert [trial.state.name for trial in again.trials()] == ["COMPLETE"] * 4
+    assert {row.state for row in rank_trials(again)} == {"finished"}
+    assert set(trained(again).values()) == {2}
+
+
 def test_a_nan_loss_is_divergence_whatever_the_accuracy(tmp_path):
     one = run(search(tmp_path, *RANDOM, "sweep.n_trials=1"), lambda config: {"val/acc": 0.1, "val/loss": math.nan})
     assert [(row.state, row.why) for row in rank_trials(one)] == [("diverged", "val/loss is NaN or infinite")]

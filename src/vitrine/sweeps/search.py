@@ -310,12 +310,18 @@ class Search(TrialQueue):
         ]
 
     def _retry_failed(self) -> None:
-        """Add failed trials to the study again, and those that diverged if the code has changed since."""
-        for trial in self.trials():
-            failed = [run for run in self._runs[trial.number] if read_result(run.folder).status == "failed"]
-            if trial.state not in (TrialState.FAIL, TrialState.PRUNED) or any(map(is_locked, failed)):
-                continue
-            if not failed and not forget_outdated(self._runs[trial.number]):
+        """Add failed trials to the study again, and those that diverged if the code has changed since.
+
+        Several suggestions of one configuration share folders: the first retry makes them look unfinished to the next.
+        """
+        trials = self.trials()
+        pruned = [run for trial in trials if trial.state == TrialState.PRUNED for run in self._runs[trial.number]]
+        outdated = {run.folder for run in forget_outdated(pruned)}
+        for trial in trials:
+            runs = self._runs[trial.number]
+            failed = [run for run in runs if read_result(run.folder).status == "failed"]
+            retried = trial.state == TrialState.FAIL and not any(map(is_locked, failed))
+            if not retried and outdated.isdisjoint(run.folder for run in runs):
                 continue
             retry = create_trial(
                 state=TrialState.RUNNING,
@@ -323,7 +329,7 @@ class Search(TrialQueue):
                 distributions=trial.distributions,
                 user_attrs={name: trial.user_attrs[name] for name in ("varies", "folders")} | {"again": trial.number},
                 system_attrs=trial.system_attrs,
-                intermediate_values=trial.intermediate_values if failed else None,
+                intermediate_values=trial.intermediate_values if retried else None,
             )
             self.study.add_trial(retry)
             for run in failed:
