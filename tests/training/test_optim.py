@@ -144,6 +144,22 @@ def test_optimizers_of_other_libraries_take_their_steps(name, make):
     assert not torch.equal(model.head.weight, VisionTransformer(config.model).head.weight)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.02])
+def test_lambs_step_of_a_matrix_is_as_long_as_its_weights_with_and_without_weight_decay(rate):
+    config = composed(*SMALL, "optimizer=lamb", "optimizer.lr=0.01", f"optimizer.weight_decay={rate}")
+    torch.manual_seed(0)
+    model = VisionTransformer(config.model)
+    optimizer = build_optimizer(config.optimizer, model)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with_gradients(model, 0)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        moved = (parameter - before[name]).norm().item()
+        adams = before[name].numel() ** 0.5  # each element's first step is 1
+        length = before[name].norm().item() if parameter.ndim > 1 else adams
+        assert moved == pytest.approx(0.01 * length, rel=1e-3), name
+
+
 MUON = ["optimizer=muon", "optimizer.lr=0.02", "optimizer.adamw_lr=0.01", "optimizer.weight_decay=0.1"]
 
 

@@ -50,6 +50,8 @@ def schedule_free(groups: Groups, **settings: Any) -> Optimizer:
 
 # Of libraries that are imported when they are needed (config.schema.OPTIMIZER_LIBRARIES); none has a fused step.
 OTHERS: dict[str, Callable[..., Optimizer]] = {"lamb": lamb, "lion": lion, "schedule_free": schedule_free}
+# Timm's LAMB scales steps by the norm of weights where there is weight decay; those of matrices, here, without it too.
+OF_MATRICES: dict[str, dict[str, Any]] = {"lamb": {"always_adapt": True}}
 
 
 def build_optimizer(
@@ -110,7 +112,8 @@ def parameter_groups(
         for name, parameter in members:
             matrix = parameter.ndim > 1 and name not in spared
             (decay if matrix or config.decay_all else no_decay).append(parameter)
-        groups.append({"params": decay, "weight_decay": config.weight_decay, **settings})
+        of_matrices = OF_MATRICES.get(config.name, {})
+        groups.append({"params": decay, "weight_decay": config.weight_decay, **settings, **of_matrices})
         if not config.decay_all:
             groups.append({"params": no_decay, "weight_decay": 0.0, **settings})
     return groups
