@@ -64,6 +64,8 @@ vitrine's own models, with one choice changed. Slowest first within each group, 
 
 """
 
+Ratios = list[list[float] | None]  # median and interval in each setting, None where it was not measured
+
 eva = partial(Eva, attn_type="rope", global_pool="token", use_abs_pos_emb=False, use_rot_pos_emb=True)
 beit = partial(Beit, global_pool="token", use_abs_pos_emb=False, use_rel_pos_bias=True)
 swiglu = partial(Vit, mlp_layer=SwiGLUPacked, act_layer="silu", mlp_ratio=16 / 3)  # of which half are gates
@@ -180,13 +182,11 @@ class Step:
 
 def page(results: dict[str, Any]) -> str:
     """Text of docs/variants.md."""
-    timm = {
-        name: [result["against timm"][name] for result in results.values()] for name in VARIANTS if VARIANTS[name][1]
-    }
-    ours = {name: [result["against plain"][name] for result in results.values()] for name in VARIANTS if name != PLAIN}
+    timm, ours = (ratios_to(reference, results) for reference in ("against timm", "against plain"))
+    del ours[PLAIN]
     group = list(dict.fromkeys(name.split("=")[0] for name in VARIANTS)).index
     by_group = sorted(ours, key=lambda name: (group(name.split("=")[0]), -mean(ours[name])))
-    slowest = max(median for ratios in timm.values() for median, *_ in ratios)
+    slowest = max(found[0] for ratios in timm.values() for found in ratios if found)
     parts = [HEAD, TIMM.format(slowest=slowest), table(results, timm, sorted(timm, key=lambda name: -mean(timm[name])))]
     parts += [OURS, table(results, ours, by_group), "\n## Machines\n\n"]
     for name, result in results.items():
@@ -196,16 +196,22 @@ def page(results: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def mean(ratios: list[list[float]]) -> float:
+def ratios_to(reference: str, results: dict[str, Any]) -> dict[str, Ratios]:
+    """Ratios of each variant that was measured in some setting: one for each setting."""
+    found = {name: [result[reference].get(name) for result in results.values()] for name in VARIANTS}
+    return {name: ratios for name, ratios in found.items() if any(ratios)}
+
+
+def mean(ratios: Ratios) -> float:
     """Geometric mean of the medians of ratios."""
-    return statistics.geometric_mean(median for median, *_ in ratios)
+    return statistics.geometric_mean(found[0] for found in ratios if found)
 
 
-def table(results: dict[str, Any], ratios: dict[str, list[list[float]]], order: list[str]) -> str:
+def table(results: dict[str, Any], ratios: dict[str, Ratios], order: list[str]) -> str:
     """A Markdown table with a row for each variant and a column for each setting."""
     lines = [f"| variant | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
     for name in order:
-        cells = [f"{median:.2f} [{low:.2f}, {high:.2f}]" for median, low, high in ratios[name]]
+        cells = ["{:.2f} [{:.2f}, {:.2f}]".format(*found) if found else "not measured" for found in ratios[name]]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -21,9 +21,22 @@ def test_a_page_is_what_its_study_writes_from_the_values_of_runs(study, name):
     assert study(name).page(known(name)) == (DOCS / f"{name}.md").read_text()
 
 
-def test_the_page_of_growth_is_what_its_benchmark_writes(timing):
-    growth = timing("growth")
-    assert growth.page(json.loads(growth.JSON.read_text())) == growth.PAGE.read_text()
+@pytest.mark.parametrize("name", ["growth", "variants"])
+def test_a_page_is_what_its_benchmark_writes(timing, name):
+    benchmark = timing(name)
+    assert benchmark.page(json.loads(benchmark.JSON.read_text())) == benchmark.PAGE.read_text()
+
+
+def test_a_variant_that_one_setting_lacks_is_shown_as_not_measured(timing):
+    variants = timing("variants")
+    results = json.loads(variants.JSON.read_text())
+    first, *others = results.values()
+    for result in results.values():
+        result["against plain"].pop("norm=rmsnorm")
+    assert "`norm=rmsnorm`" not in variants.page(results).partition("## Against `")[2]
+    first["against plain"]["norm=rmsnorm"] = [1.1, 1.0, 1.2]
+    row = f"| `norm=rmsnorm` | 1.10 [1.00, 1.20] |{' not measured |' * len(others)}\n"
+    assert row in variants.page(results)
 
 
 def test_readmes_table_is_what_its_study_writes(study, tmp_path, monkeypatch):
