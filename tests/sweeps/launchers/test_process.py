@@ -1,12 +1,18 @@
 import os
+from contextlib import nullcontext
 from dataclasses import replace
+from multiprocessing import Pipe
+from threading import Timer
+from types import SimpleNamespace
 
 import pytest
 
 from vitrine.config.sweep import LauncherConfig
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, OutOfTime
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.launchers.process import Slot, allocate_slots
+from vitrine.sweeps.queue import GridQueue
+from vitrine.sweeps.trial import read_result
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +75,31 @@ def test_more_cores_or_gpus_than_there_are_is_refused(configs, accelerator, sett
         allocate_slots(settings, configs(accelerator, 1))
     for part in message:
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_sweep_is_out_of_time_only_if_a_trial_is_left(make_trial, left, monkeypatch, count):
+    """There is no time for another trial once the first one has been started."""
+
+    class Process:
+        exitcode = 0
+
+        def __init__(self, target, args):
+            self.trial = args[0]
+            self.sentinel, self._writer = Pipe()
+
+        def start(self):
+            left(self.trial, "finished")
+            Timer(0.1, self._writer.close).start()
+
+        def join(self):
+            pass
+
+    monkeypatch.setattr(process, "_context", lambda: SimpleNamespace(Process=Process))
+    monkeypatch.setattr(process, "POLL_SECONDS", 0.01)
+    answers = iter([False])
+    monkeypatch.setattr(process, "time_is_short", lambda trained, since: next(answers, True))
+    trials = [make_trial(number) for number in range(count)]
+    with pytest.raises(OutOfTime) if count > 1 else nullcontext():
+        process.train_in_processes(GridQueue(trials), [Slot(1)])
+    assert [read_result(trial.folder).status for trial in trials] == ["finished", "new"][:count]

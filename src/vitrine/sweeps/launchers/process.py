@@ -66,7 +66,7 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
     """
     context = _context()
     time_from = process_started_at()
-    late, full = False, ""
+    late, stopped, full = False, False, ""  # no time for another trial; a trial ran out of time; the disk is full
     free = list(slots)
     ended: list[Trial] = []
     running: dict[ForkServerProcess, tuple[Trial, Slot]] = {}
@@ -88,12 +88,14 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
                 trial, slot = running.pop(process)
                 free.append(slot)
                 ended.append(trial)
-                late |= process.exitcode == OutOfTime.exit_code
+                stopped |= process.exitcode == OutOfTime.exit_code
+                late |= stopped
                 result = _collect(queue, trial, process.exitcode or 0, stopped=bool(signals))
                 if process.exitcode == FULL_EXIT_CODE:
                     full = full or result.error
     if full:
         raise DiskFull(full)
+    late = stopped or (late and not queue.done)
     if signals or late:
         raise OutOfTime if late else Interrupted
 
