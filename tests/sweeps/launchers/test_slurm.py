@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -206,6 +207,24 @@ def test_the_result_of_a_job_is_passed_on(trial, tmp_path):
     RunRecord(trial.folder).end("pruned", "at epoch 3")
     cluster._collect(queue, trial, "COMPLETED", tmp_path / "1_0_log.out")
     assert [(result.status, result.error) for result in queue.results] == [("pruned", "at epoch 3")]
+
+
+def test_a_job_that_was_cancelled_after_its_trial_had_ended_is_not_reported(monkeypatch, trial, tmp_path, capsys):
+    monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
+    scheduler = SimpleNamespace(
+        folder=tmp_path,
+        capacity=1,
+        find_submitted=dict,
+        submit=lambda trials: dict(zip("1", trials, strict=False)),
+        states=lambda jobs: dict.fromkeys(jobs, "CANCELLED"),
+    )
+    with pytest.raises(Interrupted):
+        cluster.train_in_jobs(GridQueue([trial]), scheduler)
+    assert "Slurm stopped 1 job before the trial was finished" in capsys.readouterr().out
+    trial.folder.mkdir(parents=True)
+    RunRecord(trial.folder).end("pruned", "at epoch 3")
+    cluster.train_in_jobs(GridQueue([trial]), scheduler)
+    assert capsys.readouterr().out == ""
 
 
 def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_path):

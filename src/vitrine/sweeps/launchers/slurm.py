@@ -264,7 +264,7 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
                     if result is None:
                         continue
                     del jobs[job]
-                    stopped += state in STOPPED
+                    stopped += state in STOPPED and result.status not in ENDED
                     if result.status == "interrupted":  # it has an error only if the disk is full
                         full = full or result.error
     except KeyboardInterrupt:
