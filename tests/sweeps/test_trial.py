@@ -9,7 +9,8 @@ import pytest
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, OutOfTime
 from vitrine.runs import RunRecord
-from vitrine.runs.lock import RunLocked
+from vitrine.runs.lock import RunLocked, Watch
+from vitrine.runs.lock_file import Holder, LockState
 from vitrine.sweeps import run as sweeps_run
 from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.trial import (
@@ -18,6 +19,7 @@ from vitrine.sweeps.trial import (
     read_result,
     record_crash,
     run_trial,
+    take_up,
     time_is_short,
 )
 from vitrine.training.graceful_stop import GracefulStop
@@ -91,6 +93,18 @@ input()
     other.wait()
     with locked(trial), pytest.raises(RunLocked), locked(trial):
         pass
+
+
+def test_what_is_taken_over_is_what_was_watched(make_trial, left, monkeypatch, capsys):
+    """Not what another look would find: a process that has just taken the trial up."""
+    trial = make_trial()
+    left(trial, "running")
+    dead, alive = (Holder(host, 7, "", "", "noon", host) for host in ("node1", "node2"))
+    looks = iter([(LockState.UNKNOWN, dead), (LockState.HELD, alive)])
+    monkeypatch.setattr("vitrine.sweeps.trial.look", lambda folder: next(looks))
+    assert take_up(trial, Watch(0.0))
+    assert "taken over from process 7 on node1" in capsys.readouterr().err
+    assert RunRecord(trial.folder).facts["status"] == "interrupted"
 
 
 def test_a_crashed_process_leaves_a_failed_trial_with_the_reason(make_trial, left):

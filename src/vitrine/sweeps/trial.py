@@ -24,7 +24,7 @@ from vitrine.files import disk_full
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
 from vitrine.runs.lock_file import NAME as LOCK_NAME
-from vitrine.runs.lock_file import LockState
+from vitrine.runs.lock_file import Holder, LockState
 from vitrine.runs.record import status_of
 from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
@@ -199,7 +199,10 @@ def is_locked(trial: Trial, watch: Watch | None = None) -> bool:
         trial: the trial.
         watch: what earlier looks have seen of the locks of other machines; ``None`` takes their processes for alive.
     """
-    state, holder = look(trial.folder)
+    return _is_held(trial, *look(trial.folder), watch)
+
+
+def _is_held(trial: Trial, state: LockState, holder: Holder | None, watch: Watch | None) -> bool:
     if state is LockState.UNKNOWN:
         return watch is None or not watch.has_expired(trial.folder, holder)
     return state is LockState.HELD
@@ -212,9 +215,9 @@ def take_up(trial: Trial, watch: Watch) -> bool:
         trial: the trial.
         watch: what earlier looks have seen of the locks of other machines.
     """
-    if is_locked(trial, watch):
-        return False
     state, holder = look(trial.folder)
+    if _is_held(trial, state, holder, watch):
+        return False
     if state is LockState.UNKNOWN:
         try:
             with locked(trial, force=True) as claim:
