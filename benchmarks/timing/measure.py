@@ -27,6 +27,7 @@ from pages import markdown_table, write_between
 
 __all__ = [
     "ROOT",
+    "ROUNDS",
     "TIMING",
     "at_commit",
     "format_ratio",
@@ -39,6 +40,7 @@ __all__ = [
     "run_command",
     "synchronize",
     "write_between",
+    "write_rounds",
 ]
 
 TIMING = ROOT / "benchmarks" / "timing"
@@ -122,7 +124,7 @@ def publish(
 
 def write_rounds(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
     """Write every single value, a row each."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["case", "alternative", "round", "value"])

@@ -3,7 +3,7 @@
 python benchmarks/timing/variants.py                # every device here; writes docs/variants.md and variants.json
 python benchmarks/timing/variants.py --device cuda  # only this device; stored results of others stay
 python benchmarks/timing/variants.py --table        # only writes the page
-python benchmarks/timing/variants.py --quick        # a check: one round of small batches; writes nothing
+python benchmarks/timing/variants.py --quick        # a check: few rounds of small batches; writes nothing
 """
 
 import argparse
@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measure import ROOT, TIMING, ratio
+from measure import ROOT, ROUNDS, TIMING, at_commit, measured_on, ratio, write_rounds
 from timm.layers import RmsNorm, SwiGLUPacked
 from timm.models.beit import Beit
 from timm.models.eva import Eva
@@ -101,26 +102,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=BATCH, help="default: all that are available")
     parser.add_argument("--table", action="store_true", help="measure nothing, only write the page")
-    parser.add_argument("--quick", action="store_true", help="one round of small batches; write nothing")
+    parser.add_argument("--quick", action="store_true", help="few rounds of small batches; write nothing")
     options = parser.parse_args()
     torch.set_flush_denormal(True)  # as training does
     results = json.loads(JSON.read_text()) if JSON.exists() and not options.quick else {}
+    rounds: dict[str, dict[str, list[float]]] = {}
     here = [options.device] if options.device else ["cpu", "cuda"][: 1 + torch.cuda.is_available()]
     for device, size in product([] if options.table else here, SIZES):
         auto = choose(compose([f"model.dim={WIDTH}", f"accelerator={device.replace('cuda', 'gpu')}"])).precision
         for precision in [auto] if device == "cuda" else sorted({"32-true", auto}):
             name = f"{device}, {'float32' if precision == '32-true' else 'bfloat16'}, {size} px"
             print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
-            results[name] = measure(device, size, precision, options.quick)
+            results[name], rounds[name] = measure(device, size, precision, options.quick)
     if options.quick:
         print(page(results))
     else:
         JSON.write_text(json.dumps(results, indent=1) + "\n")
+        for name, values in rounds.items():
+            write_rounds(rounds_of(name), {name: values})
         PAGE.write_text(page(results))
 
 
-def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, Any]:
-    """Time a step of every variant and its counterpart in each round, in random order."""
+def rounds_of(name: str) -> Path:
+    """The file of a setting's rounds."""
+    return ROUNDS / "variants" / f"{name.replace(', ', '-').replace(' ', '')}.csv"
+
+
+def measure(device: str, size: int, precision: str, quick: bool) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """Time a step of every variant and its counterpart in each round, in random order.
+
+    Returns:
+        What the rounds come to, and the seconds of each round.
+    """
     batch = 2 if quick else BATCH[device][size]
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(CLASSES, (batch,), device=device)
@@ -129,13 +142,18 @@ def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, An
         step(images, labels)
     times: dict[str, list[list[float]]] = {name: [] for name in VARIANTS}
     end, shuffled = time.perf_counter() + SECONDS[device] * (not quick), random.Random(0)
-    while len(times[PLAIN]) < (1 if quick else MIN_ROUNDS) or time.perf_counter() < end:
+    while len(times[PLAIN]) < MIN_ROUNDS or time.perf_counter() < end:
         for name in shuffled.sample(list(VARIANTS), len(VARIANTS)):
             pair = steps[name][:: shuffled.choice([1, -1])]
             took = {step: step(images, labels) for step in pair}
             times[name].append([took[step] for step in steps[name]])
     plain = [ours for ours, *_ in times[PLAIN]]
-    return {
+    rounds = {
+        f"{side}{name}": list(values)
+        for name, each in times.items()
+        for side, values in zip(("", "timm's equal of "), zip(*each, strict=True), strict=False)
+    }
+    found = {
         "device": torch.cuda.get_device_name() if device == "cuda" else machine()["processor"],
         "cores": machine()["cores"],
         "torch": torch.__version__,
@@ -144,7 +162,9 @@ def measure(device: str, size: int, precision: str, quick: bool) -> dict[str, An
         "seconds": {name: np.median(each, axis=0).round(6).tolist() for name, each in times.items()},
         "against timm": {name: ratio(*zip(*each, strict=True)) for name, each in times.items() if len(each[0]) == 2},
         "against plain": {name: ratio([ours for ours, *_ in each], plain) for name, each in times.items()},
+        **measured_on(),
     }
+    return found, rounds
 
 
 def models(name: str, size: int) -> list[nn.Module]:
@@ -190,8 +210,11 @@ def page(results: dict[str, Any]) -> str:
     parts = [HEAD, TIMM.format(slowest=slowest), table(results, timm, sorted(timm, key=lambda name: -mean(timm[name])))]
     parts += [OURS, table(results, ours, by_group), "\n## Machines\n\n"]
     for name, result in results.items():
-        parts.append(f"- {name}: {result['device']}, {result['cores']} cores, torch {result['torch']}; ")
-        parts.append(f"{result['rounds']} rounds with a batch size of {result['batch']}\n")
+        parts.append(
+            f"- {name}: {result['device']}, {result['cores']} cores, torch {result['torch']}{at_commit(result)}; "
+        )
+        each = f", in `{path.relative_to(ROOT)}`" if (path := rounds_of(name)).exists() else ""
+        parts.append(f"{result['rounds']} rounds with a batch size of {result['batch']}{each}\n")
     parts.append("\nWritten by `python benchmarks/timing/variants.py`; medians in benchmarks/timing/variants.json.\n")
     return "".join(parts)
 

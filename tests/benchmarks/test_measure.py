@@ -50,10 +50,12 @@ def test_a_page_says_where_uncommitted_code_was_measured(measure):
 
 def test_each_published_ratio_follows_from_the_published_rounds(measure):
     published = json.loads(measure.JSON.read_text())
-    for path in sorted(measure.ROUNDS.glob("*.csv")):
+    for name, result in published.items():
+        if not (path := measure.ROUNDS / f"{name}.csv").exists():
+            continue
         cases = read(path).values()
         pairs = [pair for case in cases for pair in permutations(case.values(), 2) if len({*map(len, pair)}) == 1]
         known = {measure.format_ratio(measure.ratio(*pair)) for pair in pairs if len(pair[0]) >= 6}
-        cells = [str(cell) for row in published[path.stem]["rows"] for cell in row]
+        cells = [str(cell) for row in result["rows"] for cell in row]
         claimed = {found for cell in cells for found in RATIO.findall(cell)}
-        assert claimed <= known, path.stem
+        assert claimed <= known, name
