@@ -9,6 +9,7 @@ import timm
 import torch
 from helpers.running import SMALL, only_run
 from timm.optim import param_groups_layer_decay
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine import compose, fit, resume
 from vitrine.config.finetune import FinetuneConfig
@@ -153,8 +154,19 @@ def test_flops_count_the_passes_that_are_made(run):
     assert flops_per_pass(probe, forward) == head
     augmented = tuned(run, "finetune=linear_probe", "augment=light")
     assert flops_per_pass(augmented, forward) == pytest.approx((forward + 2 * head) / 3)
-    most = tuned(run, "finetune=last_blocks", "finetune.blocks=3")
-    assert 0.9 * forward < flops_per_pass(most, forward) < forward
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "map"])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_flops_of_last_blocks_are_those_of_their_forward_and_backward_pass(pool, blocks):
+    config = compose([*SMALL, "depth=3", f"pool={pool}", "model.attention_kernel=explicit"])
+    config.finetune = FinetuneConfig("last_blocks", blocks=blocks)
+    model = VisionTransformer(config.model)
+    freeze(model, config.finetune)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.rand(1, 1, 8, 8)).sum().backward()
+    forward = flops_per_image(config.model)
+    assert 3 * flops_per_pass(config, forward) == pytest.approx(counter.get_total_flops(), abs=0.1)
 
 
 @pytest.mark.whole

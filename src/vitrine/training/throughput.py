@@ -14,6 +14,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import TrainConfig, ViTConfig
@@ -21,7 +22,7 @@ from vitrine.config.image_schedule import image_sides
 from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import DTYPES, Hardware
 from vitrine.models import VisionTransformer, build_model
-from vitrine.training.finetune import has_constant_features
+from vitrine.training.finetune import freeze, has_constant_features
 from vitrine.training.lit_module import Classifier
 
 # Dense peak TFLOP/s of a whole card in bfloat16 (float16 on cards without bfloat16), TF32 and float32. Lightning's
@@ -47,6 +48,11 @@ def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
 
     With ``training``, of the patches that patch dropout keeps.
     """
+    return _count_flops(config, training=training)[1].get_total_flops()
+
+
+def _count_flops(config: ViTConfig, *, training: bool = False) -> tuple[nn.Module, FlopCounterMode]:
+    """Return a model and the counted operations of its forward pass; see :func:`flops_per_image`."""
     device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
     with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
@@ -55,7 +61,7 @@ def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
         images = torch.zeros(1, config.in_channels, *config.image_hw)
         with FlopCounterMode(display=False) as counter:
             model(images)
-    return int(counter.get_total_flops())
+    return model, counter
 
 
 def flops_per_pass(config: TrainConfig, forward: int) -> float:
@@ -71,12 +77,11 @@ def flops_per_pass(config: TrainConfig, forward: int) -> float:
     """
     if config.finetune.name == "full":
         return flops_per_image(config.model, training=True) if config.model.patch_dropout else forward
-    head = 2 * config.model.dim * config.model.num_classes
-    if has_constant_features(config):
-        return head
-    deeper = replace(config.model, depth=config.model.depth + 1)
-    trained = head + (config.finetune.blocks or 0) * (flops_per_image(deeper) - forward)
-    return (forward + 2 * trained) / 3
+    model, counter = _count_flops(config.model)
+    parts = freeze(model, config.finetune) or []
+    names = [f"{type(model).__name__}.{name}" for name, module in model.named_modules() if module in parts]
+    trained = sum(sum(counter.get_flop_counts().get(name, {}).values()) for name in names)
+    return trained if has_constant_features(config) else (forward + 2 * trained) / 3
 
 
 def flops_by_epoch(config: TrainConfig, forward: int) -> list[float]:
