@@ -92,7 +92,9 @@ def test_the_plan_is_announced_before_the_first_run(tmp_path):
     queue = decide(tmp_path, *THREE, "sweep.metric=test/acc", "seed=7")
     with SweepProgress(queue.sweep, queue.sweep.results(), live=False, describe=queue.describe, status=queue.progress):
         pass
-    plan = json.loads((queue.sweep.folder / "sweep.json").read_text())["decision"]
+    announced = json.loads((queue.sweep.folder / "sweep.json").read_text())
+    assert (announced["planned"], announced["complete"]) == (60, False)
+    plan = announced["decision"]
     assert plan["metric"] == "test/acc"
     assert (plan["alpha"], plan["difference"], plan["method"]) == (0.05, None, "group_sequential")
     assert plan["arms"] == ["position=learned", "position=rope", "position=none"]

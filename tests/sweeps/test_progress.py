@@ -44,6 +44,15 @@ def test_a_sweep_json_that_cannot_be_written_is_reported_and_stops_nothing(start
     assert capsys.readouterr().err.count(f"vitrine: cannot write {started.sweep.folder / 'sweep.json'}: ") == 2
 
 
+def test_a_trial_of_a_search_is_listed_when_it_starts(make_trial, tmp_path):
+    sweep = Sweep(tmp_path / "sweep", [], [], ["seed"], planned=2)
+    with SweepProgress(sweep, [], live=False, describe=lambda: {"complete": False}) as progress:
+        sweep.trials.append(make_trial())
+        progress.trial_started(sweep.trials[0])
+        written = json.loads((sweep.folder / "sweep.json").read_text())
+    assert [trial["folder"] for trial in written["trials"]] == ["seed=0"]
+
+
 def test_the_end_of_a_trial_is_printed_in_one_line(started, capsys):
     started.trial_ended(started.sweep.trials[0], TrialResult("interrupted"))
     started.trial_ended(started.sweep.trials[1], TrialResult("failed", error="no space left on device"))

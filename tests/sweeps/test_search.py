@@ -79,7 +79,7 @@ def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
     assert sum(abs(rate + 3) for rate in rates[-10:]) < sum(abs(rate + 3) for rate in rates[:10])
     shares = describe_search(one)["search"]["importance"]["val/acc"]
     assert shares["optimizer.lr"] > 0.8
-    assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+    assert sum(shares.values()) < 1, "the rest belongs to both keys together"
 
 
 def test_a_trial_that_another_process_has_just_added_is_shown_later(tmp_path):
@@ -102,10 +102,12 @@ def test_a_search_ends_with_its_trials_and_can_be_extended(tmp_path):
     before = chosen_values(first)
     again = search(tmp_path, *RANDOM, "sweep.n_trials=3")
     assert again.done
+    assert describe_search(again)["complete"]
     assert again.ask() is None
     more = search(tmp_path, "sweep.pruner=median", *TWO, "sweep.sampler=tpe", "sweep.n_trials=5")
     assert more.sweep.folder == first.sweep.folder
     assert not more.done
+    assert not describe_search(more)["complete"]
     run(more)
     assert chosen_values(more)[:3] == before
     assert len(more.trials()) == 5

@@ -1,12 +1,15 @@
 """The live view: how far each trial of a sweep is, read from its folder."""
 
+from dataclasses import replace
+
 import pytest
 
 from vitrine.cli.watch import main
-from vitrine.runs import MetricsFile
+from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.live import Progress, read_progress
+from vitrine.sweeps.summary import SweepSummary, print_overview
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.watch import sparkline
+from vitrine.sweeps.watch import _view, sparkline
 
 
 @pytest.fixture
@@ -42,6 +45,29 @@ def test_a_sweep_is_shown_with_curve_and_time_left(sweep, capsys):
     (running,) = [line for line in printed.splitlines() if "running" in line]
     assert running.split() == ["1", "3/4", "0.500", "0.7500", "▁█", "0:00:09", "running"]
     assert "1 of 3 trials; best val/acc 0.5000" in printed
+
+
+def test_a_search_has_ended_once_its_last_trial_has(sweep, left, capsys):
+    """Not before, although all trials that it has suggested so far have ended; and not after fewer than planned."""
+    searched = replace(sweep, planned=5)
+    searched.write(searched.results(), {"complete": False})
+    main([str(sweep.folder), "--once"])
+    assert "1 of at most 5 trials; best" in capsys.readouterr().out
+    RunRecord(sweep.trials[1].folder).end("failed", "out of memory")
+    left(sweep.trials[2], "finished")
+    assert not _view(sweep.folder)[1]
+    print_overview([SweepSummary.read(sweep.folder)])
+    assert capsys.readouterr().out.splitlines()[1].split()[:7] == ["sweep", "5", "2", "0", "0", "0", "1"]
+
+    searched.write(searched.results(), {"complete": True})
+    assert _view(sweep.folder)[1]
+    main([str(sweep.folder), "--once"])
+    assert "3 of 3 trials; 1 failed; best" in capsys.readouterr().out
+
+
+def test_a_search_that_has_suggested_nothing_yet_has_not_ended(tmp_path):
+    Sweep(tmp_path, [], [], ["seed"], planned=5).write([], {"complete": False})
+    assert not _view(tmp_path)[1]
 
 
 def test_a_run_is_shown_and_a_name_that_is_none_is_an_error(sweep, capsys, tmp_path):

@@ -108,6 +108,7 @@ class SeedQueue(TrialQueue):
         """Entries of sweep.json: the plan, every look, and the verdicts."""
         looks = {arm: self.decision.looks(arm) for arm in self.decision.verdicts}
         return {
+            "complete": self.done and not self._unfinished,
             "decision": {
                 **_plan_of(self.decision, self.metric),
                 "seed": self._first_seed,
@@ -116,7 +117,7 @@ class SeedQueue(TrialQueue):
                 "looks": {arm: [_plain(look) for look in found] for arm, found in looks.items()},
                 "runs": self.decision.runs,
                 "max_runs": self.decision.max_runs,
-            }
+            },
         }
 
     def _open(self) -> list[Run]:

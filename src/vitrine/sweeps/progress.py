@@ -54,13 +54,14 @@ class SweepProgress:
         self.results = list(results)
         self._describe, self._status = describe, status
         self._shown: list[str] = []  # of the status
+        self._written = 0  # trials in sweep.json
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
         self._session_start = time.monotonic()
         self._live = Live(get_renderable=self._draw, console=Console(), refresh_per_second=1) if live else None
 
     def __enter__(self) -> Self:
-        self.sweep.write(self.results, self._describe())
+        self._write_trials()
         finished = sum(result.status == "finished" for result in self.results)
         already = f", {finished:,} already finished" if finished else ""
         most = "at most " if self.sweep.planned > len(self.results) else ""
@@ -80,6 +81,8 @@ class SweepProgress:
         self._add_new_trials()
         self.results[trial.number] = TrialResult("running")
         self._started[trial.number] = time.monotonic()
+        if self._written < len(self.results):
+            self._write()
         if not self._live:
             print(printable(f"\ntrial {trial.number + 1} of {self.sweep.total}: {trial.label}"), flush=True)
 
@@ -112,11 +115,16 @@ class SweepProgress:
 
     def _write(self) -> None:
         try:
-            self.sweep.write(self.results, self._describe())
+            self._write_trials()
         except DiskFull:  # the trials' folders hold everything, and the next one to be written reports it
             pass
         except OSError as error:
             report(f"cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}")
+
+    def _write_trials(self) -> None:
+        self._add_new_trials()
+        self.sweep.write(self.results, self._describe())
+        self._written = len(self.results)
 
     def _add_new_trials(self) -> None:
         """Extend the results by trials that a search has added since."""

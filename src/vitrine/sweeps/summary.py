@@ -29,7 +29,7 @@ from vitrine.sweeps.sweep import (
     mixed_versions,
     read_sweep,
 )
-from vitrine.sweeps.trial import TrialResult, read_result
+from vitrine.sweeps.trial import ENDED, TrialResult, read_result
 from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class SweepSummary:
         folders: folder of each trial.
         metric: selects the best configuration.
         time_left: time for the rest, with as many trials at a time as now; ``None`` if unknown.
+        to_come: trials that a search or a decision has not suggested yet, at most.
+        complete: whether a search or a decision has ended, with however many trials.
         findings: of ``sweep=decide``, what it says about each configuration; ``None`` of other sweeps.
         problem: why the sweep cannot be read; then all else is empty.
     """
@@ -64,6 +66,8 @@ class SweepSummary:
     results: list[TrialResult]
     folders: list[Path]
     metric: str = METRIC
+    to_come: int = 0
+    complete: bool = False
     time_left: timedelta | None = None
     findings: list[str] | None = None
     problem: str = ""
@@ -85,12 +89,25 @@ class SweepSummary:
         except (RunError, TypeError, AttributeError) as error:
             return cls(folder, [], [], [], [], [], problem=str(error))
         results = [read_result(path) for path in folders]
-        return cls(folder, keys, common, varies, results, folders, metric, _time_left(folders, results), said)
+        complete = known.get("complete") is True
+        to_come = 0 if complete else max(0, (known.get("planned") or 0) - len(results))
+        time_left = _time_left(folders, results, to_come)
+        return cls(folder, keys, common, varies, results, folders, metric, to_come, complete, time_left, said)
 
     @property
     def counts(self) -> Counter[str]:
         """Number of trials with each status."""
         return Counter(result.status for result in self.results)
+
+    @property
+    def total(self) -> int:
+        """Number of trials, those to come included."""
+        return len(self.results) + self.to_come
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no trial is left."""
+        return self.complete or sum(self.counts[status] for status in ENDED) == self.total
 
     @property
     def best(self) -> BestConfiguration | None:
@@ -124,7 +141,7 @@ def print_overview(sweeps: Sequence[SweepSummary]) -> None:
         numbers = [sweep.counts[status] for status in statuses]
         best = sweep.best
         value = f"{sweep.metric} {format_value(best.mean)}" if best else ""
-        row = [len(sweep.results), *numbers, len(sweep.results) - sum(numbers), value, best.label if best else ""]
+        row = [sweep.total, *numbers, sweep.total - sum(numbers), value, best.label if best else ""]
         table.add_row(*(escape(one_line(cell)) for cell in (sweep.folder.name, *row, sweep.time_left or "")))
     print_table(table)
     for sweep in sweeps:
@@ -259,6 +276,7 @@ def describe_search(search: "Search") -> dict[str, Any]:
     best = [asdict(trial) | {"command": trial.command(search.overrides)} for trial in best_trials(search, ranked)]
     settings = search.settings
     return {
+        "complete": search.done,
         "best": best[0] if best else None,
         "search": {
             "sampler": settings.sampler,
@@ -350,14 +368,14 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}" if seconds else ""
 
 
-def _time_left(folders: list[Path], results: list[TrialResult]) -> timedelta | None:
+def _time_left(folders: list[Path], results: list[TrialResult], to_come: int) -> timedelta | None:
     """Time for the unfinished trials at the mean duration of the finished ones."""
     durations = [result.seconds for result in results if result.status == "finished" and result.seconds]
     running = [folder for folder, result in zip(folders, results, strict=True) if result.status == "running"]
     if not durations or not running:
         return None
     mean = fmean(durations)
-    waiting = sum(result.status in ("new", "interrupted", "damaged") for result in results)
+    waiting = to_come + sum(result.status in ("new", "interrupted", "damaged") for result in results)
     rest = sum(max(0.0, mean - _running_seconds(folder)) for folder in running)
     return timedelta(seconds=round((waiting * mean + rest) / len(running)))
 

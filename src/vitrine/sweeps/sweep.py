@@ -3,7 +3,7 @@
 ::
 
     outputs/sweeps/vit_nano_patch-seed_1f0c2b9a/
-        sweep.json                   the command and each trial's result, rewritten as trials end
+        sweep.json                   the command and each trial's result, rewritten as trials are added and end
         locks/                       of sweep.json and a search's study; can be deleted when no process runs
         patch-2_seed-0_8c6f2d1e/     a run folder (runs/record.py)
         patch-2_seed-1_...
@@ -44,6 +44,8 @@ SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "metric": str,
     "common": [str],
     "keys": [str],
+    "planned": range(10**8),
+    "complete": bool,
     "trials": [{"folder": str, "varies": {ANY: str}}],
 }
 
@@ -60,7 +62,7 @@ class Sweep:
         common: overrides that all trials share.
         keys: keys or groups that vary.
         metric: selects the best configuration.
-        planned: number of trials of a search.
+        planned: largest number of trials of a search or a decision.
         own_name: name of the folder without ``sweep.name``.
         decides: whether it has verdicts (``sweep=decide``), and no best configuration: the clearest has few seeds.
     """
@@ -142,6 +144,7 @@ class Sweep:
                 "metric": self.metric,
                 "common": self.common,
                 "keys": self.keys,
+                "planned": self.planned,
                 "written": time.time(),
                 "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
                 **extra,

@@ -84,8 +84,7 @@ def _run_view(folder: Path) -> tuple[list[Table | Text | ProgressBar], bool]:
 def _sweep_view(sweep: SweepSummary, rows: int | None) -> tuple[list[Table | Text | ProgressBar], bool]:
     if sweep.problem:
         raise RunError(sweep.problem)
-    total = len(sweep.results)
-    order = sorted(range(total), key=lambda number: (sweep.results[number].status == "running", number))
+    order = sorted(range(len(sweep.results)), key=lambda number: (sweep.results[number].status == "running", number))
     begun = [number for number in order if sweep.results[number].status != "new"]
     table = _table(sweep.keys, sweep.metric)
     for number in begun[-rows:] if rows else begun:
@@ -93,15 +92,15 @@ def _sweep_view(sweep: SweepSummary, rows: int | None) -> tuple[list[Table | Tex
         progress = read_progress(sweep.folders[number], sweep.metric)
         table.add_row(*varying_cells(sweep.keys, sweep.varies[number]), *_cells(result, progress, sweep.metric))
     done = sum(sweep.counts[status] for status in ENDED)
-    line = [f"{done} of {plural(total, 'trial')}"]
+    line = [f"{done} of {'at most ' if sweep.to_come else ''}{plural(sweep.total, 'trial')}"]
     line += [f"{count} {status}" for status, count in sorted(sweep.counts.items()) if status in ("failed", "diverged")]
     if best := sweep.best:
         line.append(f"best {sweep.metric} {format_value(best.mean)}, {one_line(best.label)}")
     if sweep.time_left is not None:
         line.append(f"{sweep.time_left} left")
     shown: list[Table | Text | ProgressBar]
-    shown = [Text(printable(sweep.folder)), table, ProgressBar(total, done, width=40), Text("; ".join(line))]
-    return shown, done == total
+    shown = [Text(printable(sweep.folder)), table, ProgressBar(sweep.total, done, width=40), Text("; ".join(line))]
+    return shown, sweep.has_ended
 
 
 def _table(keys: Sequence[str], metric: str) -> Table:
