@@ -348,6 +348,34 @@ def test_a_forged_row_of_the_index_is_one_line(outputs):
     }
 
 
+@pytest.mark.parametrize("brief", ["1", "x", "[1, 2]", "[{}, null]", "[" * 100_000, None])
+def test_a_row_of_the_index_that_cannot_be_read_is_one_line(outputs, brief):
+    find_runs([outputs])
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.execute("UPDATE runs SET brief = ?", (brief,))
+    found = find_runs([outputs])
+    assert not found.entries
+    problem = "it has a row that cannot be read; delete it, and it is made anew"
+    assert problem in {run.problem.partition(": ")[2] for run in found.unreadable}
+
+
+@pytest.mark.parametrize("config", ["1", "x", None])
+def test_a_configuration_in_the_index_that_cannot_be_read_is_one_line(outputs, config):
+    find_runs([outputs])
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.execute("UPDATE runs SET config = ?", (config,))
+    with pytest.raises(RunError, match="has no configuration that can be read; delete it, and it is made anew"):
+        _ = find_runs([outputs]).columns
+
+
+@pytest.mark.parametrize("signature", ["x", None])
+def test_a_run_with_a_forged_signature_in_the_index_is_read_again(outputs, signature):
+    before = columns(outputs)
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.execute("UPDATE runs SET signature = ?", (signature,))
+    assert columns(outputs) == before
+
+
 def test_a_run_whose_checkpoints_lead_into_another_run_is_not_written(tmp_path):
     mine, foreign = make(tmp_path, "mine"), make(tmp_path, "foreign")
     (foreign.path / "checkpoints").rmdir()

@@ -127,8 +127,11 @@ class _Index:
 
     def runs(self) -> dict[str, IndexedRun]:
         """Return the runs by their path relative to the root, without their configurations."""
-        found = self._query("SELECT name, signature, brief, problem FROM runs")
-        return {name: IndexedRun(tuple(map(int, signature.split())), *row) for name, signature, *row in found}
+        found = {}
+        for name, signature, *row in self._query("SELECT name, signature, brief, problem FROM runs"):
+            with suppress(ValueError, AttributeError):  # a row that someone else wrote: the run is read again
+                found[name] = IndexedRun(tuple(map(int, signature.split())), *row)
+        return found
 
     @cached_property
     def configs(self) -> dict[str, str]:

@@ -41,8 +41,15 @@ class RunEntry:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The flat configuration: ``{"model.depth": 6, ...}``."""
-        return json.loads(self.read_config())
+        """The flat configuration: ``{"model.depth": 6, ...}``.
+
+        Raises:
+            RunError: the index holds something else.
+        """
+        with suppress(ValueError, TypeError, RecursionError):
+            if isinstance(values := json.loads(self.read_config()), dict):
+                return values
+        raise RunError(f"{self.path}: {INDEX} has no configuration that can be read; delete it, and it is made anew")
 
     @cached_property
     def status(self) -> str:
@@ -137,8 +144,12 @@ def find_runs(folders: Iterable[str | Path]) -> RunList:
             if indexed.problem:
                 runs[path] = UnreadableRun(folder / name, indexed.problem)
             else:
-                facts, metrics = json.loads(indexed.brief)
-                if problem := misshapen(facts, SHAPES) or misshapen(metrics, {ANY: NUMBER}):
+                try:
+                    facts, metrics = json.loads(indexed.brief)
+                    problem = misshapen(facts, SHAPES) or misshapen(metrics, {ANY: NUMBER})
+                except (ValueError, TypeError, AttributeError, RecursionError):
+                    problem = "it has a row that cannot be read"
+                if problem:
                     problem = f"{folder / INDEX}: {problem}; delete it, and it is made anew"
                     runs[path] = UnreadableRun(folder / name, problem)
                     continue
