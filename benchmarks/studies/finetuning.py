@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from seeds import (
     write_between,
 )
 
+from vitrine.command.compose import points
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.data.image_folder import cifar10_folder
 from vitrine.runs import RunRecord
+from vitrine.sweeps.sweep import Sweep
 
 OUT = ROOT / "outputs" / "finetuning"
 JSON = STUDIES / "finetuning.json"
@@ -73,9 +76,10 @@ def main() -> None:
     if not options.table:
         link_pictures(Path(options.data_root))
         source = pretrained(overrides)
-        for name in METHODS:
-            train(["-m", *command(name, source), f"paths.output_dir={folder(name)}", *overrides])
-        JSON.write_text(json.dumps(collect(source), indent=1) + "\n")
+        sweeps = {name: [*command(name, source), f"paths.output_dir={folder(name)}", *overrides] for name in METHODS}
+        for arguments in sweeps.values():
+            train(["-m", *arguments])
+        JSON.write_text(json.dumps(collect(source, sweeps), indent=1) + "\n")
     write_between(PAGE, "study", table(json.loads(JSON.read_text())))
 
 
@@ -134,8 +138,8 @@ def train(arguments: list[str]) -> None:
         raise SystemExit(done.returncode)
 
 
-def collect(source: str) -> dict[str, Any]:
-    """Per-run values of the finished trainings."""
+def collect(source: str, sweeps: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Per-run values of the finished trainings, of each method those of the sweep with these arguments."""
     record = RunRecord(ROOT / source)
     found: dict[str, Any] = {
         "on": device_name(record.facts),
@@ -144,8 +148,10 @@ def collect(source: str) -> dict[str, Any]:
         "methods": {},
     }
     commits = {(record.facts.get("code") or {}).get("commit")}
-    for name in METHODS:
-        records = [RunRecord(path.parent) for path in (ROOT / folder(name)).glob("sweeps/*/*/run.json")]
+    for name, arguments in sweeps.items():
+        with chdir(ROOT):  # which the folders in the arguments are relative to
+            sweep = Sweep.plan(points("train", arguments, multirun=True))
+            records = [RunRecord(trial.folder.absolute()) for trial in sweep.trials]
         by_seed = {record.config["seed"]: record for record in records if record.status == "finished"}
         if sorted(by_seed) != list(SEEDS):
             raise SystemExit(f"{name}: seeds {sorted(by_seed)} are finished, not {list(SEEDS)}")
