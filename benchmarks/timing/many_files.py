@@ -4,6 +4,7 @@ The files are synthetic JPEGs in class folders, written once and deleted afterwa
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from decoding import write_files
-from measure import ROOT, in_turn, publish
+from measure import ROOT, publish
 
 FILES, CLASSES, ROUNDS = 100_000, 10, 2
 PIXELS, SIDE, BATCH = (96, 72), 64, 32
@@ -48,7 +49,13 @@ def main() -> None:
             (images / f"{number}").mkdir(parents=True)
             write_files(images / f"{number}", PIXELS, count // CLASSES, seed=number)
         (Path(folder) / "first_step.py").write_text(FIRST_STEP)
-        times = in_turn({"ours": partial(ours, folder), "torchvision": partial(torchvision, images)}, rounds=ROUNDS)
+        commands = {"ours": partial(ours, folder), "torchvision": partial(torchvision, images)}
+        times: dict[str, list[float]] = {name: [] for name in commands}
+        shuffle = random.Random(0)
+        for _ in range(1 + ROUNDS):  # the first is a warm-up
+            for name in shuffle.sample(list(commands), len(commands)):
+                times[name].append(commands[name]())
+    times = {name: all_[1:] for name, all_ in times.items()}
     seconds = {name: f"{median(all_):.1f} s ({min(all_):.1f} to {max(all_):.1f})" for name, all_ in times.items()}
     publish(
         "many_files",
@@ -73,21 +80,26 @@ def main() -> None:
     )
 
 
-def ours(folder: str) -> None:
-    """Train until the first step has ended, in a process that then kills itself."""
+def ours(folder: str) -> float:
+    """Seconds of a training until its first step has ended, in a process that then kills itself."""
     with tempfile.TemporaryDirectory() as out:
         paths = [f"data.root={folder}/images", f"paths.output_dir={out}", f"paths.cache_dir={out}/cache"]
         command = [sys.executable, str(ROOT / "train.py"), *TRAINING, f"data.batch_size={BATCH}", *paths]
         command.append("callbacks.parts=[first_step.FirstStep]")
+        begin = time.perf_counter()
         done = subprocess.run(command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - begin
         if done.returncode != -signal.SIGKILL:
             raise SystemExit(f"the training ended with {done.returncode}, before its first step")
         time.sleep(1)  # decoding processes end
+    return seconds
 
 
-def torchvision(images: Path) -> None:
-    """Decode the first batch as a tutorial would."""
+def torchvision(images: Path) -> float:
+    """Seconds until the first batch is decoded as a tutorial would."""
+    begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", TORCHVISION, str(images)], check=True)
+    return time.perf_counter() - begin
 
 
 if __name__ == "__main__":
