@@ -1,12 +1,13 @@
 """Peak memory of whole commands, data set included: python benchmarks/timing/memory.py [--data DIR].
 
-DIR holds CIFAR-10 as ``data.root=DIR`` expects it; without it, the commands that need CIFAR-10 are skipped.
+DIR holds CIFAR-10 as ``data.root=DIR`` expects it; without it, the commands that need CIFAR-10 are skipped, and nothing
+is published.
 """
 
 import argparse
 import shutil
 
-from measure import ROOT, publish, run_command
+from measure import ROOT, markdown_table, publish, run_command
 
 OUT = ROOT / "outputs" / "benchmarks" / "memory"
 SHORT = ["trainer.max_epochs=1", "debug.limit_batches=20", f"paths.output_dir={OUT.relative_to(ROOT)}"]
@@ -24,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of CIFAR-10")
     data = parser.parse_args().data
+    columns = ["command", "peak"]
     rows, claims, peaks = [], {}, {}
     for command, needs in COMMANDS.items():
         if needs and data is None:
@@ -36,12 +38,15 @@ def main() -> None:
         if needs == CIFAR and not claims:
             claims["peak memory, CIFAR-10, `vit_tiny`, batch 128"] = rows[-1][1]
     shutil.rmtree(OUT, ignore_errors=True)
+    if data is None:
+        print("\n".join(markdown_table(columns, rows)))
+        return
     publish(
         "memory",
         title="Memory",
         text="Peak resident memory of `python train.py ...`: Python, PyTorch, all images, and twenty training steps. "
         "`trainer.accumulate_grad_batches` computes a batch in parts.",
-        columns=["command", "peak"],
+        columns=columns,
         rows=rows,
         claims=claims,
         rounds=peaks,
