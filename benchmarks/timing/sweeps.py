@@ -108,7 +108,7 @@ def two_workers() -> dict[str, object]:
 
 
 def describe_workers(ratio: float) -> dict[str, object]:
-    """The ratio, and what it would be without overhead: two trials on a thread each, against one on both threads."""
+    """The ratio, and that of training alone: two trials on a thread each, against one on both threads."""
     thread, threads = (
         median(json.loads(path.read_text())["train_seconds"] for path in (OUT / "sixteen" / name).rglob("metrics.json"))
         for name in ("two", "one")
@@ -116,8 +116,8 @@ def describe_workers(ratio: float) -> dict[str, object]:
     return {
         "what": "16 trials of `vit_nano` on digits, 2 workers against hydra/launcher=basic",
         "value": ratio,
-        "unit": f"of the time; a trial trains {thread:.1f} s on one thread and {threads:.1f} s on both, so without "
-        f"overhead it would be {thread / 2 / threads:.2f}",
+        "unit": f"of the time, measured once; a trial trains {thread:.1f} s on one thread and {threads:.1f} s on both: "
+        f"by training time alone {thread / 2 / threads:.2f}",
     }
 
 
