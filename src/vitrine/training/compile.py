@@ -32,7 +32,7 @@ from vitrine.training.finetune import has_constant_features
 from vitrine.training.lit_module import Classifier
 
 # What auto compiles, and the length of uncompiled training in seconds from which compilation pays off. On CPUs steps
-# become a few percent faster (benchmarks/timing/rules.py measures it), and compilation takes 8 to 18 s.
+# become 1.01 to 1.31 times as fast, and compilation takes 5 to 18 s (benchmarks/timing/rules.py measures both).
 WHAT = {"cpu": "blocks", "cuda": "model"}
 EARNED_BACK_AFTER = {"cpu": 600.0, "cuda": 180.0}
 
