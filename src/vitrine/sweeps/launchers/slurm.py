@@ -75,7 +75,7 @@ class Slurm:
         ConfigError: Slurm's commands are not installed.
     """
 
-    capacity = 10**9  # jobs submitted at a time: Slurm itself enforces launcher.workers
+    capacity = 10**9  # jobs submitted at a time: Slurm itself enforces launcher.workers, in each array
 
     def __init__(self, folder: Path, settings: LauncherConfig) -> None:
         missing = [name for name in ("sbatch", "squeue", "srun", "scontrol") if shutil.which(name) is None]
