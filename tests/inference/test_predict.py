@@ -193,6 +193,18 @@ def test_a_folder_in_place_of_the_results_is_named_before_pictures_are_read(pred
     assert not (tmp_path / "x.csv.partial").exists()
 
 
+@pytest.mark.parametrize("output", ["labels.csv", "./labels.csv", "link.csv"])
+def test_results_never_replace_the_list_that_they_are_of(output, predict, run, pictures, tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text(f"path,label\n{min((pictures / '7').iterdir())},7\n")
+    (tmp_path / "link.csv").symlink_to(table)
+    before = table.read_text()
+    code, _, err = predict(f"run={run.record.path}", "input=labels.csv", f"output={output}")
+    assert (code, table.read_text()) == (2, before)
+    assert "would replace the input, input=labels.csv; choose another output" in err
+    assert not list(tmp_path.glob("*.partial"))
+
+
 def test_every_format_holds_the_same(predict, run, pictures, tmp_path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
     for suffix in ("csv", "json", "parquet"):

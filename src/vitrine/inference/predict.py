@@ -1,5 +1,6 @@
 """``predict.py``: classify pictures, batch by batch, into a file or a table."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
@@ -50,6 +51,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     classes = same_classes(runs)
     several = runs[0].config.data.multi_label
     _check(options, classes, several)
+    _keep_input(options, pictures)
     layout = Layout(options.top_k, options.confidence, several)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     for run in runs:
@@ -128,6 +130,16 @@ def _check(options: PredictConfig, classes: list[str], several: bool) -> None:
         raise ConfigError([Fault("calibrate", "true", problem, "calibrate=false")])
     if options.top_k > len(classes):
         raise ConfigError([Fault("top_k", str(options.top_k), f"must be <= {len(classes)}, the number of classes")])
+
+
+def _keep_input(options: PredictConfig, pictures: Pictures) -> None:
+    """Raise ConfigError where the results would replace the input: a list with labels, or the picture itself."""
+    if options.output is None or pictures.is_stream:
+        return
+    output, source = Path(options.output), Path(pictures.source)
+    if os.path.exists(output) and os.path.exists(source) and output.samefile(source):  # noqa: PTH110 - never raises
+        problem = f"would replace the input, input={source}; choose another output"
+        raise ConfigError([Fault("output", str(output), problem)])
 
 
 def _attention_images(folder: Path, pictures: Pictures, predictor: Predictor) -> "AttentionImages":
