@@ -11,6 +11,7 @@ from helpers.exporting import STOPPED, TRAINED, trained_run
 from vitrine.cli.main import main
 from vitrine.inference.export import formats
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportError, ExportRequest
+from vitrine.text import listed
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +86,28 @@ def test_a_target_of_another_kind_is_refused_even_if_it_may_be_replaced(run, tmp
     (tmp_path / "file").touch()
     assert f"name a file: --to {tmp_path}/model.onnx" in refusal(run, "onnx", to=tmp_path, overwrite=True)
     assert "ends in .pt2: --to model.pt.pt2" in refusal(run, "torch_export", to="model.pt")
-    assert "a folder of other things" in refusal(run, "hf", to=tmp_path / "photos", overwrite=True)
+    assert "photos holds me.png; only a folder of config.json, model.safetensors and README.md alone is" in refusal(
+        run, "hf", to=tmp_path / "photos", overwrite=True
+    )
     assert "is a file, but this format is a folder" in refusal(run, "hf", to=tmp_path / "file", overwrite=True)
+
+
+@pytest.mark.parametrize("other", [".git/HEAD", "notes.txt", "README.md"])
+def test_only_a_folder_of_an_earlier_export_and_nothing_else_is_replaced(run, tmp_path, other):
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).touch()
+    assert ExportRequest(run, "safetensors", to=folder, overwrite=True).path == folder
+    (folder / other).parent.mkdir(exist_ok=True)
+    (folder / other).touch()
+    problem = "only a folder of config.json and model.safetensors alone is replaced; give --to another name"
+    found = sorted(["config.json", "model.safetensors", other.partition("/")[0]])
+    assert refusal(run, "safetensors", to=folder, overwrite=True) == f"{folder} holds {listed(found)}; {problem}"
+    if other == "README.md":
+        assert ExportRequest(run, "hf", to=folder, overwrite=True).path == folder
+        (folder / "config.json").unlink()
+        assert f"{folder} holds README.md and model.safetensors; " in refusal(run, "hf", to=folder, overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["onnx", "hf"])

@@ -12,6 +12,7 @@ from vitrine.runs.provenance import program
 from vitrine.text import did_you_mean, listed, nearest
 
 DTYPES = ("float32", "float16", "int8")
+TIMM_FILES = ("config.json", "model.safetensors")
 
 
 class ExportError(VitrineError):
@@ -28,6 +29,7 @@ class ExportFormat:
         dtypes: choices of ``--dtype`` that it has.
         packages: import names of what it takes, all of the extra ``export``.
         gives: what the exported model returns, ``probabilities`` or ``logits``.
+        holds: names of all files in it, if it is a folder.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ExportFormat:
     dtypes: tuple[str, ...]
     packages: tuple[str, ...] = ()
     gives: str = "probabilities"
+    holds: tuple[str, ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -48,8 +51,10 @@ FORMATS = {
         ExportFormat("onnx", "model.onnx", DTYPES, ("onnx", "onnxruntime", "onnxscript")),
         ExportFormat("torch_export", "model.pt2", DTYPES[:2]),
         ExportFormat("aoti", "model_aoti.pt2", DTYPES[:2]),
-        ExportFormat("safetensors", "timm", DTYPES[:2], ("timm", "safetensors"), "logits"),
-        ExportFormat("hf", "hf", DTYPES[:2], ("timm", "safetensors", "huggingface_hub"), "logits"),
+        ExportFormat("safetensors", "timm", DTYPES[:2], ("timm", "safetensors"), "logits", TIMM_FILES),
+        ExportFormat(
+            "hf", "hf", DTYPES[:2], ("timm", "safetensors", "huggingface_hub"), "logits", (*TIMM_FILES, "README.md")
+        ),
     )
 }
 
@@ -138,7 +143,8 @@ def _check_target(path: Path, kind: ExportFormat, overwrite: bool) -> None:
             raise ExportError(f"{path}: the name of this format's file ends in {kind.suffix}: --to {path}{kind.suffix}")
     elif path.is_file():
         raise ExportError(f"{path} is a file, but this format is a folder; give --to another name")
-    elif path.is_dir() and any(path.iterdir()) and not (path / "config.json").is_file():
-        raise ExportError(f"{path} is a folder of other things, which are not replaced; give --to another name")
+    elif path.is_dir() and (found := {entry.name for entry in path.iterdir()}) not in (set(), {*kind.holds}):
+        problem = f"{path} holds {listed(sorted(found), 3)}; only a folder of {listed(kind.holds)} alone is replaced"
+        raise ExportError(f"{problem}; give --to another name")
     if path.exists() and not overwrite:
         raise ExportError(f"{path} exists; --overwrite replaces it, --to PATH writes another one")
