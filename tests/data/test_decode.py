@@ -173,5 +173,10 @@ def test_every_suffix_that_is_looked_for_has_its_format():
 
 def test_a_pipe_in_the_place_of_an_image_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"a\.png is not a file"):
+    with pytest.raises(DataError, match=r"a\.png cannot be decoded as an image: it is not a file"):
         decoded(tmp_path / "a.png")
+
+
+def test_a_path_that_cannot_be_looked_at_is_an_image_that_cannot_be_decoded(tmp_path):
+    with pytest.raises(DataError, match=r"x+\.png cannot be decoded as an image: .*File name too long"):
+        decoded(tmp_path / f"{'x' * 300}.png")

@@ -88,6 +88,18 @@ def test_what_may_not_be_read_is_named_in_one_line(folder, closed, given, named)
         Path(closed).chmod(before)
 
 
+def test_a_pattern_lists_what_may_not_be_looked_at(folder):
+    before, user = Path("in/b").stat().st_mode, os.geteuid()
+    folder.parent.chmod(0o755)
+    Path("in/b").chmod(0o444)
+    os.seteuid(user or 65534)  # to an administrator nothing is closed
+    try:
+        assert list(Pictures.of("in/*/*.jpg")) == [("in/b/1.jpg", "")]
+    finally:
+        os.seteuid(user)
+        Path("in/b").chmod(before)
+
+
 def test_a_single_file_needs_no_ending_of_a_picture(folder):
     assert list(Pictures.of("in/notes.txt")) == [("in/notes.txt", "")]
 

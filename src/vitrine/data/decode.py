@@ -100,9 +100,9 @@ class Decoder(Dataset[Tensor | str]):
             DataError: the file is missing, damaged, not an image of ``FORMATS``, larger than Pillow's limit of 179
                 megapixels, or has pixels of 32 bits.
         """
-        if isinstance(path, Path) and path.exists() and not path.is_file():  # reading a pipe may never end
-            raise DataError(f"{path} is not a file")
         try:
+            if isinstance(path, Path) and path.exists() and not path.is_file():  # reading a pipe may never end
+                raise ValueError("it is not a file")
             with Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes

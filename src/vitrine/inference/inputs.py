@@ -92,7 +92,7 @@ def _walk(folder: str) -> Iterator[Listed]:
 
 def _matches(pattern: str) -> Iterator[Listed]:
     paths = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    return ((path, "") for path in paths if not Path(path).is_dir())
+    return ((path, "") for path in paths if not os.path.isdir(path))  # noqa: PTH112 - Path's may raise
 
 
 def _lines() -> Iterator[Listed]:
