@@ -1,7 +1,6 @@
-"""An exported model over HTTP, without vitrine and PyTorch: pip install onnxruntime pillow.
+"""An exported model of data.resize=crop over HTTP, without vitrine and PyTorch: pip install onnxruntime pillow.
 
-python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000  # data.resize=crop
-curl localhost:8000 --data-binary @7.png
+python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000  # then: curl localhost:8000 --data-binary @7.png
 """
 
 import io
@@ -16,6 +15,7 @@ from PIL import Image, ImageOps
 MODEL = onnxruntime.InferenceSession(sys.argv[1])
 CLASSES = json.loads(MODEL.get_modelmeta().custom_metadata_map["classes"])
 _, CHANNELS, HEIGHT, WIDTH = MODEL.get_inputs()[0].shape
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # without PostScript, which Pillow would run
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -24,11 +24,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Classify the picture in the body."""
         try:
-            body = self.rfile.read(min(int(self.headers["Content-Length"]), 20_000_000))
-            upright = ImageOps.exif_transpose(Image.open(io.BytesIO(body)))
+            if not 0 < (size := int(self.headers["Content-Length"])) <= 20_000_000:
+                raise ValueError(f"Content-Length is {size}; a picture has 1 to 20,000,000 bytes")
+            upright = ImageOps.exif_transpose(Image.open(io.BytesIO(self.rfile.read(size)), formats=FORMATS))
             picture = ImageOps.fit(upright.convert("L" if CHANNELS == 1 else "RGB"), (WIDTH, HEIGHT))
-            pixels = np.asarray(picture).reshape(1, HEIGHT, WIDTH, CHANNELS).transpose(0, 3, 1, 2)
-            probabilities = MODEL.run(None, {"images": pixels})[0][0]
+            probabilities = MODEL.run(None, {"images": np.atleast_3d(picture).transpose(2, 0, 1)[None]})[0][0]
             code, answer = 200, {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
         except Exception as error:
             code, answer = 400, {"error": str(error)}

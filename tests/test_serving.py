@@ -18,6 +18,7 @@ from PIL import Image
 
 from vitrine import load_run
 from vitrine.cli.main import main
+from vitrine.data.decode import FORMATS
 
 pytestmark = pytest.mark.whole
 
@@ -35,6 +36,13 @@ def huge():
     """The bytes of a picture of 20,000 x 20,000 pixels."""
     file = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(file, "png")
+    return file.getvalue()
+
+
+def of_rare_format(picture):
+    """The bytes of a picture in a format that Pillow reads and vitrine does not."""
+    file = io.BytesIO()
+    Image.open(picture).save(file, "PCX")
     return file.getvalue()
 
 
@@ -107,14 +115,25 @@ def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, huge, tmp_
     pytest.importorskip("onnxruntime")
     run = shutil.copytree(RUN, tmp_path / "run")
     main(["export", str(run), "--format", "onnx", "--to", str(tmp_path / "model.onnx")])
-    address = f"http://127.0.0.1:{serve('serve_onnx', str(tmp_path / 'model.onnx'))}"
+    port = serve("serve_onnx", str(tmp_path / "model.onnx"))
+    address = f"http://127.0.0.1:{port}"
     expected = load_run(RUN).predict(picture)
     code, answer = ask(address, picture.read_bytes())
     assert (code, answer["class"]) == (200, expected.name)
     assert answer["probability"] == pytest.approx(expected.probability, abs=1e-4)
-    for bad in (b"no picture", b"", huge, bytes(20_000_001)):
+    for bad in (b"no picture", b"", huge, of_rare_format(picture)):
         assert ask(address, bad)[0] == 400
+    assert ask(address, bytes(20_000_001))[0] in (400, None)
+    with socket.create_connection(("127.0.0.1", port)) as client:  # and leave it open, as if there was more to come
+        client.settimeout(20)
+        client.sendall(b"POST / HTTP/1.0\r\nContent-Length: -1\r\n\r\n")
+        assert b" 400 " in client.recv(100)
     assert ask(address, picture.read_bytes()) == (200, answer), "it still answers"
+
+
+@pytest.mark.quick
+def test_the_onnx_program_decodes_the_formats_that_vitrine_decodes():
+    assert f"FORMATS = {FORMATS}".replace("'", '"') in (ROOT / "examples" / "serve_onnx.py").read_text()
 
 
 @pytest.mark.quick
