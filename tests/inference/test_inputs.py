@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vitrine.data.datasets import DATASETS
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Pictures
 
@@ -98,6 +99,23 @@ def test_a_pattern_lists_what_may_not_be_looked_at(folder):
     finally:
         os.seteuid(user)
         Path("in/b").chmod(before)
+
+
+@pytest.mark.parametrize("data", ["csv", "imagefolder"])
+def test_labels_have_the_names_of_classes_that_training_gives_them(data, compose, tmp_path):
+    """The names are in Latin-1, and with a mark that reorders text."""
+    table = b"path,label\n"
+    for name in (b"caf\xe9", "\u200ecat".encode()):
+        path = tmp_path / "train" / os.fsdecode(name) / "1.png"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        table += os.fsencode(path) + b"," + name + b"\n"
+    (tmp_path / "list.csv").write_bytes(table)
+    root, source = (tmp_path / "list.csv",) * 2 if data == "csv" else (tmp_path, tmp_path / "train")
+    classes = DATASETS[data](compose(f"data={data}", f"data.root={root}").data).classes
+    found = Pictures.of(str(source))
+    assert sorted(label for _, label in found) == sorted(classes) == [r"\u200ecat", r"caf\xe9"]
+    assert set(found.folders) == (set() if data == "csv" else set(classes))
 
 
 def test_a_single_file_needs_no_ending_of_a_picture(folder):

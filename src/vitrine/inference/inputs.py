@@ -14,9 +14,9 @@ from typing import TextIO
 
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in
 from vitrine.errors import DataError, first_line
-from vitrine.text import did_you_mean, nearest
+from vitrine.text import did_you_mean, nearest, printable
 
-Listed = tuple[str, str]  # path, and the name of the true class or ""
+Listed = tuple[str, str]  # path, and the name of the true class, printable as training stores it, or ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Pictures:
         """Return the pictures of a source that is no stream, and what to say where there are none."""
         path = Path(source)
         if path.is_dir():
-            found = cls(source, partial(_walk, str(path)), tuple(look_into(str(path)).folders))
+            found = cls(source, partial(_walk, str(path)), tuple(map(printable, look_into(str(path)).folders)))
             problem = f"{source} has no pictures ({', '.join(sorted(SUFFIXES))})"
         elif path.is_file() and path.suffix.lower() == ".csv":
             found = cls(source, partial(_rows, path), has_labels="label" in _columns(path))
@@ -87,7 +87,7 @@ def _walk(folder: str) -> Iterator[Listed]:
     found = look_into(folder)
     yield from ((f"{folder}/{name}", "") for name in found.pictures)
     for name in found.folders:
-        yield from ((path, name) for path in pictures_in(f"{folder}/{name}", {found.identity}))
+        yield from ((path, printable(name)) for path in pictures_in(f"{folder}/{name}", {found.identity}))
 
 
 def _matches(pattern: str) -> Iterator[Listed]:
@@ -113,7 +113,7 @@ def _rows(file: Path) -> Iterator[Listed]:
     with _reading(file), _open(file) as lines:
         for row in csv.DictReader(lines):
             if path := (row["path"] or "").strip():
-                yield _beside(file, path), (row.get("label") or "").strip()
+                yield _beside(file, path), printable((row.get("label") or "").strip())
 
 
 def _beside(file: Path, path: str) -> str:
