@@ -4,19 +4,26 @@ import base64
 import io
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from helpers.running import write_image_folder
 from PIL import Image
 
 from vitrine import compose, fit, load_run
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.report.image_panels import attention_maps, data_url, hard_images, position_similarities, tiles
+from vitrine.compare.report.image_panels import test_split as split_of
 from vitrine.compare.report.page import sections, write_report
 from vitrine.compare.report.style import RowStyles
+from vitrine.config.serialize import to_plain
+from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError
 from vitrine.models import attended_patches
+from vitrine.runs import RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +68,6 @@ def test_hard_images_are_those_of_the_data(real):
 
 
 def test_attention_is_the_models_rollout(real):
-    import torch
-
     found = compare(load_results([real]))
     gallery = attention_maps(found, found.predictions)
     assert next(title for title, _ in gallery.rows) == "the image"
@@ -140,6 +145,21 @@ def test_data_is_loaded_once_for_all_models_from_shards_too(real, tmp_path, monk
     assert "not available" not in hard_images(found, found.predictions).caption
     assert len(attention_maps(found, found.predictions).rows) == 3
     assert len(loaded) == 1
+
+
+def test_every_model_sees_the_images_as_its_own_run_prepared_them(compose, tmp_path):
+    write_image_folder(tmp_path / "own", "train", "test", size=(31, 20))
+    images = {}
+    for given in ("crop", "squash", "pad", "pad data.mean=[0.9]"):
+        config = compose("data=imagefolder", f"data.root={tmp_path / 'own'}", *f"data.resize={given}".split())
+        record = RunRecord.at(tmp_path / given)
+        record.update(status="finished")
+        record.write_config(to_plain(config))
+        ((found, _),) = split_of(SimpleNamespace(folder=record.path, trust=())).batches([torch.tensor([0])])
+        decoder = Preparation.of(config.data).decoder
+        assert np.array_equal(found[0], decoder.pixels(decoder.open(tmp_path / "own" / "test" / "a" / "0.png")))
+        images[given] = found
+    assert len({image.numpy().tobytes() for image in images.values()}) == 4
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])

@@ -32,12 +32,14 @@ DATA_KEYS = (
     "name",
     "root",
     "image_size",
+    "resize",
+    "mean",  # what resize=pad pads with
     "in_channels",
     "num_classes",
     "multi_label",
     "targets",
     "options",
-)  # which images are loaded
+)  # which images are loaded, and how they are prepared
 MAX_SIDE = 64  # pixels of an image in the page; the browser enlarges it
 
 
