@@ -12,6 +12,7 @@ from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import Split
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
+from vitrine.inference.run_data import refuse_download
 from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_source
 from vitrine.training.metrics import ece
@@ -41,7 +42,7 @@ def calibrate(
     Args:
         run: the run.
         predictor: its model.
-        data_root: folder of its data; ``None`` is where it was in training.
+        data_root: folder of its data; ``None`` is where it was in training, and downloads nothing.
         accept_changed_data: fit it even if the validation images are not those of the run.
 
     Raises:
@@ -49,6 +50,8 @@ def calibrate(
         RunError: the data has changed.
     """
     config = run.trained_config
+    if data_root is None:
+        refuse_download(config.data, "; data_root=DIR names the folder that holds it")
     # On disk, image files of other splits are not decoded.
     data = replace(config.data, root=data_root or config.data.root, storage="disk")
     found = ImageDataModule(replace(config, data=data))

@@ -20,7 +20,7 @@ def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, b
 
     Args:
         run: the run; labels are of all of its targets.
-        root: folder of its data; ``None`` is where it was in training.
+        root: folder of its data; ``None`` is where it was in training, and downloads nothing.
 
     Raises:
         DataError: the data is missing or damaged.
@@ -39,20 +39,31 @@ def test_images(run: LoadedRun) -> Split:
         DataError: the data is missing or damaged, or has no test images.
         RunError: it has changed.
     """
-    data = _read(run, download=False)
+    data = _read(run)
     if data.test is None:
         raise DataError("the data set has no test images")
     _refuse_changes(run, data, "test")
     return data.test
 
 
-def _read(run: LoadedRun, root: str | None = None, *, download: bool = True) -> ImageDataModule:
+def refuse_download(data: DataConfig, advice: str = "") -> None:
+    """Raise DataError if the data is not where a run names it: others may have made the run, so nothing is downloaded.
+
+    Args:
+        data: of the run.
+        advice: ends the message.
+    """
+    if (file := missing_file(data)) is not None:
+        raise DataError(f"{file}, which the run used, is not there from this folder{advice}")
+
+
+def _read(run: LoadedRun, root: str | None = None) -> ImageDataModule:
     """Read the data as it is now, with its fingerprint; image files are not decoded."""
     stored, source = run.record.config, run.record.path
     config = from_plain(TrainConfig, stored, trust=ANY, source=source)  # only parts of the data are imported
     data = from_plain(DataConfig, stored["data"], trust=run.trust, source=source)
-    if not download and (file := missing_file(data)) is not None:
-        raise DataError(f"{file}, which the run used, is not there from this folder")
+    if root is None:
+        refuse_download(data)
     return ImageDataModule(replace(config, data=replace(data, root=root or data.root, storage="disk")))
 
 

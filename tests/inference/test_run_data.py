@@ -1,0 +1,47 @@
+"""A run's data is read where the user says it is; what a received run names is not downloaded."""
+
+import pytest
+
+from vitrine.errors import DataError
+from vitrine.inference.calibrate import calibrate
+from vitrine.inference.predictor import Predictor
+from vitrine.inference.run_data import test_images as images_of_test
+from vitrine.inference.run_data import validation_images
+
+
+def calibrated(run, root=None):
+    return calibrate(run, Predictor(run.model, run.config, "cpu", run.transform), root)
+
+
+@pytest.fixture
+def downloads(run, tmp_path, monkeypatch):
+    """Folders that a data set would be downloaded to; the run's is ``gone``."""
+    config = run.record.path / "config.yaml"
+    gone = f"root: {tmp_path / 'gone'}"
+    config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", gone))
+    folders = []
+
+    def download(dataset, root, train):
+        folders.append(root)
+        raise DataError("not downloaded")
+
+    monkeypatch.setattr("vitrine.data.datasets._read_or_download", download)
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("read", "advice"),
+    [(validation_images, ""), (images_of_test, ""), (calibrated, "; data_root=DIR names the folder that holds it")],
+)
+def test_data_that_is_missing_where_the_run_names_it_is_not_downloaded(read, advice, run, downloads, tmp_path):
+    problem = f"{tmp_path}/gone/MNIST/raw/.*, which the run used, is not there from this folder{advice}$"
+    with pytest.raises(DataError, match=problem):
+        read(run)
+    assert downloads == []
+
+
+@pytest.mark.parametrize("read", [validation_images, calibrated])
+def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads, tmp_path):
+    with pytest.raises(DataError, match="not downloaded"):
+        read(run, str(tmp_path / "given"))
+    assert downloads == [tmp_path / "given"]
