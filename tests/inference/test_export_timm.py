@@ -228,6 +228,15 @@ def test_any_name_of_a_class_is_one_piece_of_code_in_the_card(tmp_path):
     text.encode()
 
 
+def test_names_of_a_run_and_of_its_data_are_code_in_the_card(tmp_path):
+    injected = "[free](x.org)"
+    loaded = source(untrained_run(tmp_path / f"run {injected}\n# x"))
+    loaded.run.config.data.name = f"digits`\n\n{injected}"
+    text = model_card(loaded)
+    assert f"\n# `run {injected} # x`\n" in text
+    assert f"\n`` digits` {injected} ``: 9 training" in text
+
+
 def test_the_card_of_a_second_target_has_its_accuracy_and_its_model(tmp_path):
     given = ["model=vit_nano", "depth=1", "data.targets=[digit,above5]"]
     config = compose(given)

@@ -41,7 +41,7 @@ Classes: {classes}.
 
 ## Data
 
-`{data}`: {images}. {selection} The licence of the data is that of its publisher.
+{data}: {images}. {selection} The licence of the data is that of its publisher.
 
 ## How to use it
 
@@ -105,7 +105,7 @@ def model_card(source: ExportSource) -> str:
     count, several = len(source.run.classes), config.data.multi_label
     return CARD.format(
         metadata=metadata(source, accuracy),
-        name=repository.rpartition("/")[2] if source.request.hub else source.request.record.name,
+        name=repository.rpartition("/")[2] if source.request.hub else code(source.request.record.name),
         does=f"gives pictures any of {count} labels" if several else f"sorts pictures into {count} classes",
         probabilities="sigmoid()" if several else "softmax(dim=1)",
         use=USE_SEVERAL if several else USE,
@@ -118,7 +118,7 @@ def model_card(source: ExportSource) -> str:
         size=by(config.data.image_size).replace("x", " x "),
         license=source.request.license,
         classes=listed([code(name) for name in source.run.classes], MOST_CLASSES),
-        data=config.data.name,
+        data=code(config.data.name),
         images=image_counts(facts),
         selection=selection(source.run, tested=accuracy is not None),
         repository=repository,
