@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,10 +98,11 @@ def test_an_export_says_what_a_program_has_to_know_and_no_path_of_this_machine(e
 )
 def test_the_part_of_a_picture_that_arrays_are_made_of_is_named(ratio, part):
     preparation = Preparation((8, 12), 1, from_files=False, mean=(0.5,), std=(0.5,), ratio=ratio)
-    assert (
-        described(preparation)
-        == f"crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
-    )
+    upright = "turn the picture upright as its EXIF orientation says"
+    cropped = f"crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
+    assert described(preparation) == f"{upright}, {cropped}"
+    from_files = replace(preparation, from_files=True, resize="squash")
+    assert described(from_files).startswith(f"{upright}, scale both sides")
 
 
 @pytest.mark.whole
@@ -300,8 +302,12 @@ def example_with(text):
 
 @pytest.fixture
 def picture(tmp_path):
+    """As a camera writes it that was held upright: rotated, with an EXIF orientation that says so."""
     pixels = probe_pictures(1, (1, 8, 8))
-    Image.fromarray(pixels[0, 0].numpy()).save(tmp_path / "picture.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    rotated = Image.fromarray(pixels[0, 0].numpy()).transpose(Image.Transpose.ROTATE_90)
+    rotated.save(tmp_path / "picture.png", exif=exif)
     return pixels
 
 

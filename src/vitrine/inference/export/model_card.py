@@ -48,11 +48,11 @@ Classes: {classes}.
 ```python
 import timm
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()  # or "local-dir:FOLDER"
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
-picture = Image.open("picture.png").convert("{mode}")
+picture = ImageOps.exif_transpose(Image.open("picture.png")).convert("{mode}")
 with torch.no_grad():
     probabilities = model(transform(picture).unsqueeze(0)).{probabilities}[0]
 {use}

@@ -15,6 +15,7 @@ from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.runs.provenance import versions
 
+UPRIGHT = "turn the picture upright as its EXIF orientation says"
 # Of data sets of image files by data.resize; see vitrine.data.preparation.
 PREPARATION = {
     "crop": "scale until the picture covers the input size (bicubic, antialiased), crop the centre",
@@ -26,10 +27,10 @@ PREPARATION = {
 def described(preparation: Preparation) -> str:
     """Return in words what a program has to do with a picture before the export takes it."""
     if preparation.from_files:
-        return PREPARATION[preparation.resize]
+        return f"{UPRIGHT}, {PREPARATION[preparation.resize]}"
     height, width = preparation.ratio
     part = "square" if height == width else f"part whose height and width are as {height} to {width}"
-    return f"crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
+    return f"{UPRIGHT}, crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
 
 
 class PictureClassifier(nn.Module):
