@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from vitrine.errors import DiskFull
+from vitrine.errors import DiskFull, RunError
 from vitrine.text import file_size
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -88,6 +88,13 @@ def staging(path: Path) -> Iterator[Path]:
         if full is None or full is error:
             raise
         raise full from error
+
+
+def refuse_link_out(path: Path, folder: Path) -> None:
+    """Raise RunError if ``path`` is in ``folder``, which others may have made, and is a link that leads out of it."""
+    home, parent, target = (Path(os.path.realpath(each)) for each in (folder, path.parent, path))
+    if parent == home and not target.is_relative_to(home):
+        raise RunError(f"cannot write {path}: it is a link that leads out of {folder}, to {target}")
 
 
 def write_text(path: Path, text: str) -> None:

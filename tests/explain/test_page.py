@@ -16,6 +16,7 @@ from PIL import Image
 from vitrine import load_run
 from vitrine.cli.report import main
 from vitrine.data.datasets import load_dataset
+from vitrine.errors import RunError
 from vitrine.explain import explorer, observed
 from vitrine.explain.explorer import BUDGET, details
 from vitrine.explain.observed import observe
@@ -365,6 +366,18 @@ def test_a_range_test_is_drawn_and_a_damaged_one_named(record, tmp_path, monkeyp
     curves = run_sections(copy)[0]
     assert [one.key for one in curves.figures] == ["curve_loss", "curve_acc"]
     assert curves.text.startswith("lr_range.csv is damaged: ")
+
+
+def test_figures_do_not_leave_the_run_through_a_link(record, tmp_path, monkeypatch):
+    copy, outside = shutil.copytree(record.path, tmp_path / "copy"), tmp_path / "mine"
+    outside.mkdir()
+    (copy / "figures").symlink_to(outside)
+    monkeypatch.setattr("vitrine.explain.page.run_sections", lambda record, trust: [curve_section(record)])
+    with pytest.raises(RunError, match=r"figures: it is a link that leads out of .*copy, to .*mine$"):
+        write_run_page(copy, formats=["png"])
+    assert not list(outside.iterdir())
+    (outside / "figures").symlink_to(tmp_path)  # the user's own
+    assert write_run_page(copy, outside / "page.html", formats=["png"]).figures
 
 
 @pytest.mark.parametrize(

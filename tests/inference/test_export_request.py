@@ -9,6 +9,7 @@ import pytest
 from helpers.exporting import STOPPED, TRAINED, trained_run
 
 from vitrine.cli.main import main
+from vitrine.errors import RunError
 from vitrine.inference.export import formats
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportError, ExportRequest
 from vitrine.text import listed
@@ -108,6 +109,19 @@ def test_only_a_folder_of_an_earlier_export_and_nothing_else_is_replaced(run, tm
         assert ExportRequest(run, "hf", to=folder, overwrite=True).path == folder
         (folder / "config.json").unlink()
         assert f"{folder} holds README.md and model.safetensors; " in refusal(run, "hf", to=folder, overwrite=True)
+
+
+def test_an_export_does_not_leave_the_run_through_a_link(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "exports").symlink_to(tmp_path)
+    problem = f"cannot write {copy / 'exports'}: it is a link that leads out of {copy}, to {tmp_path}"
+    for to in (None, copy / "exports" / "model.onnx"):
+        with pytest.raises(RunError, match=re.escape(problem)):
+            ExportRequest(copy, "onnx", to=to)
+    (copy / "exports").unlink()
+    (copy / "inside").mkdir()
+    (copy / "exports").symlink_to("inside")
+    assert ExportRequest(copy, "onnx").path == copy / "exports" / "model.onnx"
 
 
 @pytest.mark.parametrize("name", ["onnx", "hf"])

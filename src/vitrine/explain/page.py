@@ -18,7 +18,7 @@ from vitrine.explain.results import curve_section, prediction_sections
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
-from vitrine.files import write_text
+from vitrine.files import refuse_link_out, write_text
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
 from vitrine.text import clock, plural, short_number
@@ -55,7 +55,8 @@ def write_run_page(
         trust: as of :func:`vitrine.load_run`.
 
     Raises:
-        RunError: there is no such run, it is damaged, or a file cannot be written.
+        RunError: there is no such run, it is damaged, its ``figures/`` is a link that leads out of it, or a file cannot
+            be written.
     """
     record = RunRecord.open(folder)
     path = to or record.path / "report.html"
@@ -65,17 +66,18 @@ def write_run_page(
             raise RunError(f"cannot write {path}: {problem}")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
+    figures = path.parent / "figures"
+    if formats:
+        refuse_link_out(figures, record.path)
     sections = run_sections(record, trust)
     files = []
     try:
         page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
         write_text(path, page)
         for kind in formats:
-            (path.parent / "figures").mkdir(exist_ok=True)
+            figures.mkdir(exist_ok=True)
             drawings = [drawn for section in sections for drawn in section.figures]
-            files += [
-                save(drawn.figure, path.parent / "figures" / f"{drawn.key}.{kind}", dpi=PRINT_DPI) for drawn in drawings
-            ]
+            files += [save(drawn.figure, figures / f"{drawn.key}.{kind}", dpi=PRINT_DPI) for drawn in drawings]
     except OSError as error:
         raise RunError(f"cannot write {error.filename or path}: {error.strerror or error}") from None
     return RunPage(path, path.stat().st_size, files)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitrine.errors import VitrineError
+from vitrine.files import refuse_link_out
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
 from vitrine.text import did_you_mean, listed, nearest
@@ -77,7 +78,7 @@ class ExportRequest:
 
     Raises:
         ExportError: there is no such format or type, a package is missing, or the target exists or is out of reach.
-        RunError: there is no such run, or it has not finished.
+        RunError: there is no such run, or its ``exports/`` is a link that leads out of it.
     """
 
     run: str | Path
@@ -110,6 +111,7 @@ class ExportRequest:
             problem = f"{self.run} has not finished (its status is {status}), so this is not its final model"
             raise ExportError(f"{problem}; resume it first: {program('train')} resume={self.run}")
         try:
+            refuse_link_out(self.path.parent, self.record.path)
             _check_target(self.path, self.kind, self.overwrite)
         except OSError as error:
             raise ExportError(f"cannot write {self.path}: {error.strerror}") from None
