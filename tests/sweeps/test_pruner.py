@@ -57,6 +57,17 @@ def test_successive_halving_keeps_the_best_quarter(tmp_path):
     assert stopped == [False, True, False, True, True]
 
 
+def test_a_run_that_is_interrupted_as_it_is_pruned_is_pruned_after_it_was_resumed(tmp_path):
+    """Successive halving judges a run at 1/16 of the epochs, and next at 1/4."""
+    study = open_study(tmp_path, ["val/acc"])
+    good, bad = study.ask(), study.ask()
+    asked = [
+        Pruner(tmp_path, trial.number, "successive_halving", "val/acc", epochs=16)(epoch, {"val/acc": value})
+        for trial, epoch, value in ((good, 1, 0.5), (bad, 1, 0.4), (bad, 2, 0.45), (good, 2, 0.55))
+    ]
+    assert asked == [False, True, True, False]
+
+
 def test_a_run_of_a_trial_that_has_ended_is_not_pruned(tmp_path):
     study = study_of(tmp_path, *[[0.9, 0.9]] * 6)
     assert not Pruner(tmp_path, 0, "median", "val/acc", epochs=4)(3, {"val/acc": 0.0})

@@ -118,14 +118,20 @@ def make_pruner(name: str, epochs: int) -> BasePruner:
 
 
 def report(study: optuna.Study, number: int, epoch: int, value: float) -> bool:
-    """Report a trial's value after an epoch; return whether to prune the trial."""
+    """Report a trial's value after an epoch; return whether to prune the trial.
+
+    The decision holds for later epochs, too: an interruption in its epoch comes first, and the run is resumed.
+    """
     known = study.get_trials(deepcopy=False)[number]
     if known.state.is_finished():  # another run of the trial failed
         return False
     trial = Trial(study, known._trial_id)
     if epoch not in known.intermediate_values:  # a resumed run repeats epochs
         trial.report(value, epoch)
-    return trial.should_prune()
+    if "prune_after" not in known.user_attrs and trial.should_prune():
+        note(study, number, prune_after=epoch)
+        return True
+    return "prune_after" in known.user_attrs
 
 
 def note(study: optuna.Study, number: int, **facts: Any) -> None:
