@@ -244,6 +244,7 @@ def test_the_head_is_new_for_as_many_other_classes(run, tmp_path, capsys, others
     [
         (["finetune=linear_probe"], "there are none: set model.pretrained"),
         ([*PROBE, "model.patch_dropout=0.25", "model.pretrained={run}"], "which finetune=linear_probe freezes"),
+        ([*PROBE, "model.embed_dropout=0.1", "model.pretrained={run}"], "which finetune=linear_probe freezes"),
         (["finetune=linear_prob"], "did you mean finetune=linear_probe?"),
         (["finetune=layer_decay", "finetune.layer_decay=1.5"], "must be > 0 and <= 1"),
         (["finetune=last_blocks", "finetune.blocks=9", "model.pretrained={run}"], "must be <= 3, the number of blocks"),

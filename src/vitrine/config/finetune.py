@@ -60,9 +60,10 @@ def finetune_faults(config: FinetuneConfig, model: ViTConfig, optimizer: str, sc
     if config.name != "full" and model.pretrained is None:
         problem = "freezes pretrained weights, and there are none: set model.pretrained to a name, a file or a run"
         yield Fault("finetune", config.name, problem)
-    if config.name != "full" and model.patch_dropout > 0:
-        problem = f"acts on the embedded patches, which finetune={config.name} freezes: they stay as in evaluation"
-        yield Fault("model.patch_dropout", f"{model.patch_dropout:g}", problem, "model.patch_dropout=0.0")
+    for key in ("patch_dropout", "embed_dropout"):
+        if config.name != "full" and (rate := getattr(model, key)) > 0:
+            problem = f"acts on the embedded patches, which finetune={config.name} freezes: they stay as in evaluation"
+            yield Fault(f"model.{key}", f"{rate:g}", problem, f"model.{key}=0.0")
     yield from _keys_of_other_choices(config, model)
     if config.name == "linear_probe" and optimizer == "muon":
         yield Fault(
