@@ -98,7 +98,8 @@ class ViTConfig:
         patch_dropout: share of the patches that training leaves out, drawn for each image (PatchDropout,
             arXiv:2208.07220); how many are kept is rounded down, to one at least. Prefix tokens stay.
         drop_path: probability of skipping a residual branch (stochastic depth, arXiv:1603.09382) in the last block.
-        drop_path_shape: that probability grows linearly from 0 in the first block, or is the same in all.
+        drop_path_shape: that probability grows linearly from 0 in the first block (0 if there is one block), or
+            is the same in all.
         init: how weights start (models/init.py).
         same_init_layers: all blocks start with the weights of the first, as ``torch.nn.TransformerEncoder`` copies its
             layer; drop path aside.
