@@ -83,6 +83,15 @@ def change(default):
             {"schedule__gamma": 0.1},
             Fault("schedule.gamma", "0.1", "belongs to step and multistep, not to schedule=cosine", "schedule=step"),
         ),
+        (
+            {"loss__class_weights_beta": 0.99},
+            Fault(
+                "loss.class_weights_beta",
+                "0.99",
+                "belongs to effective, not to loss.class_weights=null",
+                "loss.class_weights=effective",
+            ),
+        ),
         ({"schedule__name": "wsd"}, Fault("schedule.decay", "null", "is required by schedule=wsd")),
         (
             {"schedule__name": "wsd", "schedule__decay": 0.95},

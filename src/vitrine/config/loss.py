@@ -26,7 +26,7 @@ class LossConfig:
         class_weights: factors of the images' training losses by class: ``balanced`` is inverse to the number of
             training images, ``effective`` to their effective number (arXiv:1901.05555); a list has a number for each
             class, a mapping the weights of some by name, the others' being 1. Evaluation takes no weights.
-        class_weights_beta: beta of ``effective``.
+        class_weights_beta: beta of ``effective``, and of no other weights.
     """
 
     name: str = part(LOSSES, "cross_entropy", interface=Interface(("logits", "targets"), function=True))

@@ -9,7 +9,7 @@ from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.image_schedule import image_schedule_faults
 from vitrine.config.keys import facts, keys, sections_where, value_at
-from vitrine.config.loss import LOSSES, class_weight_fault
+from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metrics import EXTRA, extra_metrics
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
@@ -261,6 +261,9 @@ def _loss_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("loss.gamma", "null", "is required by loss=focal", "loss.gamma=2.0")
     if loss.name != "focal" and loss.gamma is not None:
         yield Fault("loss.gamma", f"{loss.gamma:g}", f"belongs to focal, not to loss={loss.name}", "loss=focal")
+    if loss.class_weights != "effective" and loss.class_weights_beta != LossConfig.class_weights_beta:
+        problem = f"belongs to effective, not to loss.class_weights={as_override(loss.class_weights)}"
+        yield Fault("loss.class_weights_beta", f"{loss.class_weights_beta:g}", problem, "loss.class_weights=effective")
     if loss.class_weights is None:
         return
     if (found := class_weight_fault(loss.class_weights, config.data.num_classes)) is not None:
@@ -319,7 +322,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.num_classes", "callbacks.monitor", "callbacks.early_stopping.monitor"), _metrics),
     (("data.name", "loss.name", "data.sampling", "data.num_classes"), _multi_label),
     (("data.num_classes", "data.target_classes"), _targets),
-    (("loss.name", "data.num_classes", "data.sampling"), _loss_fits_the_data),
+    (("loss.name", "loss.class_weights_beta", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),
     ((), _model_fits_the_data),
