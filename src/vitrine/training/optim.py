@@ -129,7 +129,8 @@ class MuonAndAdamW(Optimizer):
     """Muon for the matrices inside the blocks and PyTorch's AdamW for all other parameters, as one optimiser.
 
     Lightning counts the steps of every optimiser it has. Muon and AdamW share this optimiser's groups and state, so
-    that schedules and checkpoints see a single optimiser. The first groups are Muon's.
+    that schedules and checkpoints see a single optimiser. The first groups are Muon's. In ``attention=headwise``, the
+    matrices of queries, keys and values, one per head, are AdamW's.
     """
 
     def __init__(
