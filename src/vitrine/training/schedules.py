@@ -101,7 +101,7 @@ def multistep(step: int, first: int, steps: int, config: ScheduleConfig) -> floa
 
 
 def warmup_stable_decay(step: int, first: int, steps: int, config: ScheduleConfig) -> float:
-    """Stay at 1, then fall to 0 just after the last step: by 1 - sqrt, the best form of arXiv:2405.18392, section 4."""
+    """Stay at 1, then fall to 0 just after the last step: by 1 - sqrt, the best form of arXiv:2405.18392, section 3."""
     assert config.decay is not None
     return 1 - math.sqrt(progress(step, max(first, steps - round(config.decay * steps)), steps))
 
