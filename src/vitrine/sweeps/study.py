@@ -142,8 +142,9 @@ def note(study: optuna.Study, number: int, **facts: Any) -> None:
 
 
 def importance(study: optuna.Study, objective: int) -> dict[str, float]:
-    """Share of an objective's variance that each key explains, in [0, 1]: fANOVA (Hutter et al., ICML 2014).
+    """Share of an objective's variance that each key explains alone, in [0, 1]: fANOVA (Hutter et al., ICML 2014).
 
+    The rest belongs to keys together. The variance is that of a forest fitted to the trials, which also fits chance.
     Empty with fewer than ``MIN_TRIALS_FOR_IMPORTANCE`` finished trials, a single key, or equal values throughout.
     """
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.values is not None]
@@ -153,7 +154,9 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances  # imports scikit-learn
 
     evaluator = FanovaImportanceEvaluator(seed=0)
-    shares = get_param_importances(study, evaluator=evaluator, target=lambda trial: trial.values[objective])
+    shares = get_param_importances(
+        study, evaluator=evaluator, target=lambda trial: trial.values[objective], normalize=False
+    )
     return {key: round(float(share), 4) for key, share in shares.items()}
 
 
