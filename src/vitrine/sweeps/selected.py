@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from statistics import fmean
 
+from vitrine.compare.folds import Fold
 from vitrine.compare.selection import corrected_over_seeds, luck_of
 from vitrine.sweeps.progress import format_value
 from vitrine.sweeps.sweep import BestConfiguration, Group, by_configuration
@@ -18,7 +20,7 @@ def print_selection(
     metric: str,
 ) -> None:
     """Print what a grid's best configuration is worth beyond having been selected."""
-    groups: dict[Group, dict[Hashable, float]] = {
+    groups: dict[Group, dict[Group, float]] = {
         group: {
             repetition: value
             for repetition, result in members.items()
@@ -29,37 +31,57 @@ def print_selection(
     known = {group: values for group, values in groups.items() if len(values) == best.count}
     seeds = {number for overrides in varies if (number := _seed_of(overrides, common)) is not None}
     chosen = list(known).index(tuple(best.varies.items()))
-    print_selected(best, common, list(known.values()), chosen, sorted(seeds), metric)
+    folds = int(_typed({}, common).get("data.folds", "1"))
+    if folds > 1:
+        overlap = Fold(0, folds, None).overlap
+        by_fold = [_by_fold(values) for values in known.values()]
+        print_selected(best, common, by_fold, chosen, sorted(seeds), metric, overlap)
+    else:
+        print_selected(best, common, list(known.values()), chosen, sorted(seeds), metric)
 
 
 def print_selected(
     best: BestConfiguration,
     common: Sequence[str],
-    groups: Sequence[Mapping[Hashable, float]],
+    groups: Sequence[Mapping[Hashable, float]] | Sequence[Mapping[Group, float]],
     chosen: int,
     seeds: Sequence[int],
     metric: str,
+    overlap: float = 0.0,
 ) -> None:
     """Print it for configurations with the values ``groups``, of which ``chosen`` is the index of the best.
 
     Args:
         best: the best configuration.
         common: overrides that all configurations share.
-        groups: values of the metric of each configuration, by seed.
+        groups: values of the metric of each configuration, by seed or by fold.
         chosen: index of the best.
         seeds: that were used.
         metric: what it was selected by.
+        overlap: of the training images of folds; 0 for seeds.
     """
     if len(groups) < 2:
         return
-    corrected = corrected_over_seeds(groups, chosen)
+    corrected = corrected_over_seeds(groups, chosen, overlap)
     part = luck_of("" if corrected is None else format_value(corrected))
     print(f"its {metric}, the best of {len(groups)}, {part}; on fresh seeds:")
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
 
 
+def _by_fold(values: Mapping[Group, float]) -> dict[Group, float]:
+    """Return the mean over the seeds of each fold, which share their images and so are no repetitions."""
+    folds: dict[Group, list[float]] = {}
+    for repetition, value in values.items():
+        folds.setdefault(tuple(pair for pair in repetition if pair[0] != "seed"), []).append(value)
+    return {fold: fmean(some) for fold, some in folds.items()}
+
+
 def _seed_of(varies: Mapping[str, str], common: Sequence[str]) -> int | None:
     """The seed of a trial, if it is a plain number."""
-    typed = {key: value for key, _, value in (override.partition("=") for override in common)} | dict(varies)
-    seed = typed.get("seed", "0")
+    seed = _typed(varies, common).get("seed", "0")
     return int(seed) if seed.isdecimal() else None
+
+
+def _typed(varies: Mapping[str, str], common: Sequence[str]) -> dict[str, str]:
+    """The overrides of a trial by key."""
+    return {key: value for key, _, value in (override.partition("=") for override in common)} | dict(varies)

@@ -1,0 +1,44 @@
+"""What the best configuration of a sweep is said to be worth."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from vitrine.compare.selection import corrected_over_seeds
+from vitrine.sweeps.selected import print_selection
+from vitrine.sweeps.sweep import best_configuration
+from vitrine.sweeps.trial import TrialResult
+
+METRIC = "val/acc"
+
+
+def shown(common, varies, values, capsys):
+    """Return the corrected value that is printed for the best configuration."""
+    results = [TrialResult("finished", {METRIC: value}) for value in values]
+    best = best_configuration(varies, results, METRIC)
+    print_selection(best, common, varies, results, METRIC)
+    return float(capsys.readouterr().out.partition("without that, ")[2].partition(";")[0])
+
+
+def test_folds_share_training_images_and_seeds_of_a_fold_are_no_repetitions(capsys):
+    rng = np.random.default_rng(0)
+    rows, folds, seeds = 4, 5, 3
+    values = 0.9 + 0.01 * rng.normal(size=(rows, folds, 1)) + 0.001 * rng.normal(size=(rows, folds, seeds))
+    places = list(itertools.product(range(rows), range(folds), range(seeds)))
+    varies = [{"depth": str(row), "data.fold": str(fold), "seed": str(seed)} for row, fold, seed in places]
+    found = shown(["data.folds=5"], varies, [float(values[place]) for place in places], capsys)
+    by_fold = values.mean(axis=2)
+    best = int(by_fold.mean(axis=1).argmax())
+    expected = corrected_over_seeds([dict(enumerate(row)) for row in by_fold], best, overlap=1 / 4)
+    assert found == pytest.approx(expected, abs=1e-4)
+    as_seeds = corrected_over_seeds([dict(enumerate(row.ravel())) for row in values], best)
+    assert abs(expected - as_seeds) > 5e-4
+
+
+def test_seeds_are_repetitions(capsys):
+    values = 0.9 + 0.01 * np.random.default_rng(0).normal(size=(4, 3))
+    varies = [{"depth": str(row), "seed": str(seed)} for row, seed in itertools.product(range(4), range(3))]
+    best = int(values.mean(axis=1).argmax())
+    expected = corrected_over_seeds([dict(enumerate(row)) for row in values], best)
+    assert shown([], varies, [float(value) for value in values.ravel()], capsys) == pytest.approx(expected, abs=1e-4)
