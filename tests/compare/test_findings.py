@@ -1,5 +1,6 @@
 """Findings in sentences, caveats, and comparisons that are refused."""
 
+import itertools
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.simultaneous import Family, PooledVariance
+from vitrine.compare.statistics import difference
 from vitrine.errors import RunError
 
 THESE = ", on these 360 images"  # where no predictions are stored
@@ -166,7 +168,8 @@ def test_a_configuration_whose_runs_all_failed_is_a_caveat_with_its_rate(tmp_pat
     write_run(tmp_path, "position=rope", seed=1, status="diverged", sweep=sweep)
     write_run(tmp_path, "position=learned", seed=7, status="failed")
     caveats = [text for text in compared(tmp_path).caveats if "has no row" in text]
-    assert caveats == ["position=rope has no row: 2 of 2 runs failed or diverged (95 % interval 16% to 100%)"]
+    rate = "2 of 2 runs failed or diverged (95 % interval 16% to 100%)"
+    assert caveats == [f"position=rope, optimizer.lr=1e-3 has no row: {rate}"]
 
 
 def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_run):
@@ -179,6 +182,17 @@ def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_ru
     (tested,) = compared(tmp_path, by="position").findings.comparisons
     assert tested.verdict == "inconclusive"
     assert "of rope, 2 of 6 runs failed or diverged" in tested.sentences[0]
+
+
+def test_combinations_that_always_failed_count_in_a_main_effect(tmp_path, write_run):
+    for patch, accs in {"2": (0.95, 0.961, 0.97), "4": (0.90, 0.91, 0.92)}.items():
+        for seed, acc in enumerate(accs):
+            write_run(tmp_path, "position=learned", f"patch={patch}", seed=seed, acc=acc, predictions=False)
+            status = "failed" if patch == "2" else "finished"
+            write_run(tmp_path, "position=rope", f"patch={patch}", seed=seed, acc=acc, predictions=False, status=status)
+    (tested,) = compared(tmp_path, by="patch", baseline="4").findings.comparisons
+    assert tested.verdict == "inconclusive"
+    assert "of patch=2, 3 of 6 runs failed or diverged" in tested.sentences[0]
 
 
 def test_the_best_of_survivors_is_not_looked_for(tmp_path, write_run):
@@ -231,15 +245,16 @@ def test_the_best_of_several_rows_comes_with_what_its_selection_means(tmp_path, 
     assert best.startswith("highest mean test accuracy of 3 configurations: none, 96.07 ± ")
     shrunk = float(best.partition("; ")[2].split()[0])
     assert 96.0 < shrunk <= 96.07, "the rows share their seeds, whose luck selects none of them"
-    assert best.endswith(" % without what the best of 3 owes to chance on average")
-    assert among == "with 95 % confidence, the best of all 3 is among 2 of them: none and rope"
+    assert best.endswith(" % without what the best of 3 owes to lucky trainings on average")
+    assert among == "with 95 % confidence, on these 360 images, the best of all 3 is among 2 of them: none and rope"
     assert fresh.startswith("to measure none on fresh seeds: ")
     assert fresh.endswith(" seed=3,4,5")
     assert " -m like=" in fresh
     (losses,) = [text for text in compared(tmp_path, metric="test/loss").findings.sentences if "95 %" in text]
     assert losses == among
     write_rows(write_run, tmp_path / "more", conv=[0.99, 0.991, 0.993])
-    assert "with 95 % confidence, conv is the best of all 4" in compared(tmp_path).findings.sentences
+    sentences = compared(tmp_path).findings.sentences
+    assert "with 95 % confidence, on these 360 images, conv is the best of all 4" in sentences
 
 
 def test_pairs_that_were_computed_differently_are_reported(tmp_path, write_run):
@@ -263,6 +278,29 @@ def test_what_the_rows_compare_is_no_caveat(tmp_path, write_run):
         for seed in range(3):
             write_run(tmp_path, f"trainer.compile={compile_}", seed=seed, facts={"compiled": compile_})
     assert not any("differ in compilation" in text for text in compared(tmp_path).caveats)
+
+
+def test_the_best_epoch_by_the_images_that_are_compared_is_a_caveat(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97])
+    caveat = "val/acc is that of each run's best epoch on the same images"
+    assert any(text.startswith(caveat) for text in compared(tmp_path, metric="val/acc").caveats)
+    assert not any("best epoch" in text for text in compared(tmp_path).caveats)
+
+
+def test_pairs_with_their_own_variances_are_corrected_by_bonferroni(tmp_path, write_run):
+    seeds = itertools.count()
+    for scheme, accs in {
+        "learned": (0.90, 0.91, 0.92),
+        "rope": (0.95, 0.961, 0.97),
+        "none": (0.91, 0.92, 0.93),
+    }.items():
+        for acc in accs:
+            write_run(tmp_path, f"position={scheme}", seed=next(seeds), acc=acc, predictions=False)
+    for tested in compared(tmp_path, baseline="rope").findings.comparisons:
+        alone = difference(
+            *(row.values_by_seed("test/acc") for row in (tested.row, compared(tmp_path).table.row("rope"))), Family(3)
+        )
+        assert (tested.difference.low, tested.difference.high) == pytest.approx((alone.low, alone.high))
 
 
 def test_a_baseline_chosen_by_its_result_counts_as_all_pairs(tmp_path, write_run):
@@ -350,6 +388,16 @@ def test_predictions_distinguish_two_models_with_one_seed(tmp_path, write_run):
     low, high = tested.on_images.low, tested.on_images.high
     assert low < 0.12 < high
     assert (low, high) == pytest.approx((0.12 - 1.96 * 0.0406, 0.12 + 1.96 * 0.0406), abs=0.012)
+
+
+def test_a_p_value_that_is_corrected_and_an_interval_that_is_not_say_so(tmp_path, write_run):
+    right = np.arange(100) < 80
+    write_run(tmp_path, "position=learned", acc=0.8, right=right)
+    write_run(tmp_path, "position=rope", acc=0.9, right=(np.arange(100) < 95) & (np.arange(100) >= 5))
+    write_run(tmp_path, "position=none", acc=0.8, right=np.arange(100) >= 20)
+    rope = next(one for one in compared(tmp_path).findings.comparisons if one.row.label == "rope")
+    assert ", corrected for 2 pairs of models); the difference is " in rope.sentences[1]
+    assert rope.sentences[1].endswith("over images alone (Tango's 95 % interval, of this pair alone)")
 
 
 def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):

@@ -16,7 +16,9 @@ def compared(folder, **options):
 
 def plan(folder):
     """Write sweep.json as a grid does: with all trials that were asked for."""
-    trials = [{"folder": path.parent.name, "varies": {}} for path in sorted(folder.glob("*/run.json"))]
+    trials = [
+        {"folder": path.parent.name, "varies": {}, "status": "finished"} for path in sorted(folder.glob("*/run.json"))
+    ]
     (folder / "sweep.json").write_text(json.dumps({"trials": trials}))
 
 
@@ -25,6 +27,16 @@ def looked_at(sweep):
     plan(sweep)
     record_look(compared(sweep).table)
     return sweep
+
+
+def test_trials_that_are_left_are_a_caveat(sweep):
+    plan(sweep)
+    assert not any("not ended" in text for text in compared(sweep).caveats)
+    planned = json.loads((sweep / "sweep.json").read_text())
+    planned["trials"] += [{"folder": name, "varies": {}, "status": name} for name in ("queued", "running", "failed")]
+    (sweep / "sweep.json").write_text(json.dumps(planned))
+    (caveat,) = [text for text in compared(sweep).caveats if "not ended" in text]
+    assert caveat.startswith("2 trials of the sweep have not ended: what is looked for after each trial turns up by")
 
 
 def add_seed(write_run, folder, seed=3, **accs):

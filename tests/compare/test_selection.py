@@ -28,6 +28,22 @@ def test_most_of_the_bias_of_the_best_mean_is_gone(rows, spread):
     assert -0.1 * naive_bias < bias < 0.37 * naive_bias
 
 
+@pytest.mark.parametrize("outliers", [[-100.0], [-100.0, -30.0]])
+@pytest.mark.parametrize("rows", [4, 9])
+def test_configurations_that_failed_to_learn_do_not_hide_the_luck_of_the_others(rows, outliers):
+    rng = np.random.default_rng(0)
+    bias = []
+    for _ in range(1000):
+        means = [*rng.normal(size=rows), *outliers]
+        best = int(np.argmax(means))
+        corrected = corrected_for_selection(means, [1.0] * len(means), best)
+        assert corrected == pytest.approx(corrected_for_selection(means[:rows], [1.0] * rows, best))
+        bias.append((means[best], corrected))
+    naive, left = np.mean(bias, axis=0)
+    assert naive > 1
+    assert -0.1 * naive < left < 0.4 * naive
+
+
 def test_without_chance_nothing_is_taken_away_and_with_nothing_else_all():
     assert corrected_for_selection([1.0, 2.0, 4.0], [0.0] * 3, 2) == 4.0
     assert corrected_for_selection([1.0, 2.0, 3.0], [9.0] * 3, 2) == 2.0

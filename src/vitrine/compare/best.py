@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vitrine.compare.metric import Metric
-from vitrine.compare.row_mean import mean_of
+from vitrine.compare.row_mean import mean_of, on_these_images
 from vitrine.compare.selection import corrected_over_seeds, fresh_seeds_command
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family, PooledVariance
@@ -49,7 +49,9 @@ def best_sentences(
         return sentences
     corrected = corrected_over_seeds(values, best, row.overlap)
     if corrected is not None:
-        sentences[0] += f"; {metric.value(corrected)} without what the best of {len(means)} owes to chance on average"
+        sentences[0] += (
+            f"; {metric.value(corrected)} without what the best of {len(means)} owes to lucky trainings on average"
+        )
     if min(mean.count for mean in means) >= MIN_SEEDS:
         sentences.append(_candidates(table, row, metric, pooled, difference))
     return [*sentences, *_on_fresh_seeds(row)]
@@ -65,18 +67,20 @@ def _candidates(
     """Which rows may be the best: those that are not worse than the best mean (Hsu, 1984)."""
     method = "bonferroni" if pooled is None else "dunnett"
     family = Family(len(table.rows) - 1, method, one_sided=True, pooled=pooled is not None)
-    left = [best]
+    left, where = [best], ""
     for row in table.rows:
         if row is not best:
             found = difference(best, row, family)
             found = replace(found, low=-found.high, high=-found.low) if metric.lower_is_better else found
             left += [] if found.low > 0 else [row]  # NaN leaves a row in
+            where = where or on_these_images(best, found, metric)
+    sure = f"with 95 % confidence{where},"
     if len(left) == 1:
-        return f"with 95 % confidence, {best.label} is the best of all {len(table.rows)}"
+        return f"{sure} {best.label} is the best of all {len(table.rows)}"
     if len(left) == len(table.rows):
-        return f"with 95 % confidence, any of the {len(left)} may be the best"
+        return f"{sure} any of the {len(left)} may be the best"
     labels = listed([row.label for row in left], LISTED)
-    return f"with 95 % confidence, the best of all {len(table.rows)} is among {len(left)} of them: {labels}"
+    return f"{sure} the best of all {len(table.rows)} is among {len(left)} of them: {labels}"
 
 
 def _on_fresh_seeds(row: ConfigurationRow) -> list[str]:

@@ -97,6 +97,11 @@ def caveats(
     for key, values in table.confounded.items():
         values_listed = listed(values, MAX_LISTED)
         sentences.append(f"{key} changes along with {listed(table.columns)}, so it is confounded: {values_listed}")
+    if any(run.config.get("callbacks.monitor") == metric.name for run in runs):
+        sentences.append(
+            f"{metric.name} is that of each run's best epoch on the same images, which favours configurations whose "
+            "epochs scatter: compare a test metric, or train with callbacks.monitor=last"
+        )
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
         sentences.append(
             f"the best of {len(table.rows)} rows is selected on the test set, which makes its score optimistic; "

@@ -11,12 +11,12 @@ from vitrine.compare.caveats import caveats, unequal_images, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
-from vitrine.compare.looks import Growth
+from vitrine.compare.looks import Growth, interim_caveat
 from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_mean import mean_of
 from vitrine.compare.statistics import ConfidenceInterval
-from vitrine.compare.table import ConfigurationRow, Table, other_values_of, tabulate
+from vitrine.compare.table import ConfigurationRow, Table, tabulate
 from vitrine.errors import RunError
 from vitrine.text import listed, plural
 
@@ -150,14 +150,15 @@ def compare(
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
     warnings = [unequal] if unequal else []
     warnings += [*caveats(table, chosen, unfinished, results.damaged), *unequal_pairs(table, reference)]
-    combinations = {other_values_of(key) for row in table.rows for key in row.runs}
-    if by and any(len(row.runs) < len(combinations) * row.seeds for row in table.rows):
+    if by and not table.is_balanced:
         warnings.append(
             f"not every combination ran with every {by} and seed: differences use only the runs that match on both "
             "sides, means use all runs"
         )
     if growth is not None:
         warnings.append(growth.caveat)
+    if interim := interim_caveat(table):
+        warnings.append(interim)
     if decision is not None and (by or chosen.name != decision.metric or reference is not first):
         warnings.append(
             f"seeds were added until {decision.metric} decided between configurations: p-values and intervals of a "

@@ -40,11 +40,13 @@ class SweepDecision:
         metric: name of the metric that it was decided by.
         baseline: overrides of the configuration that others were compared with.
         rows: overrides of each other configuration, and its verdict.
+        alpha: probability of any false verdict, in (0, 1).
     """
 
     metric: str
     baseline: dict[str, str]
     rows: list[tuple[dict[str, str], DecidedRow]]
+    alpha: float
 
     @classmethod
     def of(cls, runs: Sequence[RunResult]) -> "SweepDecision | None":
@@ -71,7 +73,7 @@ class SweepDecision:
             known_values = (look.get(name) for name in ("mean", "low", "high"))
             mean, low, high = (math.nan if value is None else float(value) for value in known_values)
             rows.append((parse_overrides("", arm), DecidedRow(verdict, mean, low, high, str(known["findings"][arm]))))
-        return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows)
+        return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows, float(known.get("alpha", 0.05)))
 
     def is_baseline(self, row: ConfigurationRow) -> bool:
         """Whether other configurations were compared with this row."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from vitrine.compare.load import FAILED, RunResult
-from vitrine.compare.table import SEED, ConfigurationRow, Table, distinguishes
+from vitrine.compare.load import FAILED, RunResult, format_value
+from vitrine.compare.table import SEED, ConfigurationRow, Table, distinguishes, shortened
 
 
 @dataclass(frozen=True)
@@ -34,27 +34,41 @@ class FailureRate:
 
 
 def failure_rate(row: ConfigurationRow, unfinished: Sequence[RunResult]) -> FailureRate:
-    """Count the runs among ``unfinished`` that failed with a row's configuration and a seed that never finished."""
+    """Count the runs among ``unfinished`` that failed with a row's configuration and a seed that never finished.
+
+    In a main effect, these are all that have the row's value, also where no run of their configuration finished.
+    """
     finished = {(_configuration(run), run.repetition) for run in row.runs.values()}
     configurations = {configuration for configuration, _ in finished}
     lost = {(_configuration(run), run.repetition) for run in unfinished if run.status in FAILED} - finished
+    if row.is_main_effect:
+        configurations |= {_configuration(run) for run in unfinished if _has_value_of(row, run)}
     failed = sum(configuration in configurations for configuration, _ in lost)
     return FailureRate(failed, failed + len(row.runs))
 
 
 def failed_configurations(table: Table, unfinished: Sequence[RunResult]) -> list[str]:
     """Return a sentence for each configuration that has no row since all of its runs failed or diverged."""
-    finished = {_configuration(run) for row in table.rows for run in row.runs.values()}
+    known = [run for row in table.rows for run in row.runs.values()]
+    finished = {_configuration(run) for run in known}
+    shared = set.intersection(*(set(run.overrides.items()) for run in known))
     lost: dict[str, dict[Hashable, RunResult]] = {}
     for run in unfinished:
         if run.status in FAILED and (configuration := _configuration(run)) not in finished:
             lost.setdefault(configuration, {})[run.repetition] = run
     sentences = []
     for runs in lost.values():
-        typed = next(iter(runs.values())).overrides
-        label = ", ".join(f"{name}={value}" for name, value in typed.items() if name != SEED) or "a configuration"
+        typed = [pair for pair in next(iter(runs.values())).overrides.items() if pair not in shared and pair[0] != SEED]
+        label = ", ".join(f"{name}={value}" for name, value in typed) or "a configuration"
         sentences.append(f"{label} has no row: {FailureRate(len(runs), len(runs))}")
     return sentences
+
+
+def _has_value_of(row: ConfigurationRow, run: RunResult) -> bool:
+    """Whether a run has the one value of a main effect's row."""
+    ((column, value),) = row.values.items()
+    own = format_value(run.config[column]) if column in run.config else run.overrides.get(column, "")
+    return value in (own, *shortened([own]))
 
 
 def _configuration(run: RunResult) -> str:

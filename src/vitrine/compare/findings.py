@@ -14,6 +14,7 @@ from vitrine.compare.load import RunResult
 from vitrine.compare.looks import Growth
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.predictions import Predictions
+from vitrine.compare.row_mean import on_these_images
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
 from vitrine.compare.statistics import (
@@ -72,11 +73,13 @@ class Findings:
         baseline: the row that others are compared with.
         comparisons: one per other row, the best mean first.
         sentences: the best row, and how many rows are better or worse than the baseline.
+        confidence: that all intervals of differences hold together with, in (0, 1).
     """
 
     baseline: ConfigurationRow
     comparisons: list[BaselineComparison]
     sentences: list[str]
+    confidence: float = 1 - SIGNIFICANCE_LEVEL
 
 
 def findings(
@@ -115,7 +118,7 @@ def findings(
     complete = all(row.runs.keys() == baseline.runs.keys() for row in table.rows)
     pooled = PooledVariance.of([row.values_by_seed(metric.name) for row in table.rows]) if complete else None
     tests = max(1, sum(not math.isnan(_difference(pair, metric, {}).p) for pair in sides))
-    family = _family(table, math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
+    family = _family(math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
     failed = {row.label: failure_rate(row, unfinished) for row in table.rows}
@@ -155,7 +158,8 @@ def findings(
     survivors = {rate.share for rate in failed.values()}
     fixed = decision is None and growth is None and len(survivors) == 1
     best = best_sentences(table, metric, pooled, against, fixed=fixed)
-    return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)])
+    confidence = 1 - (SIGNIFICANCE_LEVEL if decision is None else decision.alpha)
+    return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)], confidence)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:
@@ -197,16 +201,15 @@ def _comparable_runs(row: ConfigurationRow, baseline: ConfigurationRow) -> tuple
     return ours, theirs
 
 
-def _family(table: Table, comparisons: int, pooled: PooledVariance | None, *, all_pairs: bool) -> Family:
+def _family(comparisons: int, pooled: PooledVariance | None, *, all_pairs: bool) -> Family:
     """The critical values for the differences of a table.
 
-    With the pooled variance of all rows, Dunnett's against the baseline and Tukey's for all pairs. With the own
-    variances of each pair, Games and Howell's for all pairs of rows that share no seed, else Bonferroni's.
+    With the pooled variance of all rows, Dunnett's against the baseline and Tukey's for all pairs; with the own
+    variances of each pair, Bonferroni's.
     """
-    seeds = [seed_of(key) for row in table.rows for key in row.runs]
-    if all_pairs and (pooled is not None or len(set(seeds)) == len(seeds)):
-        return Family(comparisons, "tukey", pooled=pooled is not None)
-    return Family(comparisons) if pooled is None else Family(comparisons, "dunnett", pooled=True)
+    if pooled is None:
+        return Family(comparisons)
+    return Family(comparisons, "tukey" if all_pairs else "dunnett", pooled=True)
 
 
 def _difference(
@@ -250,7 +253,9 @@ def _seed_sentence(
     if verdict != "inconclusive":
         low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
         kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
-        interval = f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{_images(row, tested, metric)}"
+        interval = (
+            f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{on_these_images(row, tested, metric)}"
+        )
         return f"{row.label} is {verdict} than {baseline.label} by {metric.magnitude(tested.mean)} ({interval})"
     names = f"{row.label} and {baseline.label}"
     count = min(tested.counts)
@@ -261,7 +266,7 @@ def _seed_sentence(
     if math.isnan(tested.p):
         differ = "all pairs differ by" if tested.paired else f"neither varies over {row.repetitions}s; they differ by"
         return f"{names}: {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
-    text = f"{names}: no significant difference over {seeds}{_images(row, tested, metric)}"
+    text = f"{names}: no significant difference over {seeds}{on_these_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
         text += (
             f", after correction for {family.comparisons} comparisons (p = {format_p(tested.p)} uncorrected, "
@@ -282,7 +287,7 @@ def _seed_sentence(
         return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
     if _are_equal(tested, size):
         interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
-        interval += _images(row, tested, metric)
+        interval += on_these_images(row, tested, metric)
         return f"{names} are equal within {metric.size(size)} ({interval})"
     takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
     spread = largest_spread(tested.sd, tested.freedom)
@@ -320,16 +325,6 @@ def _withheld_sentence(
 def _are_equal(tested: Difference, size: float | None) -> bool:
     """Whether the interval of a difference lies within a size that matters (two one-sided tests; Schuirmann, 1987)."""
     return size is not None and -size <= tested.low and tested.high <= size and min(tested.counts) >= MIN_SEEDS
-
-
-def _images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
-    """On which images a finding holds, if only on these: ``, on these 360 images``; empty if none are measured on."""
-    stage = metric.name.partition("/")[0]
-    if tested.new_images or stage == metric.name:
-        return ""
-    run = next(iter(row.runs.values()))
-    count = (run.facts.get("images") or {}).get(stage)
-    return f", on these {plural(count, 'image') if count else 'images'}"
 
 
 def _seeds(tested: Difference, what: str) -> str:

@@ -27,6 +27,7 @@ class ImageComparison:
         p: p-value of McNemar's exact test per pair, corrected for the number of pairs in all comparisons (Holm).
         low, high: 95 % interval, over images, of the difference in accuracy.
         bootstrap: whether it is a bootstrap interval; that of two models is Tango's.
+        tests: number of p-values that ``p`` is corrected for.
     """
 
     images: int
@@ -35,6 +36,7 @@ class ImageComparison:
     low: float
     high: float
     bootstrap: bool = True
+    tests: int = 1
 
 
 def compare_images(
@@ -65,13 +67,14 @@ def compare_images(
             intervals.append((*paired_interval(ours_only, theirs_only, len(means[0])), False))
         else:
             intervals.append((*bootstrap_interval(means[0] - means[1]), True))
-    corrected = iter(holm([p for table in tables for *_, p in table]))
+    every = [p for table in tables for *_, p in table]
+    corrected = iter(holm(every))
     comparisons: list[ImageComparison | None] = []
     for table, interval in zip(tables, intervals, strict=True):
         only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in table]
         p = [next(corrected) for _ in table]
         images = len(next(iter(predictions.values())).labels) if interval else 0
-        comparisons.append(ImageComparison(images, only, p, *interval) if interval else None)
+        comparisons.append(ImageComparison(images, only, p, *interval, len(every)) if interval else None)
     return comparisons
 
 
@@ -81,15 +84,17 @@ def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: Im
     where = f"on the same {plural(images.images, 'test image')}"
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
     kind = "95 % bootstrap interval" if images.bootstrap else "Tango's 95 % interval"
-    interval = f"the difference is {bounds} over images alone ({kind})"
+    alone = ", of this pair alone" if images.tests > 1 else ""
+    interval = f"the difference is {bounds} over images alone ({kind}{alone})"
     if not pairs:
         return f"{where}, {interval}"
     if pairs == 1:
         (ours, theirs), p = images.only[0], images.p[0]
+        correction = f", corrected for {images.tests} pairs of models" if images.tests > 1 else ""
         differ = "the two models differ" if p < SIGNIFICANCE_LEVEL else "the two models do not differ significantly"
         return (
             f"{where}, {differ}: {ours} are correct only with {row.label}, {theirs} only with {baseline.label} "
-            f"(McNemar's exact test, p = {format_p(p)}); {interval}"
+            f"(McNemar's exact test, p = {format_p(p)}{correction}); {interval}"
         )
     significant = [only for only, p in zip(images.only, images.p, strict=True) if p < SIGNIFICANCE_LEVEL]
     wins = sum(ours > theirs for ours, theirs in significant)

@@ -164,8 +164,8 @@ def read_result(entry: RunEntry) -> RunResult:
     """
     folder, status = entry.path, entry.status
     if status != "finished":
-        config = entry.config if status in FAILED else {}
-        return RunResult(str(folder), status, config, _overrides(entry.facts), entry.facts, {}, [], folder)
+        config, facts = (entry.config, RunRecord.open(folder).facts) if status in FAILED else ({}, entry.facts)
+        return RunResult(str(folder), status, config, _overrides(facts), facts, {}, [], folder)
     record = RunRecord.open(folder)
     facts, metrics = record.facts, entry.metrics
     if not metrics:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vitrine.compare.load import RunResult
+from vitrine.compare.load import FAILED, RunResult
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import RunError
 from vitrine.files import write_text
@@ -20,6 +20,7 @@ from vitrine.text import listed, plural
 from vitrine.untrusted import misshapen, read_json
 
 NAME = "looks.json"
+ENDED = ("finished", "pruned", *FAILED)
 SHAPES = {"looks": [{"at": str, "trials": [str]}]}
 
 
@@ -63,6 +64,17 @@ class Growth:
             f"{plural(len(self.rows), 'row')} got more seeds {reasons}: p-values and intervals of a fixed number of "
             f"seeds do not hold, and there is no verdict{hint if 'comparison' in reasons else ''}"
         )
+
+
+def interim_caveat(table: Table) -> str:
+    """Return what it means that sweeps of a table have trials left, in a sentence; empty if none has."""
+    left = sum(sweep.left for sweep in _sweeps(table) if not sweep.decides)
+    if not left:
+        return ""
+    return (
+        f"{plural(left, 'trial')} of the sweep {'has' if left == 1 else 'have'} not ended: what is looked for after "
+        "each trial turns up by chance in more than 5 % of sweeps; compare at the end, or use sweep=decide"
+    )
 
 
 def record_look(table: Table) -> None:
@@ -111,11 +123,13 @@ class _Sweep:
         folder: of the sweep.
         trials: names of the folders that it asked for, and of the runs that are compared, in order.
         decides: whether it added seeds itself.
+        left: number of trials that have not ended.
     """
 
     folder: Path
     trials: list[str]
     decides: bool
+    left: int
 
 
 def _sweeps(table: Table) -> list[_Sweep]:
@@ -127,11 +141,12 @@ def _sweeps(table: Table) -> list[_Sweep]:
             known = read_json(parent / "sweep.json")
             asked = [str(trial["folder"]) for trial in known["trials"]]
             decides = "decision" in known
-        except (OSError, ValueError, KeyError, TypeError):
+            left = sum(trial.get("status") not in ENDED for trial in known["trials"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         if not decides or len(parents) > 1:
             names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
-            found.append(_Sweep(parent, sorted({*asked, *names}), decides))
+            found.append(_Sweep(parent, sorted({*asked, *names}), decides, left))
     return found
 
 

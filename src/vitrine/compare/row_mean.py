@@ -1,8 +1,9 @@
-"""The mean of a row over its seeds, with its 95 % interval."""
+"""The mean of a row over its seeds, with its 95 % interval, and the images that it is measured on."""
 
 from vitrine.compare.metric import Metric
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
+from vitrine.text import plural
 
 
 def mean_of(row: ConfigurationRow, metric: Metric) -> ConfidenceInterval:
@@ -12,6 +13,16 @@ def mean_of(row: ConfigurationRow, metric: Metric) -> ConfidenceInterval:
     images = _images(row, metric)
     rounding = 1 / (12 * images**2) / averaged if images else 0.0  # Sheppard (1898)
     return ConfidenceInterval.of(values, row.overlap, proportion=metric.is_accuracy, rounding=rounding)
+
+
+def on_these_images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
+    """On which images a finding holds, if only on these: ``, on these 360 images``; empty if none are measured on."""
+    stage = metric.name.partition("/")[0]
+    if tested.new_images or stage == metric.name:
+        return ""
+    run = next(iter(row.runs.values()))
+    count = (run.facts.get("images") or {}).get(stage)
+    return f", on these {plural(count, 'image') if count else 'images'}"
 
 
 def _images(row: ConfigurationRow, metric: Metric) -> int:

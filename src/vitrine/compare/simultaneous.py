@@ -27,8 +27,7 @@ class Family:
     Attributes:
         comparisons: number of differences.
         method: ``bonferroni`` holds whatever the variances and correlations. ``dunnett``, against one baseline
-            (Dunnett, 1955), and ``tukey``, of all pairs (Tukey, 1953; Games and Howell, 1976, with each pair's own
-            variance), ask for less, but rest on a common baseline or on independent rows.
+            (Dunnett, 1955), and ``tukey``, of all pairs (Tukey, 1953), ask for less, but rest on a common variance.
         one_sided: bounds on one side only.
         pooled: with the common variance of all rows, which asks for more than 95 %, since it may not be common.
     """

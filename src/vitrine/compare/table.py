@@ -78,6 +78,12 @@ class Table:
     confounded: dict[str, list[str]]
     superseded: list[RunResult]
 
+    @property
+    def is_balanced(self) -> bool:
+        """Whether every row of a main effect ran with every combination of the other columns, and every seed of it."""
+        combinations = {other_values_of(key) for row in self.rows for key in row.runs}
+        return all(len(row.runs) == len(combinations) * row.seeds for row in self.rows)
+
     def row(self, name: str) -> ConfigurationRow:
         """Find a row by its label, by a value that only it has, or by ``column=value,...`` that holds only for it.
 
@@ -159,7 +165,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
         groups.setdefault(json.dumps([values[run.name][key] for key in sorted(differing)]), []).append(run)
     grouped = list(groups.values())
     columns, confounded = _columns(grouped, differing)
-    shown = {name: _shortened(column) for name, column in columns.items()}
+    shown = {name: shortened(column) for name, column in columns.items()}
     rows, superseded = [], []
     for index, members in enumerate(grouped):
         chosen = {name: column[index] for name, column in shown.items()}
@@ -234,13 +240,13 @@ def _columns(
     confounded, varied = {}, list(columns.values())
     for key in sorted(differing - covered):
         if varied and _is_determined_by(resolved[key], varied):
-            confounded[key] = _shortened(list(dict.fromkeys(resolved[key])))
+            confounded[key] = shortened(list(dict.fromkeys(resolved[key])))
         else:
             columns[key] = resolved[key]
     return columns, confounded
 
 
-def _shortened(values: Sequence[str]) -> list[str]:
+def shortened(values: Sequence[str]) -> list[str]:
     """Return the values of a column, numbers with six digits if these tell all of them apart."""
     short = [f"{float(value):g}" if _LONG_NUMBER.fullmatch(value) else value for value in values]
     return short if len(set(short)) == len(set(values)) else list(values)

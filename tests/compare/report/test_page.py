@@ -232,6 +232,22 @@ def test_names_that_are_cut_to_the_same_text_stay_distinct(tmp_path, write_run):
     assert (len(set(grid["x"])), len(set(grid["y"]))) == (10, 2)
 
 
+def test_effects_over_unequal_combinations_and_intervals_of_a_decision_say_so(tmp_path, write_run):
+    arms = ["position=rope"]
+    decision = {"metric": "test/acc", "baseline": "position=learned", "alpha": 0.2, "verdicts": {arms[0]: "better"}}
+    decision |= {"looks": {arms[0]: []}, "findings": {arms[0]: "rope was decided"}}
+    for scheme, patch in (("learned", 4), ("rope", 4), ("rope", 2)):
+        for seed in range(3):
+            write_run(tmp_path, f"position={scheme}", f"patch={patch}", seed=seed, acc=0.9 + 0.001 * seed)
+    (tmp_path / "sweep.json").write_text(json.dumps({"trials": [], "decision": decision}))
+    found = compare(load_results([tmp_path]))
+    assert found.findings.confidence == 0.8
+    (effects,) = [part.plots for part in sections(found, RowStyles(found)) if part.key == "effects"]
+    for plot in effects:
+        assert plot.caption.endswith("Not every value ran with the same other choices, which are part of that.")
+    assert "The 80 % intervals of all differences from" in render(found, ["sweep"])
+
+
 def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small_page, small, opened):
     page, _ = opened(small_page)
     page.evaluate("draw(document.getElementById('confusion-0-plot'))")

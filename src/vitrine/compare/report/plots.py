@@ -192,8 +192,8 @@ def main_effects(compared: Comparison) -> list[Plot]:
     """Plot the main effect of each column: the mean of each of its values over all values of the other columns."""
     metric, plots = compared.metric, []
     for column in compared.configurations.columns:
-        rows = compared.configurations.main_effect(column).rows
-        levels = [(row.values[column], summarise(row, metric)) for row in rows]
+        effect = compared.configurations.main_effect(column)
+        levels = [(row.values[column], summarise(row, metric)) for row in effect.rows]
         levels.sort(key=lambda level: sort_key(level[0]))
         ordered = sorted(levels, key=lambda level: level[1].interval.mean)
         low, high = ordered[0], ordered[-1]
@@ -219,7 +219,10 @@ def main_effects(compared: Comparison) -> list[Plot]:
         numbers += [
             [name, str(summary.interval.count), format_interval(summary.interval, metric)] for name, summary in levels
         ]
-        plots.append(Plot(column, f"From {low[0]} to {high[0]}: {size}.", [trace], layout, numbers))
+        caption = f"From {low[0]} to {high[0]}: {size}."
+        if not effect.is_balanced:
+            caption += " Not every value ran with the same other choices, which are part of that."
+        plots.append(Plot(column, caption, [trace], layout, numbers))
     return plots
 
 
