@@ -287,16 +287,21 @@ def collect(folder: Path, setting: str = "") -> dict[str, Any]:
 
 def page(results: Mapping[str, Any]) -> str:
     """Text of docs/recipes.md."""
-    parts = [HEAD]
+    parts, unanswered = [HEAD], []
     for name, question in QUESTIONS.items():
-        parts.append(f"\n## {question.title}\n\nExpected: {question.expected}\n")
         keys = [f"{scale}/{name}" for scale in question.scales]
+        missing = ", ".join(f"`{key}`" for key in keys if key not in results)
+        if not results.keys() & set(keys):
+            unanswered.append([question.title, question.expected, missing])
+            continue
+        parts.append(f"\n## {question.title}\n\nExpected: {question.expected}\n")
         rest = "" if isinstance(question.sweep, str) else ", followed by a row's overrides"
         parts += [section(results[key], rest) for key in keys if key in results]
-        missing = [f"`{key}`" for key in keys if key not in results]
         parts += [f"\n{question.found}\n"] if question.found else []
-        if missing:
-            parts.append(f"\nNot yet measured: {', '.join(missing)}.\n")
+        parts += [f"\nNot yet measured: {missing}.\n"] if missing else []
+    if unanswered:
+        table = "\n".join(markdown_table(("question", "expected", "name"), unanswered))
+        parts.append(f"\n## Not yet measured\n\n{table}\n")
     return "".join(parts)
 
 
