@@ -81,8 +81,8 @@ class LauncherConfig:
         threads: CPU threads of each trial; null divides the cores among the workers.
         per_gpu: trials that may share a GPU; null is as many as ``workers`` takes.
 
-    For slurm, and local, which tests it without a cluster: ``workers`` is the number of concurrent jobs, by default
-    all, or 1 if local; ``threads`` is 4 per rank by default.
+    For slurm, and local, which tests it without a cluster: ``workers`` is the number of concurrent jobs of an
+    array, by default all, or 1 if local; ``threads`` is 4 per rank by default.
 
     Attributes:
         time: time limit of a job in minutes. A longer trial saves, and is resumed by another job.
