@@ -276,6 +276,12 @@ def test_a_later_column_is_added_to_earlier_rows(record):
     ]
 
 
+def test_a_column_may_have_commas_and_quotes_in_its_name(record):
+    row = {"epoch": 1, "step": 10, "seconds": 0.5, 'val/acc_"Age", years': 0.25, "val/acc": 0.75}
+    MetricsFile(record).append(row)
+    assert record.history() == [row]
+
+
 def test_history_returns_floats_bit_for_bit(record):
     losses = [1 / 3, 1e-300, math.inf, 0.1 + 0.2]
     file = MetricsFile(record)
@@ -306,6 +312,12 @@ def test_reopening_at_a_step_drops_the_rows_after_it(record):
         ["2", "20", "2.0", str(1 / 20)],
         ["2", "30", "9.0", "0.5"],
     ]
+
+
+def test_reopening_completes_rows_without_an_epoch(record):
+    (record.path / "metrics.csv").write_text("epoch,step,seconds,lr\n,0,1.0,0.1\n2,10,2.0,0.1\n,10,3.0,0.1\n")
+    MetricsFile(record, step=10)
+    assert rows_of(record)[1:] == [["1", "0", "1.0", "0.1"], ["2", "10", "2.0", "0.1"], ["2", "10", "3.0", "0.1"]]
 
 
 def test_a_new_run_has_no_training_time(record):

@@ -1,6 +1,7 @@
 """Write metrics.csv during training, row by row; a resumed run continues the file."""
 
 import csv
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,8 @@ class MetricsFile:
     def _rewrite(self) -> None:
         names = dict.fromkeys(name for row in self._rows for name in row)
         self._columns = list(dict.fromkeys([*FIRST_COLUMNS, *names]))
-        lines = [",".join(self._columns)]
-        lines += [",".join(str(row.get(name, "")) for name in self._columns) for row in self._rows]
-        write_text(self._path, "\r\n".join(lines) + "\r\n")
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_text(self._path, text.getvalue())
