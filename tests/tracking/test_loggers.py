@@ -476,6 +476,16 @@ def test_training_time_continues_on_resume(record):
     assert 100.0 <= second["seconds"] < 160.0
 
 
+def test_a_run_with_rows_of_a_standard_lightning_callback_can_be_resumed(record):
+    """LearningRateMonitor logs rows without an epoch."""
+    logger = RunLogger(record, 0, [])
+    logger.log_metrics({"lr-AdamW": 0.1}, 0)
+    logger.log_metrics({"epoch": 2, "train/loss": 2.0}, 10)
+    logger.log_metrics({"lr-AdamW": 0.2}, 10)
+    RunLogger(record, 10, [])
+    assert [(row["step"], row["epoch"]) for row in record.history()] == [(0, 1), (10, 2), (10, 2)]
+
+
 def test_a_failing_tracker_is_dropped_with_one_line_and_nothing_is_lost(record, capsys):
     well, ill = Guest("well"), Guest("ill", fails_at=1, error=ConnectionError("the server\nis  gone"))
     logger = RunLogger(record, 0, [ill, well])

@@ -21,9 +21,11 @@ class MetricsFile:
 
     def __init__(self, record: RunRecord, step: int = 0) -> None:
         self._path = record.path / "metrics.csv"
-        self._rows: list[dict[str, Any]] = [dict(row) for row in record.history() if row["step"] <= step]
-        for row in self._rows:
-            row.update(epoch=int(row["epoch"]), step=int(row["step"]))
+        self._rows: list[dict[str, Any]] = []
+        for row in record.history():
+            if row["step"] <= step:
+                epoch = int(row.get("epoch", self._epoch))
+                self._rows.append({**row, "epoch": epoch, "step": int(row["step"])})
         self._columns = list(FIRST_COLUMNS)
         self._rewrite()
 
@@ -33,12 +35,15 @@ class MetricsFile:
         return float(self._rows[-1]["seconds"]) if self._rows else 0.0
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Append a row, which must have ``epoch``, ``step`` and ``seconds``.
+        """Append a row, which must have ``step`` and ``seconds``.
+
+        One without ``epoch``, as callbacks of Lightning log them, gets that of the row before.
 
         Raises:
             RunError: the file cannot be written; ``DiskFull``: for lack of space.
         """
-        self._rows.append(dict(row))
+        row = {"epoch": self._epoch, **row}
+        self._rows.append(row)
         try:
             if set(row) <= set(self._columns):
                 with self._path.open("a", newline="", encoding="utf-8") as file:
@@ -47,6 +52,10 @@ class MetricsFile:
                 self._rewrite()
         except OSError as error:
             raise disk_full(error, self._path) or RunError(f"cannot write {self._path}: {error.strerror}") from error
+
+    @property
+    def _epoch(self) -> int:
+        return int(self._rows[-1]["epoch"]) if self._rows else 1
 
     def _rewrite(self) -> None:
         names = dict.fromkeys(name for row in self._rows for name in row)
