@@ -63,19 +63,20 @@ def suggestions(line: str) -> list[str]:
         return [flag for flag in flag_names() if flag.startswith(last)]
     with composing(Sources.choose(_value_of("--config-dir", typed) or _value_of("-cd", typed))) as loader:
         overrides = quote([word for word in typed if "=" in word and not word.startswith("-")], loader)
-        return _Completion(loader).suggest(name, overrides, last)
+        multirun = ["-m"] if {"-m", "--multirun"} & set(typed) else []  # Hydra refuses values to sweep without it
+        return _Completion(loader).suggest(name, [*multirun, *overrides], last)
 
 
 class _Completion(BashCompletion):
     """Hydra's completion, with the choices in folders inside a group and the paths of keys that take one."""
 
-    def suggest(self, name: str, overrides: list[str], last: str) -> list[str]:
-        """Completions of the word ``last``."""
+    def suggest(self, name: str, arguments: list[str], last: str) -> list[str]:
+        """Completions of the word ``last``, which comes after ``arguments``."""
         key, equals, value = last.partition("=")
         if equals and key in PATH_KEYS:
             found = self.complete_files(value if "/" in value else f"./{value}")  # a bare name is no path to Hydra
             return sorted(f"{key}={path if '/' in value else path.removeprefix('./')}" for path in found)
-        return self._query(primary_config(name), " ".join([*overrides, last]))
+        return self._query(primary_config(name), " ".join([*arguments, last]))
 
     def _query_config_groups(self, word: str, config_name: str | None, words: list[str]) -> tuple[list[str], bool]:
         group, equals, given = word.partition("=")
