@@ -86,6 +86,10 @@ def without_labels(root):
         (lambda root: (root / "dataset_dict.json").unlink(), "no dataset_dict.json: .*save_to_disk"),
         (lambda root: rewrite(root / "dataset_dict.json", splits=["train", "tests"]), "split tests, .*mean test?"),
         (lambda root: rewrite(root / "dataset_dict.json", splits=["test"]), "no split train; found test"),
+        (
+            lambda root: rewrite(root / "dataset_dict.json", splits=["train", "test", "test"]),
+            "has test and test, of which one at most can be the test split",
+        ),
         (lambda root: rewrite(root / "train/dataset_info.json", features={}), "needs one column of images"),
         (
             lambda root: rewrite(

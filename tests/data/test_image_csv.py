@@ -98,6 +98,8 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(table):
         (("dog,test", ",test"), "line 4: there is no label"),
         (("cat", "dog"), "needs training images of at least two classes; found only dog"),
         (("train", "val"), "needs training images of at least two classes; found none"),
+        (("label,split", "label,Split"), "has a column 'Split'; rename it to 'split', or to something else"),
+        (("label,split", "label, split"), "has a column ' split'; rename it to 'split', or to something else"),
     ],
 )
 def test_a_mistake_is_one_line(table, change, problem):

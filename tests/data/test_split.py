@@ -54,6 +54,13 @@ def test_a_class_too_rare_to_be_in_both_parts_is_refused():
         split_train_val(labels, 0.1, seed=0)
 
 
+def test_a_class_that_would_have_no_training_image_is_named():
+    labels = torch.tensor([0] * 50 + [1, 1])
+    with pytest.raises(DataError, match=r"^data\.val_fraction=0\.8 leaves no training image of rose; give it"):
+        split_train_val(labels, 0.8, seed=0, classes=["aster", "rose"])
+    assert set(labels[split_train_val(labels, 0.5, seed=0).train].tolist()) == {0, 1}
+
+
 def test_classes_of_one_image_are_named():
     with pytest.raises(DataError, match=r"^class rose has one training image, and validation takes one too"):
         split_train_val(torch.tensor([0] * 20 + [1]), 0.1, seed=0, classes=["aster", "rose"])

@@ -190,6 +190,12 @@ def test_features_are_computed_once_and_only_where_images_stay_the_same(run):
     assert seen == [2, 1, 1]
 
 
+def test_a_rank_without_images_has_empty_batches():
+    split = Split(torch.zeros(3, 1, 1, 1, dtype=torch.uint8), torch.arange(3))
+    ((images, labels),) = FeatureSource(split, lambda images: images).batches([torch.zeros(0, dtype=torch.int64)])
+    assert len(images) == len(labels) == 0
+
+
 @pytest.mark.whole
 def test_a_linear_probe_trains_as_without_stored_features_and_leaves_the_rest(run, monkeypatch):
     probe = tuned(run, *PROBE, "callbacks=[default,ema]", "name=probe")

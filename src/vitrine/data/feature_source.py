@@ -45,8 +45,9 @@ class FeatureSource:
             if len(new):
                 images, labels = next(found)
                 self._keep(new, self.extract(images), labels)
-            assert self._features is not None
-            assert self._labels is not None
+            if self._features is None or self._labels is None:  # a rank without images
+                yield from self.images.batches([chosen])
+                continue
             on_device = chosen.to(self._features.device)
             yield self._features.index_select(0, on_device), self._labels.index_select(0, on_device)
         found.close()

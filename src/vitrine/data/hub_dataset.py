@@ -135,6 +135,9 @@ class HubDataset:
                 hint = did_you_mean(nearest(name, SPLITS))
                 raise DataError(f"{root} has a split {name}, which is not one of train, validation, test{hint}")
             split = SPLITS.get(name, "train")
+            if split in splits:
+                both = listed([name for name in names if SPLITS.get(name) == split])
+                raise DataError(f"{root} has {both}, of which one at most can be the {split} split")
             splits[split], classes[split] = _split(root / name)
         if "train" not in splits:
             raise DataError(f"{root} has no split train; found {listed(names)}")

@@ -111,6 +111,9 @@ def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> Iterator[tup
 def _check_columns(file: Path, needed: Sequence[str], columns: Sequence[str]) -> None:
     lacking = [column for column in needed if column not in columns]
     if not lacking:
+        misspelt = [column for column in columns if column not in needed and column.strip().lower() == "split"]
+        if "split" not in columns and misspelt:  # all rows would be trained on
+            raise DataError(f"{file} has a column {misspelt[0]!r}; rename it to 'split', or to something else")
         return
     given = ",".join(columns) or "empty"
     separator = next((letter for letter in ";\t|" if letter in given and len(columns) == 1), "")

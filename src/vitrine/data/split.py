@@ -69,7 +69,7 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
         classes: names of the classes, for the message.
 
     Raises:
-        DataError: there are too few images for every class to be in both parts.
+        DataError: there are too few images of a class for training, or in all for either part to have every class.
     """
     from sklearn.model_selection import train_test_split
 
@@ -84,7 +84,11 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
             f"cannot split data.val_fraction={fraction:g} of {len(labels)} images off for validation; "
             f"the rarest class has {int(counts[counts > 0].min())}: {error}"
         ) from None
-    return TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
+    found = TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
+    if len(lost := set(labels.tolist()) - set(labels[found.train].tolist())):
+        names = listed([classes[label] if classes else label for label in sorted(lost)], MAX_LISTED)
+        raise DataError(f"data.val_fraction={fraction:g} leaves no training image of {names}; give it a smaller value")
+    return found
 
 
 def split_fold(labels: Tensor, folds: int, fold: int, seed: int, classes: Sequence[str] = ()) -> TrainValSplit:
