@@ -136,6 +136,12 @@ def test_a_sweep_that_decides_needs_no_notes_and_a_damaged_file_is_reported(look
     assert not (looked_at / "looks.json").exists()
 
 
+def test_a_sweep_that_is_nested_too_deeply_is_reported(sweep):
+    (sweep / "sweep.json").write_text('{"trials": [], "decision": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(RunError, match=r"cannot read the decision in .*: it is nested deeper than 20 levels; "):
+        compared(sweep)
+
+
 def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparisons_have_no_verdict(sweep):
     look = {"mean": 0.05, "low": 0.01, "high": 0.09}
     arms = ["position=rope", "position=none"]

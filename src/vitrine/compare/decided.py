@@ -3,7 +3,6 @@
 Its seeds were added until the differences were clear, so a test that takes their number as given would find too many.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from vitrine.compare.load import RunResult, parse_overrides
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
+from vitrine.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SweepDecision:
         if path is None or not path.is_file() or any(run.folder is None for run in runs):
             return None
         try:
-            known = json.loads(path.read_text(encoding="utf-8")).get("decision")
+            known = read_json(path).get("decision")
             return None if known is None else cls._from(known)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise RunError(f"cannot read the decision in {path}: {error}; rerun the sweep to write it again") from None
