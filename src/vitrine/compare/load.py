@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.folds import Fold
-from vitrine.errors import RunError, first_line
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
 from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
@@ -170,10 +170,7 @@ def read_result(entry: RunEntry) -> RunResult:
     facts, metrics = record.facts, entry.metrics
     if not metrics:
         raise RunError(f"{folder / 'metrics.json'} is empty")
-    try:
-        history = record.history()
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {folder / 'metrics.csv'}: {first_line(error)}") from None
+    history = record.history()
     predictions, labels_hash = folder / "predictions.npz", ""
     if predictions.is_file():
         labels_hash = sha256(read_predictions(predictions, "labels")[0].tobytes()).hexdigest()
