@@ -56,7 +56,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             meet()
             silence_other_ranks()
             _check_text(arguments)
-            flags = parse_flags(command.name, arguments)
+            flags = parse_flags(arguments)
             chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
             with naming_full_disk(), composing(chosen):
                 _carry_out(command, flags, chosen)

@@ -13,8 +13,8 @@ from vitrine.text import nearest
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
-def parse_flags(name: str, arguments: Sequence[str]) -> Namespace:
-    """Parse the flags and overrides of the command ``name``, in any order.
+def parse_flags(arguments: Sequence[str]) -> Namespace:
+    """Parse the flags and overrides of a command, in any order.
 
     Returns:
         What Hydra's parser gives: ``overrides``, ``multirun``, ``cfg``, ``package``, ``resolve``, ``info``, ``help``,
