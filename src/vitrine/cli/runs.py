@@ -164,14 +164,13 @@ def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
 def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
     """Print what the best run is worth beyond having been selected, and the command that measures it."""
     from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
-    from vitrine.compare.table import distinguishes
+    from vitrine.compare.table import configuration_key
 
     configurations: dict[str, list[RunEntry]] = {}
     for run in found.entries:
         if math.isfinite(run.metrics.get(metric, math.nan)):
             data = str(run.config.get("data.name", ""))
-            key = {name: value for name, value in run.config.items() if distinguishes(name, data)}
-            configurations.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
+            configurations.setdefault(configuration_key(run.config, data), []).append(run)
     if sum(map(len, configurations.values())) < 2:
         return
     groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations.values()]

@@ -1,13 +1,12 @@
 """Failed and diverged runs as an outcome of a configuration: means over the others are means over survivors."""
 
-import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from scipy import stats
 
 from vitrine.compare.load import FAILED, RunResult, format_value
-from vitrine.compare.table import SEED, ConfigurationRow, Table, distinguishes, shortened
+from vitrine.compare.table import SEED, ConfigurationRow, Table, configuration_key, shortened
 
 
 @dataclass(frozen=True)
@@ -72,5 +71,4 @@ def _has_value_of(row: ConfigurationRow, run: RunResult) -> bool:
 
 
 def _configuration(run: RunResult) -> str:
-    values = {key: value for key, value in run.config.items() if key != SEED and distinguishes(key, run.data)}
-    return json.dumps(values, sort_keys=True, default=str)
+    return configuration_key(run.config, run.data)

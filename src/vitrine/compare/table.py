@@ -189,6 +189,11 @@ def distinguishes(key: str, data: str) -> bool:
     return facts.in_comparisons and facts.affects(data)
 
 
+def configuration_key(config: Mapping[str, Any], data: str) -> str:
+    """Return the values of a flat configuration that distinguish it on the data source ``data``: not those of seeds."""
+    return json.dumps({key: config[key] for key in config if distinguishes(key, data)}, sort_keys=True, default=str)
+
+
 def _part_sources(run: RunResult) -> dict[str, str]:
     """Hashes of the source of the user's parts that affect the result, by ``source of NAME``."""
     sources = run.facts.get("parts")
