@@ -1,1 +1,1 @@
-"""Using a trained model: loading runs."""
+"""Using a trained model: load it, classify pictures with it, export it."""

@@ -1,1 +1,1 @@
-"""Training: where models, data and records meet. Importing a module here, but launched, imports torch and Lightning."""
+"""Training: where models, data and records meet. Most modules import torch and Lightning."""
