@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.redact import redact
+from vitrine.runs.process import process_start
 
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
 
@@ -43,9 +44,9 @@ def _typed(arguments: list[str]) -> list[str]:
 def process_started_at() -> float:
     """Return when this process started, on the clock of ``time.time()``; outside Linux, the current time."""
     try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(process_start())  # of the system's clock, since it was booted
         return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, ValueError):
         return time.time()
 
 
