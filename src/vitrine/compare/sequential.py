@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.sequential_rule import (
-    METHODS,
     MIN_SEEDS,
     SHARED_FROM,
     Rule,
@@ -17,6 +16,7 @@ from vitrine.compare.sequential_rule import (
     is_float_error,
     welch_freedom,
 )
+from vitrine.config.sweep import DECISION_METHODS
 from vitrine.text import did_you_mean, nearest
 
 
@@ -386,8 +386,8 @@ def _check(
         raise ValueError(f"min_seeds={min_seeds} is below {MIN_SEEDS}: fewer seeds support no conclusion")
     if max_seeds < min_seeds:
         raise ValueError(f"max_seeds={max_seeds} is below min_seeds={min_seeds}")
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; {_choose_from(METHODS, method)}")
+    if method not in DECISION_METHODS:
+        raise ValueError(f"method={method!r} is unknown; {_choose_from(DECISION_METHODS, method)}")
 
 
 def _is_a(kind: type, value: Any) -> bool:

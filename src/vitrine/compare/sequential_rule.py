@@ -13,9 +13,7 @@ from vitrine.compare.sequential_boundaries import (
     group_sequential_t,
     planned_levels,
 )
-from vitrine.config.sweep import DECISION_METHODS
 
-METHODS = DECISION_METHODS
 FLOAT32_ERROR = 5e-7  # relative: metrics are stored as float32, 142 of 144 images as 0.98611110448...
 MIN_SEEDS = 3  # fewer support no conclusion
 FUTILE = 0.02  # chance of a verdict, under favourable conditions, below which more seeds are not worth it
@@ -45,7 +43,7 @@ class Rule:
         alpha: probability of missing the true difference, after any number of seeds.
         difference: differences up to this size do not matter, in the metric's unit; ``None`` if every one does.
         min_seeds, max_seeds: numbers of seeds before and after which there is no look.
-        method: one of ``METHODS``.
+        method: ``group_sequential`` or ``anytime``.
         paired: seeds are paired; otherwise Welch's test of two groups. ``anytime`` always pairs.
         shared_freedom: most degrees of freedom that the mean variance of all arms counts as beside an arm's own; 0 if
             each arm has a variance of its own.
