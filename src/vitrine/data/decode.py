@@ -110,7 +110,7 @@ class Decoder(Dataset[Tensor | str]):
             raise DataError(f"{name} cannot be decoded as an image: {first_line(error)}") from None
 
     def converted(self, image: Image.Image) -> Image.Image:
-        """Turn an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
+        """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
 
         Of 16-bit values the upper byte is kept. Transparency is dropped unless there are 4 channels, as torchvision's
         ``pil_loader`` does.
@@ -154,7 +154,7 @@ class Decoder(Dataset[Tensor | str]):
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn or mirror an image as its EXIF orientation says; as it is where that is missing or unreadable."""
+    """Orient an image as its EXIF orientation says; as it is where that is missing or unreadable."""
     try:
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
         return ImageOps.exif_transpose(image) if turned else image
