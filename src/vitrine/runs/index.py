@@ -112,8 +112,8 @@ def _signature(folder: str) -> Signature:
     found: list[int] = []
     for name in SOURCES:
         try:
-            stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - pathlib is too slow for 10,000 runs
-            found += [stat.st_mtime_ns, stat.st_size]
+            file = os.stat(f"{folder}/{name}")  # noqa: PTH116 - pathlib is too slow for 10,000 runs
+            found += [file.st_mtime_ns, file.st_size]
         except OSError:
             found += [0, 0]
     return tuple(found)
