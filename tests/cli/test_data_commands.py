@@ -17,7 +17,9 @@ def test_a_data_set_is_packed_into_files_of_the_given_size(tmp_path):
     assert {line.split()[-1] for line in done.stdout.splitlines()} == {
         f"packed/fashion_mnist-packed/{name}" for name in files
     }
-    assert all(path.stat().st_size <= 3000 for path in folder.glob("*.npz"))
+    parts = list(folder.glob("*.npz"))
+    assert len(parts) == 3
+    assert all(path.stat().st_size <= 3000 for path in parts)
     classes, splits = read_shards(folder, "fashion_mnist")
     assert classes[5:7] == ["Sandal", "Shirt"]
     assert {split: labels.tolist() for split, (_, labels) in splits.items()} == {"train": [5, 6, 7, 8], "test": [5, 6]}

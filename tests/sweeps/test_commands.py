@@ -76,7 +76,9 @@ def test_each_trial_is_trained_in_a_separate_process(whole):
     assert len({one["test/acc"] for one in metrics(folder).values()}) > 1, "seeds differ"
     assert len(re.findall(r"^trial \d of 3 finished", out, re.MULTILINE)) == 3
     assert "epoch 16/16" not in out, "what a trial prints is in its log"
-    assert all("epoch 16/16" in path.read_text() for path in folder.glob("sweeps/*/logs/*.txt"))
+    logs = list(folder.glob("sweeps/*/logs/*.txt"))
+    assert len(logs) == 3
+    assert all("epoch 16/16" in path.read_text() for path in logs)
 
 
 def test_the_best_configuration_is_printed_as_a_command(whole):
