@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.hydra_settings import hydra_faults
 from vitrine.command.user_parts import is_option, is_part
-from vitrine.config.fields import as_float, is_number_or, no_number, no_size
+from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import defaults, is_size_field, keys, keys_where, kind, owner, without_none, word_of
 from vitrine.config.predict import PredictConfig
 from vitrine.config.schema import EvalConfig, TrainConfig
@@ -190,9 +190,9 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
             converted(section, leaf, value)
         except OmegaConfBaseException:
             if is_size_field(section, leaf):
-                yield no_size(name, value)
+                yield not_a_size(name, value)
             elif word := word_of(section, leaf):
-                yield no_number(name, value, word)
+                yield not_a_number(name, value, word)
             else:
                 yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
 

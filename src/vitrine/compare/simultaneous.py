@@ -135,12 +135,12 @@ class PooledVariance:
         values = np.array([[row[seed] for seed in seeds] for row in rows])
         rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
         variance = float((rest**2).sum()) / ((len(rows) - 1) * (len(seeds) - 1))
-        if is_float_error(math.sqrt(variance), values) or equal_variances(rest) < UNEQUAL:
+        if is_float_error(math.sqrt(variance), values) or levene_p(rest) < UNEQUAL:
             return None
         return cls(variance, (len(rows) - 1) * (len(seeds) - 1))
 
 
-def equal_variances(residuals: np.ndarray) -> float:
+def levene_p(residuals: np.ndarray) -> float:
     """Return the p-value of equal variances of rows, from what seeds and rows leave of their values (K, S)."""
     with np.errstate(divide="ignore", invalid="ignore"):  # of ties, all residuals of a row may be of one size
         return float(stats.levene(*residuals, center="mean").pvalue)

@@ -76,16 +76,16 @@ def store_sizes(config: Any) -> None:
 
 
 def size_faults(config: Any, prefix: str = "") -> list[Fault]:
-    """Return every value of a size in a dataclass, and in the dataclasses in it, that is none, whatever its limits."""
+    """Return the fault of each size in a dataclass, and in the dataclasses in it, whose value is not a size at all."""
     return [
-        no_size(key, value)
+        not_a_size(key, value)
         for field, key, value in _values(config, prefix)
-        if value is not None and _is_no_size(field, value)
+        if value is not None and _is_not_a_size(field, value)
     ]
 
 
-def no_size(key: str, value: Any) -> Fault:
-    """Return the fault of a key whose value is no size."""
+def not_a_size(key: str, value: Any) -> Fault:
+    """Return the fault of a key whose value is not a size."""
     return Fault(key, as_override(value).replace(" ", "").replace("'", ""), f"must be {SIZE_TYPE}")
 
 
@@ -99,7 +99,7 @@ def is_number_or(word: str, value: Any) -> bool:
     return value == word if isinstance(value, str) else isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def no_number(key: str, value: Any, word: str) -> Fault:
+def not_a_number(key: str, value: Any, word: str) -> Fault:
     """Return the fault of a key whose value is neither a number nor ``word``."""
     return Fault(key, str(value), f"must be a number, or {word}", nearest(str(value), (word,)))
 
@@ -153,7 +153,7 @@ def _values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]"
             yield field, key, value
 
 
-def _is_no_size(field: "dataclasses.Field[Any]", value: Any) -> bool:
+def _is_not_a_size(field: "dataclasses.Field[Any]", value: Any) -> bool:
     return "size" in field.metadata and not is_size(value)
 
 
@@ -173,15 +173,15 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
         if limited and field.default is not None and "None" not in str(field.type):
             yield Fault(key, "null", "must have a value")
         return
-    if _is_no_size(field, value):
-        yield no_size(key, value)
+    if _is_not_a_size(field, value):
+        yield not_a_size(key, value)
         return
     if "size" in field.metadata:
         yield from _out_of_bounds(key, value, *field.metadata["bounds"], text=size_override(value))
         return
     if (word := field.metadata.get("word")) is not None:
         if not is_number_or(word, value):
-            yield no_number(key, value, word)
+            yield not_a_number(key, value, word)
         if not is_number_or("", value):
             return
     if (bounds := field.metadata.get("bounds")) is not None:
