@@ -1,4 +1,5 @@
 import os
+import signal
 from contextlib import nullcontext
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from vitrine.config.sweep import LauncherConfig
-from vitrine.errors import ConfigError, OutOfTime
+from vitrine.errors import ConfigError, Interrupted, OutOfTime
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.launchers.process import Slot, allocate_slots
 from vitrine.sweeps.queue import GridQueue
@@ -77,29 +78,46 @@ def test_more_cores_or_gpus_than_there_are_is_refused(configs, accelerator, sett
         assert part in str(error.value)
 
 
+@pytest.fixture
+def train(monkeypatch, left):
+    """Trains trials whose processes finish at once, where no time is left once the first has been started."""
+
+    def run(trials, started=lambda: None):
+        class Process:
+            exitcode = 0
+            pid = 2**22 + 1  # above Linux's largest
+
+            def __init__(self, target, args):
+                self.trial = args[0]
+                self.sentinel, self._writer = Pipe()
+
+            def start(self):
+                left(self.trial, "finished")
+                Timer(0.1, self._writer.close).start()
+                started()
+
+            def join(self):
+                pass
+
+        answers = iter([False])
+        monkeypatch.setattr(process, "_context", lambda: SimpleNamespace(Process=Process))
+        monkeypatch.setattr(process, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(process, "time_is_short", lambda trained, since: next(answers, True))
+        process.train_in_processes(GridQueue(trials), [Slot(1)])
+
+    return run
+
+
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_sweep_is_out_of_time_only_if_a_trial_is_left(make_trial, left, monkeypatch, count):
-    """There is no time for another trial once the first one has been started."""
-
-    class Process:
-        exitcode = 0
-
-        def __init__(self, target, args):
-            self.trial = args[0]
-            self.sentinel, self._writer = Pipe()
-
-        def start(self):
-            left(self.trial, "finished")
-            Timer(0.1, self._writer.close).start()
-
-        def join(self):
-            pass
-
-    monkeypatch.setattr(process, "_context", lambda: SimpleNamespace(Process=Process))
-    monkeypatch.setattr(process, "POLL_SECONDS", 0.01)
-    answers = iter([False])
-    monkeypatch.setattr(process, "time_is_short", lambda trained, since: next(answers, True))
+def test_a_sweep_is_out_of_time_only_if_a_trial_is_left(make_trial, train, count):
     trials = [make_trial(number) for number in range(count)]
     with pytest.raises(OutOfTime) if count > 1 else nullcontext():
-        process.train_in_processes(GridQueue(trials), [Slot(1)])
+        train(trials)
     assert [read_result(trial.folder).status for trial in trials] == ["finished", "new"][:count]
+
+
+def test_a_signal_interrupts_a_sweep_that_is_nearly_out_of_time(make_trial, train):
+    """Exit code 75 would make a loop run the command again."""
+    with pytest.raises(Interrupted) as error:
+        train([make_trial(0), make_trial(1)], started=lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert error.type is Interrupted

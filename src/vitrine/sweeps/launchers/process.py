@@ -97,7 +97,7 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
         raise DiskFull(full)
     late = stopped or (late and not queue.done)
     if signals or late:
-        raise OutOfTime if late else Interrupted
+        raise Interrupted if signals else OutOfTime
 
 
 def allocate_slots(launcher: LauncherConfig, configs: Sequence[TrainConfig]) -> list[Slot]:
