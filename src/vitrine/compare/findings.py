@@ -315,10 +315,9 @@ def _why_seeds_were_added(
 def _withheld_sentence(
     row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, reason: str, metric: Metric
 ) -> str:
-    unit = " points" if metric.is_accuracy else metric.unit
     return (
         f"{row.label} and {baseline.label}: no verdict, since {reason}; "
-        f"the difference is {metric.signed(tested.mean)}{unit} over {_seeds(tested, row.repetitions)}"
+        f"the difference is {metric.signed(tested.mean)}{metric.difference_unit} over {_seeds(tested, row.repetitions)}"
     )
 
 

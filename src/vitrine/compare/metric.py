@@ -48,6 +48,11 @@ class Metric:
         return " nats" if self.name.endswith("loss") else " s" if self.name.endswith("seconds") else ""
 
     @property
+    def difference_unit(self) -> str:
+        """The unit of a difference, with its leading space: ``points`` of an accuracy; empty if it has none."""
+        return " points" if self.is_accuracy else self.unit
+
+    @property
     def factor(self) -> float:
         """Factor from the stored to the shown value."""
         return 100.0 if self.is_accuracy else 1.0
@@ -75,7 +80,7 @@ class Metric:
 
     def magnitude(self, value: float) -> str:
         """Return the absolute value of a difference: ``0.42 points``."""
-        return self.number(abs(value)) + (" points" if self.is_accuracy else self.unit)
+        return self.number(abs(value)) + self.difference_unit
 
     def size(self, value: float) -> str:
         """Return the size of a difference as a user gave it: ``0.25 points``."""

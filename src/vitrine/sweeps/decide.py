@@ -224,8 +224,8 @@ def look_text(look: Look, metric: Metric) -> str:
     after = f"after {plural(look.seeds, 'seed')}"
     if math.isinf(look.low):
         return f"{after}, no interval yet"
-    unit = " points" if metric.is_accuracy else metric.unit
-    return f"{after}, {metric.signed(look.mean)}{unit} [{metric.signed(look.low)}, {metric.signed(look.high)}]"
+    bounds = f"[{metric.signed(look.low)}, {metric.signed(look.high)}]"
+    return f"{after}, {metric.signed(look.mean)}{metric.difference_unit} {bounds}"
 
 
 def finding(arm: str, decision: Decision, metric: Metric, images: int | None = None) -> str:
