@@ -22,6 +22,7 @@ from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import DataError, RunError, VitrineError
+from vitrine.runs import RunRecord
 from vitrine.text import class_name, plural
 from vitrine.training.figure_style import ATTENTION
 
@@ -249,7 +250,7 @@ def _load(folder: Path | None, trust: tuple[str, ...]) -> Any:
     """The run with its model; attention and positions share it."""
     if folder is None:
         raise RunError("the run is not on this machine")
-    if not (folder / "checkpoints" / "best.ckpt").is_file():
+    if not RunRecord(folder).best.is_file():
         raise RunError("its checkpoint is missing")
     from vitrine.inference.load import load_run
 
@@ -265,8 +266,6 @@ def test_split(run: RunResult) -> Any:
     """
     if run.folder is None:
         raise RunError("the run is not on this machine")
-    from vitrine.runs import RunRecord
-
     stored = RunRecord.open(run.folder).config
     try:
         cache_dir, data = Path(stored["paths"]["cache_dir"]), stored["data"]
