@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitrine.explain.observed import observe
-from vitrine.models import VisionTransformer, ViTConfig, attended_patches
+from vitrine.models import VisionTransformer, ViTConfig, attended_patches, rollout
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "map"])
@@ -16,5 +16,11 @@ def test_the_first_row_of_the_rollout_is_what_the_head_reads(pool, residual):
         ViTConfig(**sizes, pool=pool, class_token=pool == "cls", residual=residual, drop_path=0.0)
     ).eval()
     image = torch.randn(1, 8, 8)
-    shares = attended_patches(model, image[None]).flatten()
-    torch.testing.assert_close(observe(model, image).rollout[0], shares / shares.sum())
+    rolled = rollout(model.attention_maps(image[None]), residual=residual)[0].detach()
+    patches = rolled[-4:]
+    queries = model.intermediates(image[None])["pool.weights"][0, :, 0].detach() if pool == "map" else None
+    read = rolled[0] if pool == "cls" else patches.mean(dim=0) if queries is None else queries.mean(dim=0) @ patches
+    expected = torch.stack([read, *patches])[:, -4:]
+    observed = observe(model, image).rollout
+    torch.testing.assert_close(observed, expected / expected.sum(dim=1, keepdim=True))
+    torch.testing.assert_close(attended_patches(model, image[None]).flatten(), observed[0])

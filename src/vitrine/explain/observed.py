@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.models import VisionTransformer, rollout
+from vitrine.models import VisionTransformer
+from vitrine.models.attention_rollout import rolled_out
 from vitrine.models.learned import attention_distances, similarities
 
 FLOPS = 2e12  # of all images together: some seconds on a CPU
@@ -59,22 +60,14 @@ def observe(model: VisionTransformer, image: Tensor) -> Observed:
     prefix, depth = config.prefix, config.depth
     stored = model.intermediates(image[None])
     weights = torch.stack([stored[f"blocks.{index}.attn.weights"][0] for index in range(depth)])
-    rolled = rollout(weights[None], residual=config.residual)[0]
-    pool = stored["pool.weights"][0, :, 0] if "pool.weights" in stored else None
-    if config.pool == "cls":
-        first, rolled_first = weights[:, :, :1], rolled[:1]
-    else:
-        first, patches = weights[:, :, prefix:].mean(dim=2, keepdim=True), rolled[prefix:]
-        rolled_first = patches.mean(dim=0, keepdim=True) if pool is None else pool.mean(dim=0, keepdim=True) @ patches
-    attention = torch.cat([first, weights[:, :, prefix:]], dim=2)[..., prefix:]
-    through = torch.cat([rolled_first, rolled[prefix:]])[:, prefix:]
-    tokens = _patches(stored, depth, prefix)
+    patches = weights[:, :, prefix:]
+    first = weights[:, :, :1] if config.pool == "cls" else patches.mean(dim=2, keepdim=True)
     return Observed(
-        attention,
-        pool,
-        through / through.sum(dim=1, keepdim=True),
-        similarities(tokens),
-        stored["logits"][0],
+        attention=torch.cat([first, patches], dim=2)[..., prefix:],
+        pool=stored["pool.weights"][0, :, 0] if "pool.weights" in stored else None,
+        rollout=rolled_out(stored, config)[0],
+        similarity=similarities(_patches(stored, depth, prefix)),
+        logits=stored["logits"][0],
     )
 
 

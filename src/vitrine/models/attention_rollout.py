@@ -1,8 +1,11 @@
 """Attention rollout: which patches a model attends to, followed from the head's input back through all blocks."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from vitrine.config.model import ViTConfig
 from vitrine.models.vit import VisionTransformer
 
 
@@ -38,14 +41,27 @@ def attended_patches(model: VisionTransformer, images: Tensor) -> Tensor:
         (B, rows, columns); the patches of an image sum to 1.
     """
     config = model.config
-    stored = model.intermediates(images)
-    maps = torch.stack([stored[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1)
+    return rolled_out(model.intermediates(images), config)[:, 0].unflatten(1, config.grid)
+
+
+def rolled_out(intermediates: Mapping[str, Tensor], config: ViTConfig) -> Tensor:
+    """Share of each of P patches in the head's input, and in each patch after the last block, by attention rollout.
+
+    Args:
+        intermediates: of ``VisionTransformer.intermediates``, for B images.
+        config: the model's, with built-in attention and pool.
+
+    Returns:
+        (B, 1 + P, P), the head's input first; prefix tokens are left out, and rows sum to 1.
+    """
+    maps = torch.stack([intermediates[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1)
     rolled = rollout(maps, residual=config.residual)
+    patches = rolled[:, config.prefix :]
     if config.pool == "cls":
-        pooled = rolled[:, 0]
+        pooled = rolled[:, :1]
     elif config.pool == "mean":
-        pooled = rolled[:, config.prefix :].mean(dim=1)
+        pooled = patches.mean(dim=1, keepdim=True)
     else:
-        pooled = (stored["pool.weights"].mean(dim=1) @ rolled[:, config.prefix :])[:, 0]
-    patches = pooled[:, config.prefix :]
-    return (patches / patches.sum(dim=1, keepdim=True)).unflatten(1, config.grid)
+        pooled = intermediates["pool.weights"].mean(dim=1) @ patches
+    shares = torch.cat([pooled, patches], dim=1)[..., config.prefix :]
+    return shares / shares.sum(dim=-1, keepdim=True)
