@@ -6,11 +6,16 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.levels import slow
 from helpers.running import ROOT, only_run, run_script, start_script
+from torch.multiprocessing.spawn import ProcessExitedException
+
+from vitrine.distributed import spawn
+from vitrine.errors import DiskFull
 
 pytestmark = pytest.mark.whole
 
@@ -142,3 +147,26 @@ def test_a_run_with_a_stopped_or_killed_rank_records_it_and_resumes(tmp_path, nu
     again = run_script("train.py", f"resume={only_run(tmp_path)}", f"trainer.max_epochs={epochs + 1}", cwd=ROOT)
     assert again.returncode == 0, again.stderr
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "finished"
+
+
+def fake_spawn(monkeypatch, pids, join, during=lambda: None):
+    """Replace the start of the ranks."""
+
+    def started(*_, **__):
+        during()
+        return SimpleNamespace(pids=lambda: pids, join=join)
+
+    monkeypatch.setattr(spawn, "spawn", started)
+
+
+@pytest.mark.quick
+def test_a_full_disk_is_reported_although_a_signal_has_come(monkeypatch):
+    """The checkpoint that a message of an interrupted run promises was not written."""
+
+    def join(grace_period):
+        signal.raise_signal(signal.SIGTERM)
+        raise ProcessExitedException("", 0, 0, spawn.FULL_EXIT_CODE)
+
+    fake_spawn(monkeypatch, [], join)
+    with pytest.raises(DiskFull, match=r"cannot write last\.ckpt"):
+        spawn.run_all(print, SimpleNamespace(facts={"error": "cannot write last.ckpt"}), 1, "cpu")

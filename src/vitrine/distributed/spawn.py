@@ -50,6 +50,8 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
             while not context.join(grace_period=GRACE_SECONDS):
                 pass
         except ProcessExitedException as error:
+            if error.exit_code == FULL_EXIT_CODE:  # before signals: there may be no checkpoint of an interrupted run
+                raise DiskFull(record.facts["error"] or f"the disk is full: cannot write to {record.path}") from None
             if error.exit_code == OutOfTime.exit_code:
                 raise OutOfTime from None
             if signals.received or error.exit_code == Interrupted.exit_code:
@@ -58,8 +60,6 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
                 raise RunError(record.facts["error"]) from None
             if error.exit_code == Diverged.exit_code:
                 raise Diverged(**record.facts["diverged"]) from None
-            if error.exit_code == FULL_EXIT_CODE:
-                raise DiskFull(record.facts["error"] or f"the disk is full: cannot write to {record.path}") from None
             if error.exit_code == PRUNED_EXIT_CODE:
                 raise Pruned(record.facts["error"]) from None
             how = f"was killed by {error.signal_name}" if error.signal_name else f"ended with code {error.exit_code}"
