@@ -15,7 +15,7 @@ from helpers.running import ROOT, only_run, run_script, start_script
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from vitrine.distributed import spawn
-from vitrine.errors import DiskFull
+from vitrine.errors import DiskFull, Interrupted
 
 pytestmark = pytest.mark.whole
 
@@ -160,6 +160,23 @@ def fake_spawn(monkeypatch, pids, join, during=lambda: None):
 
 
 @pytest.mark.quick
+def test_a_signal_while_ranks_are_started_stops_them(monkeypatch):
+    rank = subprocess.Popen(["sleep", "60"])
+
+    def join(grace_period):
+        code = rank.wait(timeout=5)
+        raise ProcessExitedException("", 0, rank.pid, code, "SIGTERM")
+
+    fake_spawn(monkeypatch, [rank.pid], join, during=lambda: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pytest.raises(Interrupted):
+            spawn.run_all(print, SimpleNamespace(), 1, "cpu")
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+@pytest.mark.quick
 def test_a_full_disk_is_reported_although_a_signal_has_come(monkeypatch):
     """The checkpoint that a message of an interrupted run promises was not written."""
 
@@ -170,3 +187,15 @@ def test_a_full_disk_is_reported_although_a_signal_has_come(monkeypatch):
     fake_spawn(monkeypatch, [], join)
     with pytest.raises(DiskFull, match=r"cannot write last\.ckpt"):
         spawn.run_all(print, SimpleNamespace(facts={"error": "cannot write last.ckpt"}), 1, "cpu")
+
+
+@pytest.mark.quick
+def test_a_second_ctrl_c_reaches_the_ranks_as_such(monkeypatch):
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    with spawn._forwarded_signals() as signals:
+        signals.forward_to([7])
+        signal.raise_signal(signal.SIGINT)
+        assert sent == [(7, signal.SIGTERM)], "a terminal sends SIGINT itself"
+        signal.raise_signal(signal.SIGINT)
+    assert sent[1:] == [(7, signal.SIGTERM), (7, signal.SIGINT)]

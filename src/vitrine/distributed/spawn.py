@@ -95,7 +95,9 @@ def _run_rank(rank: int, work: Callable[[], None], record: RunRecord, count: int
 
 
 class _SignalForwarder:
-    """Forwards signals to processes as SIGTERM.
+    """Forwards signals to processes as SIGTERM, and Ctrl-C after another signal also as SIGINT, which stops at once.
+
+    The first is no SIGINT, as a terminal sends one, too, and two would stop at once.
 
     Attributes:
         received: whether a signal has come.
@@ -106,16 +108,23 @@ class _SignalForwarder:
         self.received = False
 
     def forward_to(self, pids: list[int]) -> None:
-        """Forward to these processes, and from now on Ctrl-C too."""
+        """Forward to these processes what has come and will come, and from now on Ctrl-C too."""
         self.pids = pids
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self)
+        if self.received:
+            self._send(signal.SIGTERM)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
+        again, self.received = self.received, True
+        self._send(signal.SIGTERM)
+        if again and number == signal.SIGINT:
+            self._send(signal.SIGINT)
+
+    def _send(self, number: int) -> None:
         for pid in self.pids:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
 
 
 @contextmanager
