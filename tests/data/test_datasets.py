@@ -1,6 +1,9 @@
 """Data sets: their content, sizes and splits, and the errors for damaged or missing files."""
 
 import hashlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import URLError
 
@@ -8,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 from helpers.mnist_files import write_fashion_mnist, write_idx
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitrine.config.schema import SOURCES
-from vitrine.data.datasets import DATASETS, load_dataset
+from vitrine.data.datasets import DATASETS, load_dataset, refuse_damaged
 from vitrine.errors import DataError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -291,6 +295,27 @@ def test_a_damaged_file_of_mnist_is_named(read, mnist_raw, name, change):
         read(name="mnist", root=str(mnist_raw.parents[1]), image_size=28)
     assert str(error.value).startswith(f"{mnist_raw / name} is damaged")
     assert "delete it to download it again" in str(error.value)
+
+
+def test_a_file_that_another_process_is_still_writing_is_waited_for(tmp_path):
+    path, lock, held = tmp_path / "images", tmp_path / ".MNIST.lock", threading.Event()
+    path.write_bytes(b"half")
+    known = hashlib.md5(b"half and half").hexdigest()
+
+    def write():
+        with FileLock(lock):
+            held.set()
+            time.sleep(0.3)
+            path.write_bytes(b"half and half")
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        assert held.wait(60)
+        refuse_damaged(path, known, lock)
+        writing.result()
+    path.write_bytes(b"half and hale")
+    with pytest.raises(DataError, match="images is damaged"):
+        refuse_damaged(path, known, lock)
 
 
 def test_a_missing_file_of_mnist_is_downloaded_again(read, mnist_raw, no_network):

@@ -159,10 +159,8 @@ def mnist(config: DataConfig) -> ImageDataset:
     from torchvision import datasets
 
     raw = Path(config.root) / "MNIST" / "raw"
-    for name, known in MNIST_MD5.items():  # before torchvision reads them, so that the message names the damaged file
-        path = raw / name
-        if path.is_file() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != known:
-            raise DataError(f"{path} is damaged (MD5 checksum mismatch); delete it to download it again")
+    for name, md5 in MNIST_MD5.items():  # before torchvision reads them, so that the message names the damaged file
+        refuse_damaged(raw / name, md5, _download_lock(datasets.MNIST, config.root))
     return _torchvision(datasets.MNIST, config, raw)
 
 
@@ -221,9 +219,25 @@ def _torchvision(dataset: Callable[..., Any], config: DataConfig, folder: Path) 
     return ImageDataset(list(data.classes), splits[0], None, splits[1])
 
 
-def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> Any:
-    from torchvision.datasets.utils import check_integrity
+def refuse_damaged(path: Path, md5: str, lock: Path) -> None:
+    """Raise DataError for a file with another checksum, unless a process that holds the lock is still writing it."""
 
+    def is_damaged() -> bool:
+        return path.is_file() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != md5
+
+    if not is_damaged():
+        return
+    with contextlib.suppress(OSError), FileLock(lock):  # a folder that cannot be written to is not downloaded to
+        if not is_damaged():
+            return
+    raise DataError(f"{path} is damaged (MD5 checksum mismatch); delete it to download it again")
+
+
+def _download_lock(dataset: Callable[..., Any], root: str | Path) -> Path:
+    return Path(root) / f".{dataset.__name__}.lock"
+
+
+def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> Any:
     try:
         return dataset(root, train=train)
     except RuntimeError as error:
@@ -233,12 +247,11 @@ def _read_or_download(dataset: Callable[..., Any], root: Path, train: bool) -> A
         files = [*getattr(dataset, "train_list", []), *getattr(dataset, "test_list", [])]  # CIFAR has these
         for name, md5 in [*files, *([(meta["filename"], meta["md5"])] if meta else [])]:
             path = root / getattr(dataset, "base_folder", "") / name
-            if path.is_file() and not check_integrity(str(path), md5):
-                raise DataError(f"{path} is damaged (MD5 checksum mismatch); delete it to download it again") from None
-    name = getattr(dataset, "__name__", "the data set")
+            refuse_damaged(path, md5, _download_lock(dataset, root))
+    name = dataset.__name__
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{name}.lock"):
+        with FileLock(_download_lock(dataset, root)):
             print(f"downloading {name} to {root}", flush=True)
             with contextlib.redirect_stdout(io.StringIO()):
                 return dataset(root, train=train, download=True)  # verifies the archives' MD5 checksums
