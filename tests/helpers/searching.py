@@ -15,10 +15,11 @@ from vitrine.config.serialize import to_plain
 from vitrine.errors import Diverged
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import RunLocked
+from vitrine.runs.status import DONE
 from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.search import Search, plan_search
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import DONE, locked, read_result
+from vitrine.sweeps.trial import locked, read_result
 
 TWO = ["optimizer.lr=tag(log,interval(1e-4,1e-2))", "optimizer.weight_decay=tag(log,interval(1e-3,1))"]
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from vitrine.compare.load import FAILED, RunResult, format_value
+from vitrine.compare.load import RunResult, format_value
 from vitrine.compare.table import SEED, ConfigurationRow, Table, configuration_key, shortened
+from vitrine.runs.status import FAILED
 
 
 @dataclass(frozen=True)

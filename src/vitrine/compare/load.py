@@ -17,9 +17,8 @@ from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
 from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
+from vitrine.runs.status import FAILED
 from vitrine.untrusted import read_json
-
-FAILED = ("failed", "diverged")
 
 _OVERRIDE = re.compile(r"[+~]{0,2}([\w./@]+)=(.*)", re.DOTALL)
 _NEXT_OVERRIDE = re.compile(r",(?=[+~]{0,2}[\w./@]+=)")

@@ -11,16 +11,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vitrine.compare.load import FAILED, RunResult
+from vitrine.compare.load import RunResult
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.runs.record import now
+from vitrine.runs.status import ENDED
 from vitrine.text import listed, plural
 from vitrine.untrusted import misshapen, read_json
 
 NAME = "looks.json"
-ENDED = ("finished", "pruned", *FAILED)
 SHAPES = {"looks": [{"at": str, "trials": [str]}]}
 
 

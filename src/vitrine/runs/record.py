@@ -44,9 +44,9 @@ from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line
 from vitrine.files import disk_full, write_text
 from vitrine.redact import redact
 from vitrine.runs.facts import SHAPES
-from vitrine.runs.lock import Claim, RunLock, RunLocked, look
-from vitrine.runs.lock_file import LockState
+from vitrine.runs.lock import Claim, RunLock, RunLocked
 from vitrine.runs.process import process_exists, process_start
+from vitrine.runs.status import is_elsewhere, status_of
 from vitrine.text import did_you_mean, nearest
 from vitrine.untrusted import ANY, NUMBER, misshapen, read_json, read_yaml
 
@@ -215,10 +215,10 @@ class RunRecord:
             record = replace(self, claim=lock.claim)
             if (self.path / "run.json").exists() and (facts := self.facts).get("status") == "running":
                 # Without a lock file it was started by an earlier version, or someone has deleted the file.
-                gone = force if _is_elsewhere(facts) else not process_exists(facts.get("pid"), facts.get("process"))
+                gone = force if is_elsewhere(facts) else not process_exists(facts.get("pid"), facts.get("process"))
                 if lock.taken_from is None and not gone:
                     process = f"process {facts.get('pid')} on {facts.get('host')}"
-                    raise RunLocked(self.path, process, elsewhere=_is_elsewhere(facts))
+                    raise RunLocked(self.path, process, elsewhere=is_elsewhere(facts))
                 record.end("interrupted", reason="its process was killed")
             yield record
         finally:
@@ -230,7 +230,7 @@ class RunRecord:
         A run with status ``running`` on another machine counts as running, unless ``force`` is given: that machine may
         be gone.
         """
-        return self.status != "running" or (force and _is_elsewhere(self.facts))
+        return self.status != "running" or (force and is_elsewhere(self.facts))
 
     def history(self) -> list[dict[str, float]]:
         """Return metrics.csv as a dict per row, without the columns that are empty there. Incomplete rows are skipped.
@@ -347,24 +347,6 @@ class _WithoutAliases(yaml.SafeDumper):  # type: ignore[misc]
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
-
-
-def status_of(facts: Mapping[str, Any], folder: Path) -> str:
-    """Return the status in run.json of the run in ``folder``: ``interrupted`` if a killed process left it running."""
-    status = str(facts.get("status"))
-    return "interrupted" if status == "running" and _has_lost_process(facts, folder) else status
-
-
-def _has_lost_process(facts: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the process of a run with status ``running`` is known to be gone."""
-    state, _ = look(folder)
-    if state is LockState.FREE:  # it was started by an earlier version, or without a lock
-        return not _is_elsewhere(facts) and not process_exists(facts.get("pid"), facts.get("process"))
-    return state is LockState.DEAD
-
-
-def _is_elsewhere(facts: Mapping[str, Any]) -> bool:
-    return facts.get("host") != socket.gethostname()
 
 
 def now() -> str:

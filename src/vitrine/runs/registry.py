@@ -16,7 +16,8 @@ from vitrine.errors import RunError
 from vitrine.runs.facts import SHAPES
 from vitrine.runs.index import INDEX, STORED, index_runs
 from vitrine.runs.lock import RunLocked
-from vitrine.runs.record import RunRecord, status_of
+from vitrine.runs.record import RunRecord
+from vitrine.runs.status import status_of
 from vitrine.text import did_you_mean, nearest
 from vitrine.untrusted import ANY, NUMBER, misshapen
 

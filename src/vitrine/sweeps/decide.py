@@ -22,12 +22,13 @@ from vitrine.config.sweep import DECISION_METRICS, TrainCommand
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.record import now
+from vitrine.runs.status import ENDED
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
 from vitrine.sweeps.sweep import Sweep, check_format, newest, read_sweep
-from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result, take_up
+from vitrine.sweeps.trial import Trial, TrialResult, read_result, take_up
 from vitrine.text import plural
 
 Run = tuple[str, int]  # arm, and seed from 0

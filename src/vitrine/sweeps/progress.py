@@ -15,8 +15,9 @@ from rich.text import Text
 
 from vitrine.errors import DiskFull
 from vitrine.runs.live import Progress, read_progress
+from vitrine.runs.status import ENDED
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result
+from vitrine.sweeps.trial import Trial, TrialResult, read_result
 from vitrine.text import clock, one_line, plural, printable, report
 
 COLOURS = {

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from vitrine.runs.lock import Watch
-from vitrine.sweeps.trial import ENDED, Trial, TrialResult, read_result, take_up
+from vitrine.runs.status import ENDED
+from vitrine.sweeps.trial import Trial, TrialResult, read_result, take_up
 
 
 class TrialListener(Protocol):

@@ -16,13 +16,14 @@ from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs import provenance
 from vitrine.runs.lock import RunLocked
+from vitrine.runs.status import DONE
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.queue import GridQueue, TrialQueue
 from vitrine.sweeps.summary import print_sweep
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import DONE, Trial, run_trial, run_trials_of_rank_0, time_is_short
+from vitrine.sweeps.trial import Trial, run_trial, run_trials_of_rank_0, time_is_short
 
 Launcher = Callable[[TrialQueue], None]
 

@@ -28,13 +28,14 @@ from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import RunLocked
+from vitrine.runs.status import DONE, ENDED
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
 from vitrine.sweeps.sweep import Sweep, check_format, newest
-from vitrine.sweeps.trial import DONE, ENDED, Trial, TrialResult, is_locked, locked, read_result, take_up
+from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
 
 MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
 COMPLETE = {"folders", "infeasible"}  # one of these attributes is on every suggestion that no kill has cut short
@@ -303,11 +304,8 @@ class Search(TrialQueue):
         if self.settings.pruner != "none" and read_result(runs[0].folder).status != "finished":
             runs = runs[:1]
         taken = {run.folder for run in self._ready} | self._handed_out
-        return [
-            run
-            for run in runs
-            if run.folder not in taken and read_result(run.folder).status not in DONE and take_up(run, self.watch)
-        ]
+        left = (run for run in runs if run.folder not in taken and read_result(run.folder).status not in DONE)
+        return [run for run in left if take_up(run, self.watch)]
 
     def _retry_failed(self) -> None:
         """Add failed trials to the study again, and those that diverged if the code has changed since.

@@ -17,6 +17,7 @@ from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
+from vitrine.runs.status import ENDED
 from vitrine.sweeps.progress import COLOURS, format_value, trial_table, varying_cells
 from vitrine.sweeps.selected import print_selected, print_selection
 from vitrine.sweeps.sweep import (
@@ -29,7 +30,7 @@ from vitrine.sweeps.sweep import (
     mixed_versions,
     read_sweep,
 )
-from vitrine.sweeps.trial import ENDED, TrialResult, read_result
+from vitrine.sweeps.trial import TrialResult, read_result
 from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
 
 if TYPE_CHECKING:

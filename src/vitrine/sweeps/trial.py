@@ -25,13 +25,12 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.lock_file import Holder, LockState
-from vitrine.runs.record import status_of
+from vitrine.runs.status import DONE, status_of
+from vitrine.runs.status import ENDED as ENDED  # launchers/slurm.py imports it from here
 from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
 from vitrine.text import printable, report
 
-DONE = ("finished", "pruned", "diverged")  # never trained again; see also divergence.py
-ENDED = (*DONE, "failed")
 STEP_AND_SAVE_SECONDS = 10.0  # of a trial's first step and its checkpoint, at most
 
 

@@ -13,9 +13,10 @@ from rich.text import Text
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.live import Progress, read_progress
+from vitrine.runs.status import ENDED
 from vitrine.sweeps.progress import COLOURS, format_value, progress_cells, trial_table, varying_cells
 from vitrine.sweeps.summary import SweepSummary, find_sweeps
-from vitrine.sweeps.trial import ENDED, TrialResult
+from vitrine.sweeps.trial import TrialResult
 from vitrine.text import one_line, plural, print_table, printable
 
 REFRESH_SECONDS = 1.0
