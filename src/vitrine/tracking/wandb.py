@@ -248,7 +248,8 @@ def push(record: RunRecord, config: TrainConfig) -> None:
     for row in rows:
         tracker.log({name: value for name, value in row.items() if name != "step"}, int(row["step"]))
     plots = {name: record.path / f"{name}.png" for name in ("curves", "confusion", "attention")}
-    tracker.finish(record.status, metrics, {name: path for name, path in plots.items() if metrics and path.exists()})
+    status = record.status if record.status != "running" else "interrupted"  # its machine is gone: --force
+    tracker.finish(status, metrics, {name: path for name, path in plots.items() if metrics and path.exists()})
 
 
 def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
