@@ -43,6 +43,7 @@ from vitrine.text import class_name, report
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
 INTERRUPTED_SECONDS = 2.0  # for W&B, after training was interrupted
+REPLAY_SECONDS = 3600.0  # for W&B, to take a whole run with its checkpoints
 EXIT_CODES = {
     "finished": 0,
     "pruned": 0,
@@ -68,7 +69,8 @@ class WandbTracker:
         group: name shared by the runs of a sweep, unless the settings have one.
         varies: the overrides in which the run differs from others of its group.
         stop_by: when the process must have ended, as ``time.time()`` gives it.
-        online_only: whether a server that can't be reached is an error; otherwise the run continues offline.
+        online_only: for a replay: a server that can't be reached is an error, and W&B has all the time that it needs.
+            Otherwise the run continues offline.
     """
 
     name = "wandb"
@@ -164,6 +166,8 @@ class WandbTracker:
 
     def _seconds_to_wait(self, status: str) -> float:
         """How long :meth:`finish` may wait."""
+        if self._online_only:
+            return REPLAY_SECONDS
         most = min(self.settings.timeout, INTERRUPTED_SECONDS if status == "interrupted" else math.inf)
         if self._stop_by is None:
             return most
