@@ -8,7 +8,7 @@ import pytest
 from vitrine import compose
 from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
-from vitrine.tracking.wandb import WandbTracker, push
+from vitrine.tracking.wandb import WandbTracker, config_values, push
 
 
 @pytest.fixture
@@ -47,3 +47,22 @@ def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch
     record = new_record(tmp_path)
     push(record, config_of("logger=wandb", "logger.wandb.timeout=0.01"))
     assert record.facts["wandb_pushed"] is not None
+
+
+@pytest.mark.parametrize("source", ["a-secret-place/weights.pt", "a-secret-place/runs/run-1", "/a-secret-place/run-1/"])
+def test_a_private_run_sends_no_path_of_its_initial_weights(source):
+    config = config_of("logger=wandb", "logger.wandb.private=true")
+    config.model.pretrained = source
+    name = "weights.pt" if source.endswith(".pt") else "run-1"
+    assert config_values(config, config.logger.wandb)["model"]["pretrained"] == name
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_private_run_sends_no_speed(tmp_path, client, private):
+    config = config_of("logger=wandb", f"logger.wandb.private={private}")
+    tracker = WandbTracker(config.logger.wandb, config, new_record(tmp_path), None, "")
+    speed = dict.fromkeys(("images_per_second", "data_share", "mfu_measured", "mfu_datasheet"), 0.5)
+    tracker.log({"epoch": 1, "val/acc": 0.75, **speed}, 10)
+    tracker.finish("finished", {}, {})
+    sent = {"epoch": 1, "val/acc": 0.75, "step": 10} | ({} if private else speed)
+    client.log.assert_called_once_with(sent, step=10)

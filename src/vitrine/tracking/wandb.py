@@ -30,7 +30,6 @@ import wandb
 from wandb.sdk import wandb_setup
 
 from vitrine.config.loggers import WandbConfig
-from vitrine.config.model import WEIGHT_FILES
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, RunError, first_line
@@ -55,6 +54,7 @@ CAPTIONS = {"attention": "images, what the model attends to, and its predictions
 
 # Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
 FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
+SPEED = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")  # rows of a private run lack them
 MAX_CONFUSION_CLASSES = 100  # W&B's pages draw no larger confusion matrix
 MAX_TABLE_ROWS = 10_000  # W&B accepts no longer table
 
@@ -134,7 +134,8 @@ class WandbTracker:
         The step is also a metric: W&B appends offline sessions to each other, and counts their rows from 0.
         """
         self._raise_error()
-        row = {**metrics, "step": step}
+        row = {name: value for name, value in metrics.items() if not (self.settings.private and name in SPEED)}
+        row["step"] = step
         self._work.put(lambda run: run.log(row, step=step))
 
     def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
@@ -262,8 +263,7 @@ def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
     if settings.private:
         del values["paths"]
         values["data"].pop("root")
-        source = values["model"]["pretrained"]
-        if source is not None and Path(source).suffix in WEIGHT_FILES:
+        if source := values["model"]["pretrained"]:  # a file, a run folder, or a name, which has no folders
             values["model"]["pretrained"] = Path(source).name
     return values
 
