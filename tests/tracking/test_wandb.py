@@ -66,3 +66,19 @@ def test_a_private_run_sends_no_speed(tmp_path, client, private):
     tracker.finish("finished", {}, {})
     sent = {"epoch": 1, "val/acc": 0.75, "step": 10} | ({} if private else speed)
     client.log.assert_called_once_with(sent, step=10)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_replay_without_the_wandb_settings_is_as_private_as_the_run_was(tmp_path, client, private):
+    """A resume with ``logger=csv`` removes the settings from the configuration of the run."""
+    record = new_record(tmp_path, code={"commit": "abc"})
+    config = config_of("logger=wandb", f"logger.wandb.private={private}")
+    WandbTracker(config.logger.wandb, config, record, None, "").finish("interrupted", {}, {})
+    client.reset_mock()
+    push(record, config_of("logger=csv"))
+    assert ("commit" in client.summary.update.call_args.args[0]) is not private
+
+
+def test_a_replay_of_a_run_that_says_nothing_of_privacy_is_private(tmp_path, client):
+    push(new_record(tmp_path, code={"commit": "abc"}), config_of("logger=csv"))
+    assert client.summary.update.call_args.args[0] == {"status": "interrupted"}

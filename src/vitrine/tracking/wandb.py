@@ -6,6 +6,7 @@ it. In run.json:
 
     wandb_id       the W&B run's id, known before training starts; a resumed run keeps it
     wandb_project  [entity, project]; null is the account's default
+    wandb_private  whether the run was private when it was last logged
     wandb_open     whether a session began that did not end, so that the client may have lost a part of it
     wandb_kept     folders in ``wandb/``, each a whole session that the server does not have yet
     wandb_pushed   when the server had the whole run; null before that
@@ -100,6 +101,7 @@ class WandbTracker:
         record.update(
             wandb_id=self.identity,
             wandb_project=[place["entity"], place["project"]],
+            wandb_private=settings.private,
             wandb_open=True,
             wandb_pushed=None,
         )
@@ -243,9 +245,10 @@ def push(record: RunRecord, config: TrainConfig) -> None:
     Raises:
         RunError: not logged in, the server can't be reached or took too long, or the record is damaged.
     """
-    settings = config.logger.wandb or WandbConfig()
-    settings.mode = "online"
     facts, metrics, rows = record.facts, record.metrics, record.history()
+    # Without settings, as after a resume with logger=csv; runs of earlier versions may have been private.
+    settings = config.logger.wandb or WandbConfig(private=facts.get("wandb_private", True))
+    settings.mode = "online"
     settings.entity, settings.project = facts.get("wandb_project") or (settings.entity, settings.project)
     record.update(wandb_open=False, wandb_kept=[])  # this session sends everything
     group, varies = facts.get("group"), facts.get("varies") or ""
