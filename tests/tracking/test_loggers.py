@@ -25,7 +25,7 @@ from vitrine import compose
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, Pruned
 from vitrine.runs import RunRecord
-from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, start_trackers
+from vitrine.tracking.loggers import NotWaitedFor, RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
 
 ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
@@ -500,6 +500,19 @@ def test_a_failing_tracker_is_dropped_with_one_line_and_nothing_is_lost(record, 
     captured = capsys.readouterr()
     assert captured.err == "vitrine: ill failed and gets no more metrics: the server\n"
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["finished", "failed"])
+@pytest.mark.parametrize("group", [None, "a-sweep"])
+def test_ctrl_c_while_a_tracker_is_waited_for_ends_a_sweep(record, group, error):
+    """A single run is complete by then; and one that failed keeps its status."""
+    stopped, other = Guest("stopped", fails_at=0, error=NotWaitedFor("was not waited for")), Guest("other")
+    record.update(group=group)
+    stops = group is not None and error is None
+    with pytest.raises(KeyboardInterrupt) if stops else nullcontext():
+        end(RunLogger(record, 0, [stopped, other]), error=error)
+    assert len(other.calls) == 1
+    assert record.status == ("finished" if error is None else "failed")
 
 
 def test_a_tracker_that_fails_at_the_end_does_not_stop_the_others(record, capsys):

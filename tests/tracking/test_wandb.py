@@ -1,11 +1,14 @@
 """The W&B tracker and its replay, with a client that takes whatever it is given."""
 
+import threading
 import time
 from unittest.mock import Mock
 
 import pytest
 
 from vitrine import compose
+from vitrine.cli.wandb_sync import replay
+from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
 from vitrine.tracking.wandb import WandbTracker, config_values, push
@@ -82,3 +85,15 @@ def test_a_replay_without_the_wandb_settings_is_as_private_as_the_run_was(tmp_pa
 def test_a_replay_of_a_run_that_says_nothing_of_privacy_is_private(tmp_path, client):
     push(new_record(tmp_path, code={"commit": "abc"}), config_of("logger=csv"))
     assert client.summary.update.call_args.args[0] == {"status": "interrupted"}
+
+
+def test_ctrl_c_ends_a_replay_and_leaves_the_run_to_be_pushed(tmp_path, client, monkeypatch):
+    hanging = threading.Event()
+    monkeypatch.setattr(WandbTracker, "_start", lambda self: hanging.wait(600))
+    monkeypatch.setattr(WandbTracker, "_seconds_to_wait", Mock(side_effect=KeyboardInterrupt))
+    record = new_record(tmp_path)
+    record.write_config(to_plain(config_of("logger=wandb")))
+    with pytest.raises(KeyboardInterrupt):
+        replay(record)
+    hanging.set()
+    assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)

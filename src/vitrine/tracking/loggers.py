@@ -17,7 +17,7 @@ from vitrine.config.loggers import TensorBoardConfig
 from vitrine.config.parts import Part, PartError, build, parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
-from vitrine.errors import first_line
+from vitrine.errors import RunError, first_line
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.text import report
@@ -33,6 +33,10 @@ class Tracker(Protocol):
 
     def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         """Log the final metrics and plots, and end; ``status`` is that of run.json."""
+
+
+class NotWaitedFor(RunError):
+    """A stop signal ended the wait for a tracker."""
 
 
 class TensorBoardTracker:
@@ -96,7 +100,7 @@ class RunLogger(Logger):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        status = "failed"
+        status, stopped = "failed", False
         try:
             status = self.record.end_with(error)  # first: ending trackers may take long
         finally:
@@ -105,6 +109,9 @@ class RunLogger(Logger):
                     tracker.finish(status, self._metrics, self._plots)
                 except Exception as problem:
                     self._drop(tracker, problem)
+                    stopped |= isinstance(problem, NotWaitedFor)
+        if stopped and status == "finished" and self.record.facts.get("group"):
+            raise KeyboardInterrupt  # before the sweep's next trial; another status would be replaced by "interrupted"
 
     @property
     def seconds(self) -> float:

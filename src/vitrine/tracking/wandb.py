@@ -39,6 +39,7 @@ from vitrine.runs.predictions import read_predictions
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
+from vitrine.tracking.loggers import NotWaitedFor
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
@@ -146,7 +147,8 @@ class WandbTracker:
         Ctrl-C ends the wait.
 
         Raises:
-            RunError: the client failed, hung, or was not waited for; nothing of the run is lost.
+            RunError: the client failed or hung; nothing of the run is lost.
+            NotWaitedFor: Ctrl-C ended the wait; nothing is lost either.
         """
         self._raise_error()
         self._work.put(lambda run: self._conclude(run, status, dict(metrics), dict(plots)))
@@ -155,7 +157,7 @@ class WandbTracker:
         try:
             self._thread.join(self._seconds_to_wait(status))
         except (KeyboardInterrupt, Interrupted):
-            late = InterruptedError("was not waited for")
+            late = NotWaitedFor("was not waited for")
         if self._thread.is_alive():
             self._given_up = True
             if self._service is not None:
@@ -236,7 +238,8 @@ class WandbTracker:
     def _raise_error(self) -> None:
         if self._error is not None:
             hint = f"everything is in the run folder; later: {program('wandb-sync')} {self.record.path}"
-            raise RunError(f"{first_line(self._error)} ({hint})") from self._error
+            kind = NotWaitedFor if isinstance(self._error, NotWaitedFor) else RunError
+            raise kind(f"{first_line(self._error)} ({hint})") from self._error
 
 
 def push(record: RunRecord, config: TrainConfig) -> None:
@@ -244,6 +247,7 @@ def push(record: RunRecord, config: TrainConfig) -> None:
 
     Raises:
         RunError: not logged in, the server can't be reached or took too long, or the record is damaged.
+        KeyboardInterrupt: Ctrl-C ended the wait.
     """
     facts, metrics, rows = record.facts, record.metrics, record.history()
     # Without settings, as after a resume with logger=csv; runs of earlier versions may have been private.
@@ -257,7 +261,10 @@ def push(record: RunRecord, config: TrainConfig) -> None:
         tracker.log({name: value for name, value in row.items() if name != "step"}, int(row["step"]))
     plots = {name: record.path / f"{name}.png" for name in ("curves", "confusion", "attention")}
     status = record.status if record.status != "running" else "interrupted"  # its machine is gone: --force
-    tracker.finish(status, metrics, {name: path for name, path in plots.items() if metrics and path.exists()})
+    try:
+        tracker.finish(status, metrics, {name: path for name, path in plots.items() if metrics and path.exists()})
+    except NotWaitedFor:
+        raise KeyboardInterrupt from None  # the other runs are not to be pushed either
 
 
 def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
