@@ -9,6 +9,7 @@ import pytest
 from vitrine import compose
 from vitrine.cli.wandb_sync import replay
 from vitrine.config.serialize import to_plain
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
 from vitrine.tracking.wandb import WandbTracker, config_values, push
@@ -97,3 +98,13 @@ def test_ctrl_c_ends_a_replay_and_leaves_the_run_to_be_pushed(tmp_path, client, 
         replay(record)
     hanging.set()
     assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
+
+
+def test_a_sweep_of_vitrine_inside_one_of_wandb_is_refused(tmp_path, monkeypatch, client):
+    """All its trials would be one W&B run, that of the agent."""
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
+    monkeypatch.setenv("WANDB_RUN_ID", "run1")
+    config, record = config_of("logger=wandb"), new_record(tmp_path, wandb_id=None)
+    with pytest.raises(RunError, match="`wandb agent` has one W&B run for each command"):
+        WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=0")
+    assert record.facts["wandb_id"] is None

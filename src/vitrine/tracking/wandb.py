@@ -88,6 +88,9 @@ class WandbTracker:
         *,
         online_only: bool = False,
     ) -> None:
+        if group and "WANDB_SWEEP_ID" in os.environ:  # all trials would be the W&B run that its agent has created
+            problem = "`wandb agent` has one W&B run for each command, and -m several"
+            raise RunError(f"{problem}; make them parameters of the W&B sweep")
         facts = record.facts
         place = {"id": facts.get("wandb_id"), "entity": settings.entity, "project": settings.project}
         from_agent: dict[str, Any] = {}
