@@ -28,7 +28,7 @@ from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
 from vitrine.sweeps.sweep import Sweep, check_format, newest, read_sweep
-from vitrine.sweeps.trial import Trial, TrialResult, read_result, take_up
+from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result, take_up
 from vitrine.text import plural
 
 Run = tuple[str, int]  # arm, and seed from 0
@@ -50,7 +50,7 @@ class SeedQueue(TrialQueue):
         command: TrainCommand = points[0].config
         super().__init__(force=command.force)
         self.sweep, self.metric, self._first_seed = sweep, Metric(command.sweep.metric), command.seed
-        self._varies = {arm_name(point.varies): point.varies for point in points}
+        self._varies = {label_of(point.varies): point.varies for point in points}
         self._variants = Variants([word for word in sweep.common if word.partition("=")[0] != "seed"])
         self._folders = TrialFolders(sweep.folder)
         self.decision = _new_decision(points)
@@ -215,11 +215,6 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name, decides=True)
 
 
-def arm_name(varies: Mapping[str, str]) -> str:
-    """A configuration's varying overrides in one word."""
-    return ",".join(f"{key}={value}" for key, value in varies.items())
-
-
 def look_text(look: Look, metric: Metric) -> str:
     """``after 4 seeds, +0.83 points [-0.20, +1.86]``."""
     after = f"after {plural(look.seeds, 'seed')}"
@@ -282,7 +277,7 @@ def print_decision(queue: SeedQueue) -> int:
 
 def _new_decision(points: Sequence[Point]) -> Decision:
     settings = points[0].config.sweep
-    arms = [arm_name(point.varies) for point in points]
+    arms = [label_of(point.varies) for point in points]
     return Decision(
         arms,
         arms[0],
@@ -299,7 +294,7 @@ def _check_distinct(points: Sequence[Point]) -> None:
     """Raise ConfigError where two configurations would be the same trials, however they are spelled: 0 and 0.0."""
     known: dict[str, str] = {}
     for point in points:
-        arm, identity = arm_name(point.varies), fingerprint(point.config.run)
+        arm, identity = label_of(point.varies), fingerprint(point.config.run)
         if identity in known:
             problem = "is given twice" if known[identity] == arm else f"trains the same as {known[identity]}"
             hint = "give each configuration once: sweep.max_seeds sets how often it is trained at most"

@@ -30,7 +30,7 @@ from vitrine.sweeps.sweep import (
     mixed_versions,
     read_sweep,
 )
-from vitrine.sweeps.trial import TrialResult, read_result
+from vitrine.sweeps.trial import TrialResult, label_of, read_result
 from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
 
 if TYPE_CHECKING:
@@ -328,8 +328,7 @@ def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> i
     lines: dict[str, list[str]] = {"diverged": [], "failed": []}
     for trial in ranked:
         if trial.state in lines:
-            label = ",".join(f"{key}={value}" for key, value in trial.varies.items())
-            lines[trial.state].append(f"{label}: {trial.why}")
+            lines[trial.state].append(f"{label_of(trial.varies)}: {trial.why}")
     _print_reasons(lines["diverged"], len(ranked), DIVERGED)
     _print_reasons(lines["failed"], len(ranked), "failed")
     if infeasible := search.infeasible():

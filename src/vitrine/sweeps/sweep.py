@@ -32,7 +32,7 @@ from vitrine.errors import RunError, first_line
 from vitrine.files import remove_leftovers, write_text
 from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
-from vitrine.sweeps.trial import Trial, TrialResult, read_result
+from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import listed
 from vitrine.untrusted import ANY, misshapen, read_json
 
@@ -174,7 +174,7 @@ class BestConfiguration:
     @property
     def label(self) -> str:
         """Its varying overrides in one word: ``patch=2,depth=4``."""
-        return ",".join(f"{key}={value}" for key, value in self.varies.items())
+        return label_of(self.varies)
 
     def command(self, common: Sequence[str]) -> str:
         """The command that trains it again, where ``common`` are the sweep's fixed overrides."""

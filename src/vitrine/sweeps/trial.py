@@ -8,7 +8,7 @@ import secrets
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +32,11 @@ from vitrine.sweeps.pruner import Pruner
 from vitrine.text import printable, report
 
 STEP_AND_SAVE_SECONDS = 10.0  # of a trial's first step and its checkpoint, at most
+
+
+def label_of(varies: Mapping[str, str]) -> str:
+    """Return varying overrides in one word: ``patch=2,seed=1``."""
+    return ",".join(f"{key}={value}" for key, value in varies.items())
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Trial:
     @property
     def label(self) -> str:
         """The varying overrides in one word: ``patch=2,seed=1``."""
-        return ",".join(f"{key}={value}" for key, value in self.varies.items())
+        return label_of(self.varies)
 
     @property
     def log(self) -> Path:
