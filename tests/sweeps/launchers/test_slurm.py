@@ -17,9 +17,10 @@ from vitrine import compose
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import Launch
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import ConfigError, Interrupted
+from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Watch
+from vitrine.signals import interrupting
 from vitrine.sweeps.launchers import slurm as cluster
 from vitrine.sweeps.launchers import slurm_job as job
 from vitrine.sweeps.launchers.slurm import Resources, resources
@@ -217,6 +218,7 @@ def test_a_job_that_was_cancelled_after_its_trial_had_ended_is_not_reported(monk
         find_submitted=dict,
         submit=lambda trials: dict(zip("1", trials, strict=False)),
         states=lambda jobs: dict.fromkeys(jobs, "CANCELLED"),
+        detach=list,
     )
     with pytest.raises(Interrupted):
         cluster.train_in_jobs(GridQueue([trial]), scheduler)
@@ -225,6 +227,59 @@ def test_a_job_that_was_cancelled_after_its_trial_had_ended_is_not_reported(monk
     RunRecord(trial.folder).end("pruned", "at epoch 3")
     cluster.train_in_jobs(GridQueue([trial]), scheduler)
     assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def local(monkeypatch, tmp_path):
+    """The local launcher with processes that sleep for jobs; ``started`` is called after each has started."""
+
+    processes = []
+
+    def make(started=lambda: None):
+        class Executor:
+            def __init__(self, folder):
+                self.update_parameters = lambda **_: None
+
+            def submit(self, job):
+                processes.append(process := subprocess.Popen(["sleep", "60"]))
+                started()
+                return SimpleNamespace(job_id=str(process.pid), done=lambda: process.poll() is not None)
+
+        monkeypatch.setattr(cluster.submitit, "LocalExecutor", Executor)
+        return cluster.Local(tmp_path / "jobs", LauncherConfig(workers=2)), processes
+
+    yield make
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_while_a_local_job_is_started_stops_it(local, trial):
+    scheduler, processes = local(started=lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Interrupted), interrupting():
+        cluster.train_in_jobs(GridQueue([trial]), scheduler)
+    assert [process.poll() for process in processes] == [-signal.SIGTERM]
+
+
+def test_a_failure_of_the_command_stops_its_local_jobs(local, trial, monkeypatch):
+    def fail(jobs):
+        raise RunError("the disk is gone")
+
+    scheduler, processes = local()
+    monkeypatch.setattr(scheduler, "states", fail)
+    monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
+    with pytest.raises(RunError, match="the disk is gone"):
+        cluster.train_in_jobs(GridQueue([trial]), scheduler)
+    assert [process.poll() for process in processes] == [-signal.SIGTERM]
+
+
+def test_local_jobs_are_stopped_although_one_of_them_has_ended(local, make_trial):
+    scheduler, processes = local()
+    jobs = scheduler.submit([make_trial(0), make_trial(1)])
+    processes[0].kill()
+    processes[0].wait()
+    scheduler.detach(list(jobs))
+    assert processes[1].poll() == -signal.SIGTERM
 
 
 def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_path):

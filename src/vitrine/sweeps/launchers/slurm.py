@@ -35,6 +35,7 @@ import submitit
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
+from vitrine.signals import STOP_SIGNALS, restored_handlers
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result, record_crash
@@ -199,9 +200,9 @@ class Local:
                 setup=self.settings.setup,
                 stderr_to_stdout=True,
             )
-            with _ignoring_ctrl_c():
+            with _starting_job():
                 job = executor.submit(Job(trial, needed.threads, self.settings.time))
-            self._jobs[job.job_id] = job
+                self._jobs[job.job_id] = job
             found[job.job_id] = trial
         return found
 
@@ -210,10 +211,11 @@ class Local:
         return {job: "COMPLETED" if self._jobs[job].done() else "RUNNING" for job in jobs}
 
     def detach(self, jobs: Sequence[str]) -> None:
-        """Stop the jobs after their current step, and wait for their checkpoints."""
-        for job in jobs:
-            os.kill(int(job), signal.SIGTERM)  # a local job's id is its process id
-        while not all(self._jobs[job].done() for job in jobs):
+        """Stop all jobs after their current step, and wait for their checkpoints."""
+        running = [job for job in self._jobs.values() if not job.done()]
+        for job in running:
+            os.kill(int(job.job_id), signal.SIGTERM)  # a local job's id is its process id
+        while not all(job.done() for job in running):
             time.sleep(0.1)
 
 
@@ -268,8 +270,9 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
                     if result.status == "interrupted":  # it has an error only if the disk is full
                         full = full or result.error
     except KeyboardInterrupt:
-        scheduler.detach(list(jobs))
         raise Interrupted from None
+    finally:
+        scheduler.detach(list(jobs))
     if full:
         raise DiskFull(full)
     if stopped:
@@ -330,10 +333,14 @@ def _max_array_size() -> int:
 
 
 @contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C, which a terminal sends to them too."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+def _starting_job() -> Iterator[None]:
+    """Start a process that ignores Ctrl-C, which a terminal sends to it too; other stop signals wait for the end."""
+    received: list[int] = []
+    with restored_handlers():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in set(STOP_SIGNALS) - {signal.SIGINT}:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: received.append(number))
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    if received:
+        signal.raise_signal(received[0])
