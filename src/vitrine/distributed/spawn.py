@@ -17,6 +17,7 @@ from types import FrameType
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
+from vitrine.distributed.parent import stop_with_parent
 from vitrine.distributed.rendezvous import OtherRankFailed
 from vitrine.errors import DiskFull, Diverged, Interrupted, OutOfTime, Pruned, RunError, VitrineError
 from vitrine.files import naming_full_disk
@@ -73,6 +74,7 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
 
 def _run_rank(rank: int, work: Callable[[], None], record: RunRecord, count: int, accelerator: str, port: int) -> None:
     """Run one rank, and exit with a code that says how it ended."""
+    stop_with_parent()  # also before it trains, while it ignores the SIGINT that PyTorch sends then
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", VITRINE_SPAWNED="1")

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from types import FrameType
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
+from vitrine.distributed.parent import stop_with_parent
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
@@ -162,7 +162,7 @@ def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) ->
     """Train a trial: the body of its process."""
     os.setsid()  # a terminal's Ctrl-C reaches the parent only, which forwards it
     redirect_output(trial)
-    _stop_with_parent()
+    stop_with_parent()
     os.environ["OMP_NUM_THREADS"] = str(slot.threads)
     if slot.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
@@ -192,18 +192,6 @@ def redirect_output(trial: Trial) -> None:
     with trial.log.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-
-
-def _stop_with_parent() -> None:
-    """Stop as by SIGTERM, with a checkpoint, once the sweep's process is gone."""
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
