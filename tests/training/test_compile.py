@@ -4,7 +4,9 @@ import shutil
 import sys
 import sysconfig
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,6 +229,32 @@ def test_a_failed_compilation_is_reported_once_and_training_continues(tmp_path):
     assert done.stdout.count("not used: it failed") == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert RunRecord(only_run(tmp_path)).facts["compiled"] == "nothing"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_no_rank_compiles_where_another_one_cannot(monkeypatch, fails_at):
+    """For lack of a compiler there, or in its trial."""
+    monkeypatch.setattr(compilation, "missing_for", lambda device: "")
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)  # it imports the compiler, for seconds
+    decisions = []
+
+    def compile_parts(model, what):
+        model._compiled_call_impl = model.forward
+        return [model]
+
+    def reduce_boolean_decision(decision, all):
+        decisions.append(decision)
+        return len(decisions) > fails_at
+
+    monkeypatch.setattr(compilation, "compile_parts", compile_parts)
+    trainer = SimpleNamespace(strategy=SimpleNamespace(reduce_boolean_decision=reduce_boolean_decision))
+    module = SimpleNamespace(device=torch.device("cpu"), model=torch.nn.Linear(2, 2), config=compose(OVERRIDES))
+    compiled = compilation.Compilation("model", True, print, nullcontext)._compile(trainer, module)
+    assert (compiled.what, compiled.why) == ("nothing", "it failed on another rank")
+    assert decisions == [False] * (fails_at + 1)
+    assert module.model._compiled_call_impl is None
 
 
 class StopAt(Callback):

@@ -134,7 +134,7 @@ class Compilation(Callback):
             if has_constant_features(module.config):
                 reason = "the blocks are called once for each image"
             return Compiled(what, reason if self.mode == what else f"auto compiles nothing on {device}")
-        if problem := missing_for(device):
+        if problem := self._of_any_rank(trainer, missing_for(device)):
             return Compiled("nothing", problem)
         before, limit = 0.0, None
         if self.mode == "auto":
@@ -160,6 +160,7 @@ class Compilation(Callback):
             failure = f"abandoned after {_time(limit or 0.0)}, the most that trying it may take of this run"
         except Exception as error:  # the compiler can fail in any way
             failure = f"it failed: {first_line(error)}"
+        failure = self._of_any_rank(trainer, failure)
         after = self._of_rank_0(trainer, after) if before else after
         if failure or after > 0.98 * (before or math.inf):
             undo(compiled_parts)
@@ -205,6 +206,12 @@ class Compilation(Callback):
     def _of_rank_0(trainer: pl.Trainer, seconds: float) -> float:
         """Return rank 0's measurement, so that all ranks decide alike."""
         return float(trainer.strategy.broadcast(seconds))
+
+    @staticmethod
+    def _of_any_rank(trainer: pl.Trainer, problem: str) -> str:
+        """Return this rank's problem, or that another rank has one, so that all ranks decide alike."""
+        found = trainer.strategy.reduce_boolean_decision(bool(problem), all=False)
+        return problem or ("it failed on another rank" if found else "")
 
 
 def compile_parts(model: nn.Module, what: str) -> list[nn.Module]:
