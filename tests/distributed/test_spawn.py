@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 from helpers.levels import slow
 from helpers.running import ROOT, only_run, run_script, start_script
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch.multiprocessing.spawn import ProcessExitedException
 
+from vitrine import compose
 from vitrine.distributed import spawn
+from vitrine.distributed.hardware import choose
 from vitrine.errors import DiskFull, Interrupted
+from vitrine.training.trainer import build_trainer
 
 pytestmark = pytest.mark.whole
 
@@ -199,3 +204,19 @@ def test_a_second_ctrl_c_reaches_the_ranks_as_such(monkeypatch):
         assert sent == [(7, signal.SIGTERM)], "a terminal sends SIGINT itself"
         signal.raise_signal(signal.SIGINT)
     assert sent[1:] == [(7, signal.SIGTERM), (7, signal.SIGINT)]
+
+
+@pytest.mark.quick
+def test_lightning_does_not_handle_signals(tmp_path):
+    """Its handler of SIGTERM would wait for the other ranks."""
+
+    class Look(Callback):
+        def on_train_start(self, *_):
+            handlers.append(signal.getsignal(signal.SIGTERM))
+
+    handlers = [signal.getsignal(signal.SIGTERM)]
+    config = compose([*OVERRIDES, "accelerator=cpu"])
+    run = SimpleNamespace(config=config, hardware=choose(config), record=SimpleNamespace(path=tmp_path))
+    build_trainer(run, None, [Look()], max_steps=1, limit_val_batches=0, logger=False).fit(BoringModel())
+    assert len(handlers) == 2
+    assert len(set(handlers)) == 1

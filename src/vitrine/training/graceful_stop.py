@@ -90,11 +90,7 @@ class GracefulStop(Callback):
         self._epoch = (0.0, 0)  # (start time, start step)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Install the signal handlers, which Python allows in the main thread only.
-
-        Not earlier, so that they replace Lightning's: its SIGTERM handler communicates with the other ranks, and
-        deadlocks if they are inside a collective.
-        """
+        """Install the signal handlers, which Python allows in the main thread only."""
         self._reports = trainer.is_global_zero
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:

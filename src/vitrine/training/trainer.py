@@ -132,7 +132,7 @@ def build_trainer(
 ) -> pl.Trainer:
     """Return a trainer on the hardware of the run, with further ``settings`` of Lightning's trainer."""
     config, hardware = run.config, run.hardware
-    return pl.Trainer(
+    trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=hardware.per_node,
         num_nodes=hardware.nodes,
@@ -152,6 +152,10 @@ def build_trainer(
         num_sanity_val_steps=0,
         **settings,
     )
+    # GracefulStop handles signals. Lightning's own handler of SIGTERM communicates with the other ranks, and deadlocks
+    # if they are inside a collective.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    return trainer
 
 
 def _extraction(trainer: pl.Trainer, module: Classifier) -> Extract:
