@@ -47,8 +47,8 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
     classes = look_into(str(root / "train")).folders
     if len(classes) < 2:
-        found = f"only {classes[0]}" if classes else "none"
-        raise DataError(f"{root}/train needs a folder for each of at least two classes; found {found}")
+        only = f"only {classes[0]}" if classes else "none"
+        raise DataError(f"{root}/train needs a folder for each of at least two classes; found {only}")
     splits = {}
     for split, names in SPLIT_FOLDERS.items():
         if not (folders := [name for name in names if (root / name).is_dir()]):

@@ -31,19 +31,17 @@ def print_selection(
     known = {group: values for group, values in groups.items() if len(values) == best.count}
     seeds = {number for overrides in varies if (number := _seed_of(overrides, common)) is not None}
     chosen = list(known).index(tuple(best.varies.items()))
-    folds = int(_typed({}, common).get("data.folds", "1"))
-    if folds > 1:
-        overlap = Fold(0, folds, None).overlap
-        by_fold = [_by_fold(values) for values in known.values()]
-        print_selected(best, common, by_fold, chosen, sorted(seeds), metric, overlap)
-    else:
-        print_selected(best, common, list(known.values()), chosen, sorted(seeds), metric)
+    repeated = [dict[Hashable, float](values.items()) for values in known.values()]
+    overlap, folds = 0.0, _typed({}, common).get("data.folds", "")
+    if folds.isdecimal() and int(folds) > 1:
+        repeated, overlap = list(map(_by_fold, known.values())), Fold(0, int(folds), None).overlap
+    print_selected(best, common, repeated, chosen, sorted(seeds), metric, overlap)
 
 
 def print_selected(
     best: BestConfiguration,
     common: Sequence[str],
-    groups: Sequence[Mapping[Hashable, float]] | Sequence[Mapping[Group, float]],
+    groups: Sequence[Mapping[Hashable, float]],
     chosen: int,
     seeds: Sequence[int],
     metric: str,
@@ -68,7 +66,7 @@ def print_selected(
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
 
 
-def _by_fold(values: Mapping[Group, float]) -> dict[Group, float]:
+def _by_fold(values: Mapping[Group, float]) -> dict[Hashable, float]:
     """Return the mean over the seeds of each fold, which share their images and so are no repetitions."""
     folds: dict[Group, list[float]] = {}
     for repetition, value in values.items():
