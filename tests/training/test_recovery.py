@@ -152,6 +152,24 @@ def test_a_lost_best_epoch_is_replaced_by_later_ones(stopped, capsys):
     assert resume(stopped.path).metrics["best_epoch"] == 3
 
 
+def test_a_best_epoch_lost_after_the_last_one_is_replaced_by_it(whole, tmp_path, capsys):
+    """Interrupted while it was tested."""
+    record = RunRecord(Path(shutil.copytree(whole.path, tmp_path / "run")))
+    metrics = record.metrics
+    record.end("interrupted")
+    (record.path / "metrics.json").unlink()
+    state = torch.load(record.last, weights_only=True)
+    state["callbacks"]["Checkpoints"]["best"] |= {"best_epoch": 1, "val/acc": 0.0}
+    torch.save(state, record.last)
+    flip(record.best)
+    result = resume(record.path).metrics
+    assert "its last, 3, takes the place of its best" in capsys.readouterr().err
+    assert {**result, "train_seconds": 0.0} == pytest.approx({**metrics, "train_seconds": 0.0})
+    for path in (record.last, record.best):
+        best = torch.load(path, weights_only=True)["callbacks"]["Checkpoints"]["best"]
+        assert best == pytest.approx({name: value for name, value in result.items() if name in best})
+
+
 def test_a_checkpoint_that_cannot_be_opened_is_not_moved(stopped, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -42,7 +42,7 @@ from vitrine.training.losses import check_class_names, class_weights
 from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
-from vitrine.training.recovery import recover
+from vitrine.training.recovery import recover, replace_lost_best
 from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
 from vitrine.training.throughput import (
     PeakFlops,
@@ -207,6 +207,8 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
             on_compiled=on_compiled,
             showing=showing,
         )
+        if not record.best.exists():
+            best = replace_lost_best(record)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
         speed = throughput.summary | start_up.summary(throughput.first_step)
         record.update(speed=speed, **peak_memory(hardware))

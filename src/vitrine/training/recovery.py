@@ -7,7 +7,7 @@ from vitrine.errors import RunError
 from vitrine.files import move_aside
 from vitrine.runs import RunRecord
 from vitrine.text import report
-from vitrine.training.checkpoints import Checkpoints, copy_checkpoint
+from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, copy_checkpoint
 from vitrine.training.weights import DamagedCheckpoint, read_checkpoint
 
 
@@ -68,6 +68,19 @@ def recover(record: RunRecord) -> None:
             notes.append(f"{record.path} has lost its best epoch, {newest.best_epoch}: later ones take its place")
     for note in notes:
         report(note)
+
+
+def replace_lost_best(record: RunRecord) -> dict[str, float]:
+    """Take the last epoch for the best, which was lost when no epoch was left to train; return its metrics."""
+    row = [row for row in record.history() if "val/loss" in row][-1]
+    best = {name: value for name, value in row.items() if name.startswith("val/")} | {"best_epoch": int(row["epoch"])}
+    checkpoint = read_checkpoint(record.last)
+    checkpoint["callbacks"][Checkpoints.__name__]["best"] = best  # later epochs, if there are any, are compared to it
+    record.check_claim()
+    AtomicCheckpointIO().save_checkpoint(checkpoint, record.last)
+    copy_checkpoint(record.last, record.best)
+    report(f"{record.path} has no epoch left to train: its last, {best['best_epoch']}, takes the place of its best")
+    return best
 
 
 _NOTHING_LEFT = "it was trained, but no checkpoint of it is left; like=RUN starts a new run with its configuration"
