@@ -18,6 +18,10 @@ class RunError(VitrineError):
     """A run folder or checkpoint cannot be read, written or resumed."""
 
 
+class NotWaitedFor(RunError):
+    """A stop signal ended the wait for a tracker, such as W&B."""
+
+
 class DiskFull(RunError):
     """A file cannot be written as its disk is full, or the user's quota used up. What is being trained can be resumed.
 

@@ -23,9 +23,9 @@ from tensorboard.plugins.hparams import metadata
 
 from vitrine import compose
 from vitrine.config.serialize import to_plain
-from vitrine.errors import Interrupted, Pruned
+from vitrine.errors import Interrupted, NotWaitedFor, Pruned
 from vitrine.runs import RunRecord
-from vitrine.tracking.loggers import NotWaitedFor, RunLogger, TensorBoardTracker, start_trackers
+from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
 
 ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}

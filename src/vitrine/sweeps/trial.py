@@ -26,7 +26,6 @@ from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.lock_file import Holder, LockState
 from vitrine.runs.status import DONE, status_of
-from vitrine.runs.status import ENDED as ENDED  # launchers/slurm.py imports it from here
 from vitrine.sweeps.fingerprint import VERSION, record_facts
 from vitrine.sweeps.pruner import Pruner
 from vitrine.text import printable, report

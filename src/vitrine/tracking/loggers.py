@@ -17,7 +17,7 @@ from vitrine.config.loggers import TensorBoardConfig
 from vitrine.config.parts import Part, PartError, build, parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
-from vitrine.errors import RunError, first_line
+from vitrine.errors import NotWaitedFor, first_line
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.text import report
@@ -33,10 +33,6 @@ class Tracker(Protocol):
 
     def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         """Log the final metrics and plots, and end; ``status`` is that of run.json."""
-
-
-class NotWaitedFor(RunError):
-    """A stop signal ended the wait for a tracker."""
 
 
 class TensorBoardTracker:

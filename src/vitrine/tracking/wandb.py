@@ -33,13 +33,12 @@ from wandb.sdk import wandb_setup
 from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
-from vitrine.errors import Interrupted, RunError, first_line
+from vitrine.errors import Interrupted, NotWaitedFor, RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
-from vitrine.tracking.loggers import NotWaitedFor
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done

@@ -35,10 +35,11 @@ import submitit
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
+from vitrine.runs.status import ENDED
 from vitrine.signals import STOP_SIGNALS, restored_handlers
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.trial import ENDED, Trial, TrialResult, is_locked, read_result, record_crash
+from vitrine.sweeps.trial import Trial, TrialResult, is_locked, read_result, record_crash
 from vitrine.text import plural
 
 THREADS = 4  # CPU threads per process of a trial without launcher.threads
