@@ -141,7 +141,7 @@ def _sweeps(table: Table) -> list[_Sweep]:
             known = read_json(parent / "sweep.json")
             asked = [str(trial["folder"]) for trial in known["trials"]]
             decides = "decision" in known
-            left = sum(trial.get("status") not in ENDED for trial in known["trials"])
+            left = sum(trial.get("status", "finished") not in ENDED for trial in known["trials"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         if not decides or len(parents) > 1:
