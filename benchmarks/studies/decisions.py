@@ -23,7 +23,8 @@ import numpy as np
 from scipy import stats
 from seeds import ROOT, STUDIES, markdown_table, write_between
 
-from vitrine.compare.sequential_rule import METHODS, Rule, welch_freedom
+from vitrine.compare.sequential_rule import Rule, welch_freedom
+from vitrine.config.sweep import DECISION_METHODS
 from vitrine.files import write_text
 
 RESULTS = STUDIES / "decisions.json"
@@ -279,20 +280,20 @@ def error_table(known: Mapping[str, Any]) -> list[str]:
     for (shape, images), paired, most in product(cases, (True, False), (MAX_SEEDS, FEW)):
         new = f", new images {images:g}" if images else ""
         cells = [f"{shape}{new}, {'paired' if paired else 'not paired'}, at most {most} seeds"]
-        for method, arms in product(METHODS, ARMS):
+        for method, arms in product(DECISION_METHODS, ARMS):
             scenario = Scenario(arms, shape, paired, method, max_seeds=most, images=images)
             cells.append(f"{known[scenario.name]['wrong']:.1%}")
         rows.append(cells)
-    return markdown_table(["", *(f"{method}, {arms} arms" for method, arms in product(METHODS, ARMS))], rows)
+    return markdown_table(["", *(f"{method}, {arms} arms" for method, arms in product(DECISION_METHODS, ARMS))], rows)
 
 
 def power_table(known: Mapping[str, Any], arms: int, *, paired: bool) -> list[str]:
     """True findings and seeds beside a fixed plan, for each effect."""
     columns = ["effect", "fixed plan: seeds", f"power with {MAX_SEEDS} seeds"]
-    columns += [f"{method}: {what}" for method in METHODS for what in ("power", "seeds", "of the plan")]
+    columns += [f"{method}: {what}" for method in DECISION_METHODS for what in ("power", "seeds", "of the plan")]
     rows = []
     for effect in EFFECTS:
-        found = [known[Scenario(arms, "normal", paired, method, effect).name] for method in METHODS]
+        found = [known[Scenario(arms, "normal", paired, method, effect).name] for method in DECISION_METHODS]
         row = [f"{effect:g}", str(found[0]["fixed"]), f"{found[0]['fixed_power']:.2f}"]
         for one in found:
             row += [f"{one['found']:.2f}", f"{one['seeds']:.1f}", f"{one['seeds'] / one['fixed']:.2f}"]
