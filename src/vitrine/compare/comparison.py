@@ -11,7 +11,7 @@ from vitrine.compare.caveats import caveats, unequal_images, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
-from vitrine.compare.looks import Growth, interim_caveat
+from vitrine.compare.looks import Growth, interim_caveat, sweeps_of
 from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_mean import mean_of
@@ -133,7 +133,8 @@ def compare(
     reference = table.row(baseline) if baseline else first
     comparable = predictions if _have_equal_labels(finished) else {}
     selected = baseline is not None and _is_selected(reference, first, table, chosen)
-    growth = Growth.of(table)
+    sweeps = sweeps_of(table)
+    growth = Growth.of(table, sweeps)
     found = findings(
         table,
         chosen,
@@ -157,7 +158,7 @@ def compare(
         )
     if growth is not None:
         warnings.append(growth.caveat)
-    if interim := interim_caveat(table):
+    if interim := interim_caveat(sweeps):
         warnings.append(interim)
     if decision is not None and (by or chosen.name != decision.metric or reference is not first):
         warnings.append(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrine.compare.load import RunResult, parse_overrides
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
 from vitrine.untrusted import read_json
@@ -73,7 +74,8 @@ class SweepDecision:
             known_values = (look.get(name) for name in ("mean", "low", "high"))
             mean, low, high = (math.nan if value is None else float(value) for value in known_values)
             rows.append((parse_overrides("", arm), DecidedRow(verdict, mean, low, high, str(known["findings"][arm]))))
-        return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows, float(known.get("alpha", 0.05)))
+        alpha = float(known.get("alpha", SIGNIFICANCE_LEVEL))
+        return cls(str(known["metric"]), parse_overrides("", known["baseline"]), rows, alpha)
 
     def is_baseline(self, row: ConfigurationRow) -> bool:
         """Whether other configurations were compared with this row."""

@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,14 +35,14 @@ class Growth:
     rows: dict[str, str]
 
     @classmethod
-    def of(cls, table: Table) -> "Growth | None":
+    def of(cls, table: Table, sweeps: "Sequence[ComparedSweep]") -> "Growth | None":
         """Compare a table with the first look at each of its sweeps that it has outgrown; ``None`` if there is none.
 
         Raises:
             RunError: looks.json is damaged.
         """
         rows: dict[str, str] = {}
-        for sweep in _sweeps(table):
+        for sweep in sweeps:
             if sweep.decides:
                 decided = [row.label for row in table.rows if _runs_in(sweep.folder, row)]
                 rows |= dict.fromkeys(decided, "until sweep=decide had decided")
@@ -66,9 +66,9 @@ class Growth:
         )
 
 
-def interim_caveat(table: Table) -> str:
-    """Return what it means that sweeps of a table have trials left, in a sentence; empty if none has."""
-    left = sum(sweep.left for sweep in _sweeps(table) if not sweep.decides)
+def interim_caveat(sweeps: "Sequence[ComparedSweep]") -> str:
+    """Return what it means that sweeps have trials left, in a sentence; empty if none has."""
+    left = sum(sweep.left for sweep in sweeps if not sweep.decides)
     if not left:
         return ""
     return (
@@ -81,7 +81,7 @@ def record_look(table: Table) -> None:
     """Add a look to the folder of each sweep that is compared, if it can be written."""
     if len(table.rows) < 2:
         return
-    for sweep in _sweeps(table):
+    for sweep in sweeps_of(table):
         if sweep.decides:
             continue
         try:
@@ -116,7 +116,7 @@ def read_looks(folder: Path) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class _Sweep:
+class ComparedSweep:
     """A sweep of which runs are compared.
 
     Attributes:
@@ -132,8 +132,8 @@ class _Sweep:
     left: int
 
 
-def _sweeps(table: Table) -> list[_Sweep]:
-    """The sweeps that hold runs of a table; a sweep that decides only among others, as alone it allows for looks."""
+def sweeps_of(table: Table) -> list[ComparedSweep]:
+    """Read the sweeps with runs of a table; one that decides only among others, as alone it allows for looks."""
     parents = {_parent(run) for row in table.rows for run in row.runs.values()}
     found = []
     for parent in sorted(parent for parent in parents if parent is not None and (parent / "sweep.json").is_file()):
@@ -146,7 +146,7 @@ def _sweeps(table: Table) -> list[_Sweep]:
             continue
         if not decides or len(parents) > 1:
             names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
-            found.append(_Sweep(parent, sorted({*asked, *names}), decides, left))
+            found.append(ComparedSweep(parent, sorted({*asked, *names}), decides, left))
     return found
 
 

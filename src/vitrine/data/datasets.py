@@ -5,7 +5,6 @@ set takes one function, one line there and one file in ``conf/data/``.
 """
 
 import contextlib
-import hashlib
 import io
 import math
 import textwrap
@@ -221,9 +220,10 @@ def _torchvision(dataset: Callable[..., Any], config: DataConfig, folder: Path) 
 
 def refuse_damaged(path: Path, md5: str, lock: Path) -> None:
     """Raise DataError for a file with another checksum, unless a process that holds the lock is still writing it."""
+    from torchvision.datasets.utils import check_integrity
 
     def is_damaged() -> bool:
-        return path.is_file() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != md5
+        return path.is_file() and not check_integrity(path, md5)
 
     if not is_damaged():
         return
