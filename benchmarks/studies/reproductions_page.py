@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image, ImageOps
 from reproductions_runs import Results, collect, extent, longest
 from seeds import ROOT, STUDIES, markdown_table, write_between
+from sklearn.datasets import load_sample_image
 from tutorials import Tutorial
 
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, Difference, difference
+from vitrine.config import ViTConfig
+from vitrine.explain.maps import draw_patches
 from vitrine.text import listed, plural
 
 DOCS = ROOT / "docs"
@@ -26,6 +30,12 @@ EXPERIMENTS = ROOT / "conf" / "experiment" / "tutorials"
 PENDING = "not yet measured"
 LEAST_SEEDS = 3  # that the cost of a quirk is told from
 FIGURE_TEXTS = {  # title and caption
+    "patches": (
+        "Patches",
+        "What ViT-B/16 reads: 224x224 pixels, and the 196 patches that become tokens. "
+        "Photograph by [vultilion](https://www.flickr.com/photos/vultilion/6056698931/), "
+        "[CC BY 2.0](https://creativecommons.org/licenses/by/2.0/), cropped.",
+    ),
     "losses": ("Published and reproduced loss", "Training loss of each epoch: as published, and the mean over seeds."),
     "accuracy": (
         "Test accuracy",
@@ -150,8 +160,11 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     corrections = [[correction.change, f"`{correction.overrides}`"] for correction in tutorial.corrected]
     yield from markdown_table(["corrected", "here"], corrections)
     yield ""
+    if name == "vit_base_anatomy":
+        draw_photograph(FIGURES / f"{name}_patches.png")
     if faithful is not None:
-        yield from figures(name, tutorial, faithful, folder)
+        draw_results(name, tutorial, faithful, folder)
+    yield from figures(name, faithful["seeds"][0] if faithful is not None else None)
 
 
 def comparison(tutorial: Tutorial, faithful: Mapping[str, Any]) -> str:
@@ -246,8 +259,8 @@ def effect(result: Mapping[str, Any], results: Results, comparisons: int) -> Dif
     return difference(values, others, Family(comparisons))
 
 
-def figures(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: Path) -> list[str]:
-    """Copy and draw the figures of the first faithful run; returns the Markdown that shows all that exist."""
+def draw_results(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: Path) -> None:
+    """Draw what the faithful runs learned, and copy the figures of the first of them."""
     if tutorial.losses:
         draw_losses(tutorial.losses, faithful["training_loss"], FIGURES / f"{name}_losses.png")
     if faithful.get("curves") and tutorial.accuracy is not None:
@@ -259,13 +272,25 @@ def figures(name: str, tutorial: Tutorial, faithful: Mapping[str, Any], folder: 
                 shutil.copy(source, FIGURES / f"{name}_{figure}.png")
         if first.model.pos_embed is not None:
             draw_positions(first.model, FIGURES / f"{name}_positions.png")
+
+
+def figures(name: str, seed: int | None) -> list[str]:
+    """Markdown that shows all figures of a tutorial that exist; ``seed`` is that of the run that they show."""
     shown = [figure for figure in FIGURE_TEXTS if (FIGURES / f"{name}_{figure}.png").exists()]
     lines = []
     for figure in shown:
         title, caption = FIGURE_TEXTS[figure]
         image = f"![{title}](images/reproductions/{name}_{figure}.png)"
-        lines += [image, "", f"*{caption.format(seed=faithful['seeds'][0])}*", ""]
+        lines += [image, "", f"*{caption.format(seed=seed)}*", ""]
     return lines
+
+
+def draw_photograph(path: Path) -> None:
+    """Draw a photograph at the paper's size, and the patches that its ViT-B/16 cuts it into."""
+    config = ViTConfig(image_size=224, patch_size=16, in_channels=3, num_classes=1000)
+    photograph = Image.fromarray(load_sample_image("flower.jpg"))
+    square = ImageOps.fit(photograph, config.image_hw)
+    draw_patches(np.asarray(square).transpose(2, 0, 1), config).savefig(path, dpi=180)
 
 
 def draw_losses(published: Sequence[float], ours: Sequence[float], path: Path) -> None:
