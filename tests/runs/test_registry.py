@@ -210,10 +210,14 @@ def test_runs_are_filtered_by_start_time(outputs):
     found = find_runs([outputs])
     assert names(found.since("2026-01-05")) == ["c1", "c2"]
     assert names(found.since("2026-01-05T01:00:00+01:00")) == ["c1", "c2"]
-    assert names(found.since("1h")) == []
+    assert names(found.since("1h")) == names(found.since("1h30m")) == []
     assert len(found.since("99999d").entries) == 5
-    with pytest.raises(RunError, match="yesterday is not a time"):
-        found.since("yesterday")
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-7d", "nand", "99999999d", ""])
+def test_a_start_time_is_a_date_or_an_age(outputs, text):
+    with pytest.raises(RunError, match=f"{text or 'an empty text'} is not a time: give a date"):
+        find_runs([outputs]).since(text)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="FOLDER or COLUMN=VALUE",
         help="folders to search, by default outputs, and values that runs must have",
     )
-    selection.add_argument("--since", metavar="TIME", help="started since a date, 2026-01-31, or within 7d, 12h, 30m")
+    selection.add_argument("--since", metavar="TIME", help="started since a date, 2026-01-31, or within 7d, 12h, 1h30m")
     parser_list = commands.add_parser("list", parents=[selection], help="list runs, one per line")
     parser_list.add_argument("--columns", default=COLUMNS, metavar="A,B,..", help=f"default: {COLUMNS}")
     parser_list.add_argument(

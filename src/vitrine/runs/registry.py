@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from vitrine.durations import duration_seconds
 from vitrine.errors import RunError
 from vitrine.runs.facts import SHAPES
 from vitrine.runs.index import INDEX, STORED, index_runs
@@ -225,14 +226,13 @@ def _is_finite(value: Any) -> bool:
 
 
 def _parse_time(text: str) -> datetime:
-    units = {"d": "days", "h": "hours", "m": "minutes"}
     with suppress(ValueError, OverflowError):
-        if text[-1:] in units:
-            return datetime.now(UTC) - timedelta(**{units[text[-1]]: float(text[:-1])})
+        return datetime.now(UTC) - timedelta(seconds=duration_seconds(text))
+    with suppress(ValueError):
         time = datetime.fromisoformat(text)
         return time if time.tzinfo else time.replace(tzinfo=UTC)
     raise RunError(
-        f"{text or 'an empty text'} is not a time: give a date such as 2026-01-31, or an age such as 7d, 12h or 30m"
+        f"{text or 'an empty text'} is not a time: give a date such as 2026-01-31, or an age such as 7d, 12h or 1h30m"
     )
 
 
