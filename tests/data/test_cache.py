@@ -3,10 +3,13 @@
 import errno
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from vitrine.data.cache import cached, entry_key
 from vitrine.errors import DataError
@@ -152,6 +155,24 @@ def test_a_damaged_header_that_drops_images_is_detected(tmp_path, request_images
 def test_no_entry_needs_pickle(request_images, entry):
     np.savez(entry, key=np.array(["key"], dtype=object), images=IMAGES)
     assert request_images()
+
+
+def test_a_process_says_that_it_waits_for_another(request_images, entry, monkeypatch, capsys):
+    monkeypatch.setattr("vitrine.data.cache.SILENT_WAIT", 0.1)
+    path, held = entry.with_suffix(".lock"), threading.Event()
+
+    def hold():
+        with FileLock(path):
+            held.set()
+            time.sleep(1)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    assert not request_images()
+    other.join()
+    message = f"vitrine: waiting for another process, which decodes the same images ({path})"
+    assert capsys.readouterr().err.splitlines() == [message]
 
 
 def test_a_failure_to_make_leaves_no_entry(tmp_path, request_images, sources):

@@ -11,15 +11,19 @@ import json
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from vitrine.errors import DataError
 from vitrine.files import remove_leftovers, replacing
+from vitrine.text import report
+
+SILENT_WAIT = 5.0  # seconds
 
 
 def entry_key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
@@ -57,7 +61,7 @@ def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray 
     path = folder / f"{label}-{key[:16]}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
+        with _locked(path.with_suffix(".lock")):
             images = _read(path, key)
             if images is None:
                 remove_leftovers(folder, path.name)
@@ -70,6 +74,21 @@ def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray 
             return images
     except OSError as error:
         raise DataError(f"cannot cache decoded images in {folder}: {error.strerror}; set paths.cache_dir=DIR") from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of an entry; say why nothing happens while another process makes it, which can take minutes."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=SILENT_WAIT)
+    except Timeout:
+        report(f"waiting for another process, which decodes the same images ({path})")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _made(make: Callable[[], np.ndarray | None]) -> np.ndarray | None:
