@@ -296,3 +296,10 @@ def test_a_path_with_commas_is_one_path_if_it_exists(loader, tmp_path, monkeypat
     for name in ("x=1", "x=2"):
         (tmp_path / name).mkdir()
     assert quote(["data.root=x=1,x=2"], loader) == ["data.root='x=1','x=2'"]
+
+
+def test_a_list_of_paths_may_be_longer_than_a_path(loader):
+    many = [f"outputs/runs/{number:0100}" for number in range(50)]  # 5,700 characters, and a path has 4,096 at most
+    listed = ",".join(many)
+    assert quote([f"run={listed}"], loader) == [f"run={listed}"]
+    assert quote([f"run=[{listed}]"], loader) == [f"run=[{','.join(map(repr, many))}]"]

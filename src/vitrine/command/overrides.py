@@ -5,6 +5,7 @@ does its key exist, does its value have the key's type? Limits and combinations 
 """
 
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Iterable, Iterator
@@ -114,9 +115,9 @@ def _quoted_path(value: str) -> str:
     special = re.search(r"[ =()\[\]{}:,]", value)
     if not special or re.search(r"['\"]|\$\{", value):
         return value
-    if "," in value and not Path(value).exists():
+    if "," in value and not _exists(value):
         several = value.split(",")
-        if "=" not in value or all(Path(path).exists() for path in several):
+        if "=" not in value or all(map(_exists, several)):
             return ",".join(map(_quoted_path, several)) if not re.match(r"\w+\(|\[", value) else value
     return f"'{value}'"
 
@@ -128,10 +129,15 @@ def _quoted_paths(value: str) -> str:
     pieces, paths = value[1:-1].split(","), []
     while pieces:
         lengths = range(1, len(pieces) + 1)
-        length = next((length for length in lengths if Path(",".join(pieces[:length]).strip()).exists()), 1)
+        length = next((length for length in lengths if _exists(",".join(pieces[:length]).strip())), 1)
         paths.append(",".join(pieces[:length]).strip())
         del pieces[:length]
     return f"[{','.join(repr(path) for path in paths if path)}]"
+
+
+def _exists(path: str) -> bool:
+    """Whether there is such a file or folder; ``Path.exists`` raises OSError for a text as long as a list of runs."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 @cache
