@@ -10,7 +10,7 @@ import pytest
 from helpers.bombs import YAML_BOMB
 
 from vitrine import compose
-from vitrine.cli import compare, runs, sweeps, wandb_sync, watch
+from vitrine.cli import compare, report, runs, summary, sweeps, wandb_sync, watch
 from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import SHAPES
@@ -167,6 +167,26 @@ def test_each_run_can_be_watched(outputs, command):
     for folder in sorted((outputs / "runs").iterdir()):
         code, _, problem = command(watch.main, folder, "--once")
         assert (code, problem.count("\n")) in [(0, 0), (1, 1), (2, 1)], (folder.name, problem)
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments"),
+    [
+        (runs.main, ["list"]),
+        (runs.main, ["show"]),
+        (sweeps.main, []),
+        (sweeps.main, ["--root"]),
+        (watch.main, []),
+        (report.main, []),
+        (summary.main, []),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_one_line(command, main, arguments):
+    code, shown, problem = command(main, *arguments, "a" * 300)  # as the path of a folder that may not be entered
+    assert code in (1, 2)
+    assert shown == ""
+    assert problem.startswith("vitrine: ")
+    assert "a" * 300 in problem
 
 
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.csv", ".lock"])

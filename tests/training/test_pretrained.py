@@ -277,6 +277,12 @@ def test_a_missing_file_is_a_configuration_error(tmp_path):
     assert [fault.key for fault in refusal.value.faults] == ["model.pretrained", "model.heads"]
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "b" * 300 + ".safetensors"])
+def test_a_path_that_the_system_refuses_is_a_configuration_error(name):
+    with pytest.raises(ConfigError, match="cannot be read: File name too long"):
+        compose([*SMALL, f"model.pretrained={name}"])
+
+
 def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))
     best = first.run_dir / "checkpoints" / "best.ckpt"

@@ -45,7 +45,10 @@ def add_target(parser: ArgumentParser) -> None:
 
 @contextmanager
 def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
-    """Exit with one line for an error that a user can fix, or for Ctrl-C; quietly if the reader of a pipe has ended."""
+    """Exit with one line for an error that a user can fix, or for Ctrl-C; quietly if the reader of a pipe has ended.
+
+    An error of the system that names a file is one that a user can fix.
+    """
     try:
         yield
         sys.stdout.flush()
@@ -57,3 +60,8 @@ def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
         sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # vitrine compare ... | head
+    except OSError as error:
+        if error.filename is None:
+            raise
+        report(f"cannot use {error.filename}: {error.strerror}")  # a folder that may not be entered, a name too long
+        sys.exit(exit_code)

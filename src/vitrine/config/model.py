@@ -233,14 +233,18 @@ class ViTConfig:
 def missing_weights(source: str) -> str:
     """Return why ``pretrained=source`` cannot be read, as far as can be checked without reading; "" if it can."""
     path = Path(source)
-    if path.is_dir():
-        return "" if weights_file(source).is_file() else f"has no {BEST}: it is no run, or one without a finished epoch"
-    if path.suffix in WEIGHT_FILES:
-        return "" if path.is_file() else "there is no such file"
-    if path.name != source:
-        names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = nearest(path.name, names)
-        return f"there is no such run or file{did_you_mean(path.parent / near if near else '')}"
+    try:
+        if path.is_dir():
+            has_weights = weights_file(source).is_file()
+            return "" if has_weights else f"has no {BEST}: it is no run, or one without a finished epoch"
+        if path.suffix in WEIGHT_FILES:
+            return "" if path.is_file() else "there is no such file"
+        if path.name != source:
+            names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+            near = nearest(path.name, names)
+            return f"there is no such run or file{did_you_mean(path.parent / near if near else '')}"
+    except OSError as error:  # a folder that may not be entered, or a name that is too long
+        return f"cannot be read: {error.strerror}"
     return "" if find_spec("timm") else "weights by name take timm: pip install -e '.[pretrained]'"
 
 

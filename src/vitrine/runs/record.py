@@ -111,9 +111,12 @@ class RunRecord:
             RunError: there is no run at ``path``, or its run.json cannot be read.
         """
         path = Path(path)
-        if not (path / "run.json").is_file():
-            kind = "is not a run folder: it has no run.json" if path.is_dir() else "is not a folder"
-            raise RunError(f"{path} {kind}{_nearest_run_hint(path)}")
+        try:
+            if not (path / "run.json").is_file():
+                kind = "is not a run folder: it has no run.json" if path.is_dir() else "is not a folder"
+                raise RunError(f"{path} {kind}{_nearest_run_hint(path)}")
+        except OSError as error:  # a folder that may not be entered, or a name that is too long
+            raise RunError(f"cannot read {path}: {error.strerror}") from None
         record = cls(path)
         _ = record.facts
         return record
