@@ -218,6 +218,19 @@ def test_a_value_of_another_type_comes_with_the_type_it_must_have(fault, typed, 
     assert fault(typed) == Fault(typed.split("=")[0], given, problem)
 
 
+@pytest.mark.parametrize("value", ["true", "[1]", "on"])
+def test_a_value_for_a_section_comes_with_its_keys(fault, value):
+    found = fault(f"callbacks.early_stopping={value}")
+    keys = "callbacks.early_stopping.monitor, callbacks.early_stopping.patience and callbacks.early_stopping.min_delta"
+    assert found.key == "callbacks.early_stopping"
+    assert found.problem == f"is a section; its keys are {keys}"
+
+
+def test_a_whole_section_and_null_are_left_to_hydra(check):
+    typed = ["callbacks.ema=null", "callbacks.early_stopping={patience:3}"]
+    assert check(*typed) == (typed, [])
+
+
 def test_a_sweep_is_checked_value_by_value(check):
     sound, found = check("optimizer.lr=1e-3,fast,1e-2,slow")
     assert sound == []

@@ -11,7 +11,6 @@ import typing
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -32,6 +31,7 @@ from vitrine.config.size import is_size, plain_size
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, contains_secret, is_secret_name, redact
+from vitrine.text import listed
 
 _HYDRA = ("hydra", "hydra/")
 PATH_KEYS = {key for schema in (TrainCommand, EvalConfig, PredictConfig) for key in keys_where(schema, path=True)}
@@ -188,7 +188,13 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         return
     inner = without_none(typing.get_type_hints(section)[leaf])
     if dataclasses.is_dataclass(inner):
-        return  # a whole section, {..}: left to Hydra
+        problem = (
+            f"is a section; its keys are {listed([f'{name}.{field.name}' for field in dataclasses.fields(inner)])}"
+        )
+        for value in _values(override):
+            if not (value is None or isinstance(value, dict) or "${" in str(value)):  # a whole section: left to Hydra
+                yield Fault(name, str(value), problem)
+        return
     for value in _values(override):
         if isinstance(value, str) and "${" in value:
             continue
