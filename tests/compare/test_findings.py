@@ -431,6 +431,17 @@ def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
     assert 0 < tested.on_images.low < tested.difference.mean < tested.on_images.high
 
 
+def test_the_interval_of_one_of_several_equal_rows_is_called_simultaneous(tmp_path, write_run):
+    learned, steps = [0.90, 0.91, 0.92, 0.905], {"rope": 2, "none": 3}
+    near = {
+        name: [acc + 0.0001 * (number % step) for number, acc in enumerate(learned)] for name, step in steps.items()
+    }
+    write_rows(write_run, tmp_path, learned=learned, **near)
+    found = sentences_of(tmp_path, difference_of_interest=0.01)
+    for name in near:
+        assert found[name][0].startswith(f"{name} and learned are equal within 1 point (simultaneous 95 % interval ")
+
+
 def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_run):
     learned = [0.9, 0.91, 0.92, 0.905, 0.9]
     apart = [0.0, 0.004, 0.001, 0.0045, 0.002]

@@ -250,9 +250,9 @@ def _seed_sentence(
     difference_of_interest: float | None,
 ) -> str:
     seeds = _seeds(tested, row.repetitions)
+    kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
     if verdict != "inconclusive":
         low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
-        kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
         interval = (
             f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{on_these_images(row, tested, metric)}"
         )
@@ -286,7 +286,7 @@ def _seed_sentence(
         )
         return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
     if _are_equal(tested, size):
-        interval = f"95 % interval {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
+        interval = f"{kind} {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += on_these_images(row, tested, metric)
         return f"{names} are equal within {metric.size(size)} ({interval})"
     takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
