@@ -20,6 +20,7 @@ from helpers.searching import TWO, accuracy, run, search, train
 from optuna.trial import TrialState, create_trial
 
 from vitrine.errors import ConfigError, RunError
+from vitrine.runs import RunRecord
 from vitrine.sweeps.study import SafeCmaEsSampler, note
 from vitrine.sweeps.summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.trial import locked, read_result
@@ -206,6 +207,23 @@ def test_with_a_pruner_the_first_seed_decides_about_the_others(tmp_path):
     one.tell(first, read_result(first.folder))
     second = one.ask()
     assert (second.config.seed, second.pruning_rule) == (1, None)
+
+
+def test_a_pruned_trial_counts_neither_for_the_values_nor_for_the_importance_of_keys(tmp_path):
+    """Optuna takes a pruned trial's last epoch for its value."""
+    one = search(tmp_path, *RANDOM, "sweep.n_trials=21", "sweep.pruner=median")
+    while not one.done:
+        trial = one.ask()
+        train(trial)
+        if trial.number > 0:
+            trial.pruning_rule(1, {"val/acc": 0.1})
+            RunRecord(trial.folder).end("pruned", "after epoch 1 of 10, at val/acc 0.1000")
+        one.tell(trial, read_result(trial.folder))
+    first, *others = describe_search(one)["search"]["trials"]
+    assert (first["state"], {row["state"] for row in others}) == ("finished", {"pruned"})
+    assert first["values"].keys() == {"val/acc"}
+    assert [row["values"] for row in others] == [{}] * 20
+    assert one.importance() == {"val/acc": {}}
 
 
 def test_a_learning_sampler_limits_the_runs_at_a_time(tmp_path):

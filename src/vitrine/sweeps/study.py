@@ -18,7 +18,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, RandomSamp
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Direction
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from vitrine.command.space import Interval, Values
 from vitrine.config.sweep import OBJECTIVES
@@ -147,7 +147,7 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
     The rest belongs to keys together. The variance is that of a forest fitted to the trials, which also fits chance.
     Empty with fewer than ``MIN_TRIALS_FOR_IMPORTANCE`` finished trials, a single key, or equal values throughout.
     """
-    done = [trial for trial in study.get_trials(deepcopy=False) if trial.values is not None]
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))  # a pruned one has its last epoch's value
     values = {trial.values[objective] for trial in done}
     if len(done) < MIN_TRIALS_FOR_IMPORTANCE or len(values) < 2 or len(done[0].params) < 2:
         return {}

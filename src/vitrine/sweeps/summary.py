@@ -34,6 +34,8 @@ from vitrine.sweeps.trial import TrialResult, label_of, read_result
 from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
 
 if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
     from vitrine.sweeps.search import Search
 
 STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "unfinished"}  # Optuna's and ours
@@ -241,7 +243,7 @@ def rank_trials(search: "Search") -> list[RankedTrial]:
             number=trial.number,
             varies=trial.user_attrs["varies"],
             state="diverged" if "diverged" in trial.user_attrs else STATES[trial.state.name],
-            values=dict(zip(search.settings.metrics, trial.values or [], strict=False)),
+            values=_objectives(trial, search.settings.metrics),
             why=trial.user_attrs.get("diverged")
             or trial.user_attrs.get("why")
             or next((result.error for result in results if result.error), ""),
@@ -252,6 +254,11 @@ def rank_trials(search: "Search") -> list[RankedTrial]:
     metric = search.settings.metrics[0]
     sign = -1 if OBJECTIVES[metric] else 1
     return sorted(found.values(), key=lambda trial: (ORDER.index(trial.state), sign * trial.values.get(metric, 0.0)))
+
+
+def _objectives(trial: "FrozenTrial", metrics: Sequence[str]) -> dict[str, float]:
+    """The objectives of a finished trial; empty of others: Optuna gives a pruned trial the value of its last epoch."""
+    return dict(zip(metrics, trial.values or [], strict=True)) if trial.state.name == "COMPLETE" else {}
 
 
 def best_trials(search: "Search", ranked: Sequence[RankedTrial]) -> list[BestConfiguration]:
