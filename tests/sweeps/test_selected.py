@@ -1,13 +1,17 @@
 """What the best configuration of a sweep is said to be worth."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
 
 from vitrine.compare.selection import corrected_over_seeds
+from vitrine.files import write_text
+from vitrine.runs import RunRecord
 from vitrine.sweeps.selected import print_selection
-from vitrine.sweeps.sweep import best_configuration
+from vitrine.sweeps.summary import SweepSummary, print_trials
+from vitrine.sweeps.sweep import FORMAT, best_configuration
 from vitrine.sweeps.trial import TrialResult
 
 METRIC = "val/acc"
@@ -42,3 +46,21 @@ def test_seeds_are_repetitions(capsys):
     best = int(values.mean(axis=1).argmax())
     expected = corrected_over_seeds([dict(enumerate(row)) for row in values], best)
     assert shown([], varies, [float(value) for value in values.ravel()], capsys) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("repeated", ["seed", "data.fold"])
+def test_the_best_is_said_to_be_a_mean_of_runs_whatever_was_repeated(tmp_path, capsys, repeated):
+    trials = [
+        {"folder": f"trial-{depth}-{number}", "varies": {"depth": str(depth), repeated: str(number)}}
+        for depth in range(2)
+        for number in range(3 - depth)
+    ]
+    described = {"own_name": "", "metric": METRIC, "common": [], "keys": ["depth", repeated], "planned": 0}
+    write_text(tmp_path / "sweep.json", json.dumps({"format": FORMAT, **described, "trials": trials}))
+    for trial in trials:
+        record = RunRecord.at(tmp_path / trial["folder"])
+        record.start()
+        record.write_metrics({METRIC: 0.5})
+        record.end("finished")
+    print_trials(SweepSummary.read(tmp_path))
+    assert "mean of 3 runs; 1 configuration with fewer runs left out)" in capsys.readouterr().out

@@ -346,12 +346,12 @@ def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> i
 
 
 def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
-    """``patch=2 (val/acc 0.9800; test/acc 0.9700, mean of 3 seeds)``."""
-    seeds = f", mean of {best.count} seeds" if best.count > 1 else ""
+    """``patch=2 (val/acc 0.9800; test/acc 0.9700, mean of 3 runs)``."""
+    runs = f", mean of {best.count} runs" if best.count > 1 else ""  # over seeds, folds, or both
     values = ", ".join(f"{name} {format_value(best.metrics[name])}" for name in metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
-    fewer = f"; {plural(best.left_out, 'configuration')} with fewer seeds left out" if best.left_out else ""
-    return printable(f"{best.label or 'the only configuration'} ({values}{test}{seeds}{fewer})")
+    fewer = f"; {plural(best.left_out, 'configuration')} with fewer runs left out" if best.left_out else ""
+    return printable(f"{best.label or 'the only configuration'} ({values}{test}{runs}{fewer})")
 
 
 def print_location(sweep: Sweep) -> None:
