@@ -23,10 +23,12 @@ from tensorboard.plugins.hparams import metadata
 
 from vitrine import compose
 from vitrine.config.serialize import to_plain
+from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, NotWaitedFor, Pruned
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
+from vitrine.training.lifecycle import recorded
 
 ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
 OFFLINE = ["model=vit_nano", "logger=wandb", "logger.wandb.mode=offline", "tags=[ours]", "logger.wandb.tags=[theirs]"]
@@ -502,17 +504,17 @@ def test_a_failing_tracker_is_dropped_with_one_line_and_nothing_is_lost(record, 
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["finished", "failed"])
+@pytest.mark.parametrize("error", [None, ValueError("no"), Pruned("after epoch 1")], ids=str)
 @pytest.mark.parametrize("group", [None, "a-sweep"])
 def test_ctrl_c_while_a_tracker_is_waited_for_ends_a_sweep(record, group, error):
-    """A single run is complete by then; and one that failed keeps its status."""
+    """A single run is complete by then; and the trial keeps its status."""
+    status = {ValueError: "failed", Pruned: "pruned"}.get(type(error), "finished")
     stopped, other = Guest("stopped", fails_at=0, error=NotWaitedFor("was not waited for")), Guest("other")
     record.update(group=group)
-    stops = group is not None and error is None
-    with pytest.raises(KeyboardInterrupt) if stops else nullcontext():
+    with pytest.raises(KeyboardInterrupt) if group else nullcontext(), recorded(record, Ranks()):
         end(RunLogger(record, 0, [stopped, other]), error=error)
     assert len(other.calls) == 1
-    assert record.status == ("finished" if error is None else "failed")
+    assert record.status == status
 
 
 def test_a_tracker_that_fails_at_the_end_does_not_stop_the_others(record, capsys):

@@ -106,8 +106,8 @@ class RunLogger(Logger):
                 except Exception as problem:
                     self._drop(tracker, problem)
                     stopped |= isinstance(problem, NotWaitedFor)
-        if stopped and status == "finished" and self.record.facts.get("group"):
-            raise KeyboardInterrupt  # before the sweep's next trial; another status would be replaced by "interrupted"
+        if stopped and status != "interrupted" and self.record.facts.get("group"):
+            raise KeyboardInterrupt  # before the sweep's next trial; an interrupted one ends it by itself
 
     @property
     def seconds(self) -> float:

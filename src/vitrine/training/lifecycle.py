@@ -15,6 +15,7 @@ from vitrine.files import disk_full
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
+from vitrine.runs.status import ENDED
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
 from vitrine.text import report
 from vitrine.training.changed_data import data_facts
@@ -55,8 +56,9 @@ def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[
     except BaseException as error:
         if ranks.rank == 0:
             record.check_claim()
-            has_status = (record.path / "run.json").exists()
-            if has_status and record.facts.get("status") == "finished":  # all is written; something failed after that
+            status = record.facts.get("status") if (record.path / "run.json").exists() else None
+            # All is written; something failed after that, or a tracker was not waited for.
+            if status == "finished" or (status in ENDED and isinstance(error, KeyboardInterrupt)):
                 raise
             record.end_with(error)
         resume = shlex.quote(f"resume={record.path}")
