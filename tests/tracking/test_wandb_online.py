@@ -211,6 +211,26 @@ def unsent(folder, **facts):
     return record
 
 
+@pytest.mark.parametrize("first", ["kept", "lost"])
+def test_a_replay_after_an_online_session_sends_the_steps_of_an_offline_one(server, tmp_path, script, first):
+    """The client drops steps before the server's last, although the server lacks those of the offline session."""
+    record = carry_out(tmp_path, "logger.wandb.mode=offline")
+    if first == "lost":  # its process was killed
+        record.update(wandb_kept=[], wandb_open=True)
+    config = compose(["model=vit_nano", "logger=wandb"])
+    tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
+    RunLogger(record, ROWS, [tracker]).log_metrics({"epoch": 2, "train/loss": 1 / (ROWS + 1)}, ROWS + 1)
+    tracker.finish("finished", {}, {})
+    record.update(wandb_open=True)  # as if the client had been killed
+    assert script.replay(record) == ""
+    run = server.runs[record.facts["wandb_id"]]
+    assert {(row["step"], row["train/loss"]) for row in run.rows} == {(step, 1 / step) for step in range(1, ROWS + 2)}
+    assert run.summary["val/acc"] == 0.5
+    facts = record.facts
+    assert (facts["wandb_open"], facts["wandb_gaps"], facts["wandb_kept"]) == (False, False, [])
+    assert facts["wandb_pushed"] is not None
+
+
 @pytest.mark.quick
 def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, capsys, script):
     well, no_text, no_number, config = (unsent(tmp_path) for _ in range(4))

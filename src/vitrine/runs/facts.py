@@ -20,7 +20,7 @@ SHAPES: dict[str, Any] = {
     "training_flops_per_image": int,
     **{name: [str] for name in ("tags", "classes", "wandb_kept", "wandb_project")},
     "pid": PIDS,
-    "wandb_open": bool,
+    **dict.fromkeys(("wandb_open", "wandb_gaps"), bool),
     "code": {"commit": str, "changed": bool, "untracked": [str]},
     "versions": {ANY: str},
     "machine": {ANY: SCALAR},

@@ -8,6 +8,7 @@ it. In run.json:
     wandb_project  [entity, project]; null is the account's default
     wandb_private  whether the run was private when it was last logged
     wandb_open     whether a session began that did not end, so that the client may have lost a part of it
+    wandb_gaps     whether the server may lack rows before the last that it has: a session began after an open one
     wandb_kept     folders in ``wandb/``, each a whole session that the server does not have yet
     wandb_pushed   when the server had the whole run; null before that
 
@@ -99,6 +100,7 @@ class WandbTracker:
         place |= {name: value for name, value in from_agent.items() if value}
         self.identity = place["id"] = place["id"] or secrets.token_hex(4)
         self._open = bool(facts.get("wandb_open"))  # an earlier session is incomplete, and so the run stays incomplete
+        self._gaps = self._open or bool(facts.get("wandb_gaps"))
         self._online_only = online_only
         self._stop_by = stop_by
         record.update(
@@ -106,6 +108,7 @@ class WandbTracker:
             wandb_project=[place["entity"], place["project"]],
             wandb_private=settings.private,
             wandb_open=True,
+            wandb_gaps=self._gaps,
             wandb_pushed=None,
         )
         self.record = record
@@ -134,14 +137,16 @@ class WandbTracker:
         self._thread.start()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Hand metrics over. Online, the client drops steps that the server has already.
+        """Hand metrics over. Online, the client drops steps up to the server's last.
 
-        The step is also a metric: W&B appends offline sessions to each other, and counts their rows from 0.
+        A replay of a run with gaps counts its steps from there, so that none is dropped. The step is also a metric: W&B
+        appends offline sessions to each other, and counts their rows from 0.
         """
         self._raise_error()
+        fills_gaps = self._online_only and self._gaps
         row = {name: value for name, value in metrics.items() if not (self.settings.private and name in SPEED)}
         row["step"] = step
-        self._work.put(lambda run: run.log(row, step=step))
+        self._work.put(lambda run: run.log(row, step=step + (run.starting_step if fills_gaps else 0)))
 
     def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         """Hand over the results and end the run with ``status``, within the time set for it.
@@ -245,7 +250,10 @@ class WandbTracker:
 
 
 def push(record: RunRecord, config: TrainConfig) -> None:
-    """Send a run to W&B from its record alone, as if it were trained now. The server ignores steps that it has.
+    """Send a run to W&B from its record alone, as if it were trained now.
+
+    Steps up to the server's last are not sent again, unless the server may lack some of them: those of a kept session,
+    or of one that did not end before the next began. Then all rows are appended.
 
     Raises:
         RunError: not logged in, the server can't be reached or took too long, or the record is damaged.
@@ -256,7 +264,8 @@ def push(record: RunRecord, config: TrainConfig) -> None:
     settings = config.logger.wandb or WandbConfig(private=facts.get("wandb_private", True))
     settings.mode = "online"
     settings.entity, settings.project = facts.get("wandb_project") or (settings.entity, settings.project)
-    record.update(wandb_open=False, wandb_kept=[])  # this session sends everything
+    gaps = bool(facts.get("wandb_gaps") or facts.get("wandb_kept"))
+    record.update(wandb_open=False, wandb_gaps=gaps, wandb_kept=[])  # this session sends everything
     group, varies = facts.get("group"), facts.get("varies") or ""
     tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
     for row in rows:
@@ -267,6 +276,7 @@ def push(record: RunRecord, config: TrainConfig) -> None:
         tracker.finish(status, metrics, {name: path for name, path in plots.items() if metrics and path.exists()})
     except NotWaitedFor:
         raise KeyboardInterrupt from None  # the other runs are not to be pushed either
+    record.update(wandb_gaps=False)
 
 
 def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
