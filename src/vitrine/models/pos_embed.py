@@ -66,9 +66,9 @@ def sincos1d(config: ViTConfig) -> Tensor:
 def sincos2d(config: ViTConfig) -> Tensor:
     """(1, N, D): sine and cosine of the patch's column, then of its row, in a quarter of the channels each.
 
-    Channel k of a quarter has 10000^(-k / n) radians per patch. There are two published rules for n: D/4, as MoCo v3
-    (arXiv:2104.02057, section 4), the default; and D/4 - 1, as big_vision (arXiv:2205.01580), whose layout this is.
-    Prefix tokens get zeros.
+    Channel k of a quarter has 10000^(-k / n) radians per patch. There are two published rules for n: D/4, as the code
+    of MoCo v3 (arXiv:2104.02057; github.com/facebookresearch/moco-v3, vits.py), the default; and D/4 - 1, as big_vision
+    (arXiv:2205.01580), whose layout this is. Prefix tokens get zeros.
     """
     quarter = config.dim // 4
     last = quarter if config.sincos_frequencies == "moco_v3" else quarter - 1

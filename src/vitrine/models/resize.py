@@ -76,8 +76,8 @@ def resize_grid(image: Tensor, height: int, width: int) -> Tensor:
 def resize_patches(weight: Tensor, size: Sides) -> Tensor:
     """(D, C, h, w) -> (D, C, *size), so that a resized patch gives the token of the original patch.
 
-    The pseudo-inverse rule of FlexiViT (arXiv:2212.08013, section 3.4): with B the matrix that resizes a patch, the
-    new weights are the least-squares solution w' of B^T w' = w. Exact when patches grow.
+    PI-resize of FlexiViT (arXiv:2212.08013), by a pseudo-inverse: with B the matrix that resizes a patch, the new
+    weights are the least-squares solution w' of B^T w' = w. Exact when patches grow.
     """
     old, size = weight.shape[2:], height_width(size)
     if old == size:

@@ -15,8 +15,8 @@ class SmallerImages:
     """A model for smaller images that computes with the weights of another, and trains them.
 
     Positions are those of :meth:`VisionTransformer.resized`: fixed ones are computed for the smaller grid, learned ones
-    interpolated in each pass, as FlexiViT does (arXiv:2212.08013, section 3.4), so that the gradient reaches the
-    model's own. So optimiser state, averages and checkpoints have one shape throughout.
+    interpolated in each pass, as FlexiViT does (arXiv:2212.08013), so that the gradient reaches the model's own. So
+    optimiser state, averages and checkpoints have one shape throughout.
 
     Not a module: its parameters are the model's.
 
