@@ -131,6 +131,9 @@ class MuonAndAdamW(Optimizer):
     Lightning counts the steps of every optimiser it has. Muon and AdamW share this optimiser's groups and state, so
     that schedules and checkpoints see a single optimiser. The first groups are Muon's. In ``attention=headwise``, the
     matrices of queries, keys and values, one per head, are AdamW's.
+
+    Elsewhere ``attn.qkv``, (3 D, D), is orthogonalised as one matrix. Muon's author found separate ones for queries,
+    keys and values to be better (kellerjordan.github.io/posts/muon, "Empirical considerations").
     """
 
     def __init__(
