@@ -28,7 +28,8 @@ def xavier(model: nn.Module) -> None:
 def paper(model: nn.Module) -> None:
     """As the paper's own code (github.com/google-research/vision_transformer, vit_jax/models_vit.py).
 
-    Like ``xavier``, but convolutions from LeCun's normal distribution. Its zero head is ``zero_head``.
+    Like ``xavier``, but convolutions from LeCun's normal distribution. Its zero head is ``zero_head``. Two details are
+    left out: the code truncates that distribution, and draws the biases of MLPs from N(0, 1e-6).
     """
     xavier(model)
     for module in model.modules():
