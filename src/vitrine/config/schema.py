@@ -76,6 +76,7 @@ class DataConfig:
         hold_out: whether the validation split is kept from training; if not, validation measures memorisation.
         train_fraction, per_class: train on this fraction, or number, of each class's training images. A smaller one is
             part of a larger one with the same ``subset_seed``; the validation split stays the same.
+        subset_seed: seed that draws these images.
         sampling: an epoch is every image once (``shuffle``), or as many draws, equally many of each class
             (``balanced``).
         storage: where images are during training: decoded on the ``device`` or in ``memory``, or streamed from

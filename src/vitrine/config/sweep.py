@@ -44,7 +44,8 @@ class SweepConfig:
         sampler: how a search chooses trials; null runs every combination instead of a search.
         n_trials: total number of trials of a search; null with the grid sampler is every combination.
         repeats: runs of each trial of a search, with successive seeds; their mean ranks it.
-        metrics: objectives of a search, one or more of ``OBJECTIVES``.
+        metrics: objectives of a search: metrics of the validation split, ``images_per_second``, ``train_seconds``,
+            ``parameters``, ``flops_per_image`` (docs/search.md).
         pruner: rule that stops unpromising runs of a search early.
         method: rule by which seeds are trained until each configuration is better or worse than the first, or is given
             up; null trains every combination.
