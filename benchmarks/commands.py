@@ -25,11 +25,11 @@ class CommandCost:
     code: int
 
 
-def run_command(*arguments: str) -> CommandCost:
-    """Run ``python ARGUMENTS`` in the project's root, and discard what it prints."""
+def run_command(*arguments: str, folder: Path = ROOT) -> CommandCost:
+    """Run ``python ARGUMENTS`` in a folder, by default the project's root, and discard what it prints."""
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     _, status, usage = os.wait4(process.pid, 0)
     return CommandCost(time.perf_counter() - start, usage.ru_maxrss * 1024, os.waitstatus_to_exitcode(status))
