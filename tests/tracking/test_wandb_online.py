@@ -231,6 +231,22 @@ def test_a_replay_after_an_online_session_sends_the_steps_of_an_offline_one(serv
     assert facts["wandb_pushed"] is not None
 
 
+def test_an_offline_session_does_not_replace_the_results_of_a_later_one(server, tmp_path, script):
+    record = carry_out(tmp_path, "logger.wandb.mode=offline")
+    config = compose(["model=vit_nano", "logger=wandb"])
+    tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
+    RunLogger(record, ROWS, [tracker]).log_metrics({"epoch": 2, "train/loss": 1 / (ROWS + 1)}, ROWS + 1)
+    tracker.finish("finished", {"val/acc": 0.75}, {})
+    record.write_metrics({"val/acc": 0.75})
+    assert record.facts["wandb_pushed"] is None
+    assert script.sync([tmp_path]) == 0
+    run = server.runs[record.facts["wandb_id"]]
+    assert run.summary["val/acc"] == 0.75
+    assert {row["step"] for row in run.rows} == set(range(1, ROWS + 2))
+    assert record.facts["wandb_pushed"] is not None
+    assert script.sync([tmp_path]) == 0
+
+
 @pytest.mark.quick
 def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, capsys, script):
     well, no_text, no_number, config = (unsent(tmp_path) for _ in range(4))

@@ -130,9 +130,14 @@ def replay(record: RunRecord) -> str:
 
 
 def has_complete_sessions(record: RunRecord) -> bool:
-    """Whether the client's sessions hold the whole run."""
-    found = sessions(record)
-    return bool(found) and not record.facts.get("wandb_open") and all(path.is_dir() for path in found)
+    """Whether the client's sessions hold the whole run, or what comes after all that the server has.
+
+    A session that is sent after a later one replaces the results of that one by its own.
+    """
+    facts, found = record.facts, sessions(record)
+    if facts.get("wandb_open") or facts.get("wandb_gaps"):
+        return False
+    return bool(found) and all(path.is_dir() for path in found)
 
 
 def sessions(record: RunRecord) -> list[Path]:

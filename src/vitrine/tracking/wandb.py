@@ -8,7 +8,8 @@ it. In run.json:
     wandb_project  [entity, project]; null is the account's default
     wandb_private  whether the run was private when it was last logged
     wandb_open     whether a session began that did not end, so that the client may have lost a part of it
-    wandb_gaps     whether the server may lack rows before the last that it has: a session began after an open one
+    wandb_gaps     whether the server may lack rows before the last that it has: a session began after an open one, or
+                   was sent after one that is kept
     wandb_kept     folders in ``wandb/``, each a whole session that the server does not have yet
     wandb_pushed   when the server had the whole run; null before that
 
@@ -172,9 +173,11 @@ class WandbTracker:
             self._thread.join(END_SECONDS)
             self._error = late
         self._raise_error()
-        kept = [*self.record.facts.get("wandb_kept", []), *([] if self._sent else [self._folder])]
+        earlier = self.record.facts.get("wandb_kept", [])
+        kept = [*earlier, *([] if self._sent else [self._folder])]
+        gaps = self._gaps or bool(self._sent and earlier)
         pushed = None if kept or self._open else now()
-        self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_pushed=pushed)
+        self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_gaps=gaps, wandb_pushed=pushed)
 
     def _seconds_to_wait(self, status: str) -> float:
         """How long :meth:`finish` may wait."""
