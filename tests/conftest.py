@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,7 @@ def _empty(record, name):
 @pytest.fixture(scope="module")
 def files_read_once():
     """Read configuration files once for all compositions of a module, as for those of one command."""
+    import_module("vitrine.command.resolvers")  # registers the schemas that they name
     from vitrine.command.sources import composing
 
     with composing():

@@ -295,6 +295,13 @@ def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
     assert "needs a run folder: python eval.py run=" in vitrine("eval")[2]
 
 
+def test_several_runs_outside_a_multirun_are_one_fault(vitrine):
+    code, _, err = vitrine("eval", "run=a,b")
+    assert code == 2
+    problem = "has several values; python eval.py -m ... runs them sequentially"
+    assert err == f"vitrine: invalid configuration:\n  run=a,b\n      {problem}\n"
+
+
 @pytest.mark.parametrize("command", ["train.py --help", "train.py --cfg job", "train.py --info", "-m vitrine --help"])
 @pytest.mark.whole
 def test_a_printing_command_ends_quietly_with_the_reader_of_its_output(command):

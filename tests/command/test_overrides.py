@@ -154,6 +154,7 @@ def test_a_plugin_of_hydra_comes_with_what_vitrine_has_in_its_place(fault, typed
         ("model=xyz", Fault("model", "xyz", MODELS)),
         ("model=base", Fault("model", "base", MODELS, "model=vit_base")),
         ("model=null", Fault("model", "null", MODELS)),
+        ("local=laptop", Fault("local", "laptop", "there is no file in conf/local to choose")),
         ("model=vit_nano,vit_nan", Fault("model", "vit_nan", MODELS, "model=vit_nano")),
         (
             "callbacks=[default,emma]",
@@ -245,13 +246,21 @@ def test_an_override_without_an_equals_sign_comes_with_the_form(fault, typed):
     assert fault(typed) == Fault(typed, "", "is not of the form key=value")
 
 
-@pytest.mark.parametrize("typed", ["a=b=c", "optimizer.lr=[1", "optimizer.lr=1,,2", "name={a"])
-def test_what_cannot_be_read_is_reported_in_one_line_with_a_way_to_quote(fault, typed):
-    found = fault(typed)
-    assert found.key == typed
-    assert found.problem.startswith("cannot be read: ")
-    assert "quote values" in found.problem
-    assert "\n" not in found.problem
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("a=b=c", "unexpected '='"),
+        ("optimizer.lr=[1", "unexpected '[1'"),
+        ("optimizer.lr=1,,2", "unexpected ','"),
+        ("name={a", "unexpected '{a'"),
+        ("model.=3", "unexpected '.'"),
+        ("seed=1,", "unexpected end"),
+        ("seed=random(1)", "in 'random(1)': Unknown function 'random'"),
+    ],
+)
+def test_what_cannot_be_read_is_reported_in_one_line_with_a_way_to_quote(fault, typed, problem):
+    way = "(quote values with special characters: 'key=\"a, b\"')"
+    assert fault(typed) == Fault(typed, "", f"cannot be read: {problem} {way}")
 
 
 def test_all_faults_are_reported_at_once_and_the_sound_overrides_kept(check):

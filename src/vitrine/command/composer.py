@@ -44,6 +44,8 @@ NEEDED = {
     "run": "needs a run folder: {} run=outputs/runs/RUN",
     "input": "needs a picture, folder, glob pattern or CSV file: {} input=DIR",
 }
+# Lines of Hydra's and OmegaConf's errors: names of classes, the key, shown by itself, and advice that fails here.
+NOT_SHOWN = ("object_type", "reference_type", "full_key", "To append to your config")
 COUNTED = "data.target_classes"  # found from the data, and stored with a run's configuration
 # Keys of permissions, and their values that allow nothing.
 PERMISSIONS = {"trust": [], "allow_changed_code": False, "accept_changed_data": False, "force": False}
@@ -350,8 +352,9 @@ def composition_fault(error: Exception) -> Fault:
     """Return an error that Hydra or OmegaConf raised for a configuration file as a fault."""
     causes = [str(cause) for cause in (error, error.__cause__) if cause is not None]
     lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
-    key = getattr(error.__cause__, "full_key", None) or "configuration"
-    shown = (line for line in lines if not line.startswith(("object_type", "reference_type")))
+    keys = (getattr(one, "full_key", None) for one in (error.__cause__, error))
+    key = next(filter(None, keys), "configuration")
+    shown = (line for line in lines if not line.startswith(NOT_SHOWN))
     problem = "; ".join(shown)
     if (file := re.match(r"In '(\w+)/", problem)) and "not in 'TrainCommand'" in problem:
         problem += f"; a file of the group {file[1]} begins with the line `# @package model`, or `# @package _global_`"

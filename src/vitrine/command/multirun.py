@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.composer import Composer, allowed_by, composition_fault
+from vitrine.command.composer import NEEDED, Composer, allowed_by, composition_fault
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
@@ -57,6 +57,8 @@ def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fa
         for override in overrides
         if _is_of_multirun(override.key_or_group)
     ]
+    if any(override.key_or_group in NEEDED for override in swept):
+        return []  # it would be said to be missing
     return _grid(composer, [override for override in overrides if override not in swept], found)
 
 

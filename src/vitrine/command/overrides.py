@@ -58,6 +58,13 @@ KEY_OF_GROUP = {"patch": "model.patch_size", "depth": "model.depth"}
 # The value to type in place of deleting a group.
 INSTEAD_OF_DELETING = {"callbacks": "callbacks=default", "logger": "logger=csv", "augment": "augment=none"}
 
+# How the errors of Hydra's parser begin, and what is printed instead.
+SYNTAX_ERRORS = {
+    r"^(token recognition error at:|no viable alternative at input|(mismatched|extraneous) input) ": "unexpected ",
+    r"'<EOF>'$": "end",
+    r"^HydraException while evaluating ": "in ",
+}
+
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
     """Split ``arguments`` into those that can be composed and the faults of the others."""
@@ -317,7 +324,7 @@ def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
         listed = f"the most similar are {', '.join(similar[:CLOSE])}" if similar else "--help lists them"
         problem = f"is not one of {len(choices)} choices; {listed}"
     else:
-        problem = f"the choices are {', '.join(in_order)}"
+        problem = f"the choices are {', '.join(in_order)}" if choices else f"there is no file in conf/{group} to choose"
     return Fault(group, given, problem, f"{group}={similar[0]}" if similar else "")
 
 
@@ -355,4 +362,7 @@ def _similar_keys(given: str, known: list[str]) -> list[str]:
 def _syntax_problem(argument: str, error: Exception) -> str:
     if "=" not in argument:
         return "is not of the form key=value"
-    return f"cannot be read: {str(error).splitlines()[0]} (quote values with special characters: 'key=\"a, b\"')"
+    found = re.sub(r" expecting .*", "", str(error).splitlines()[0])  # names of the grammar's tokens
+    for place, shown in SYNTAX_ERRORS.items():
+        found = re.sub(place, shown, found)
+    return f"cannot be read: {found} (quote values with special characters: 'key=\"a, b\"')"
