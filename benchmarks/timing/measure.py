@@ -100,11 +100,12 @@ def publish(
     rows: Sequence[Sequence[Any]],
     claims: Mapping[str, str],
     rounds: Mapping[str, Mapping[str, Sequence[float]]],
+    script: str | None = None,
 ) -> None:
     """Store the result of a benchmark, and write the pages that show it.
 
     Args:
-        name: of the benchmark's file.
+        name: of the result, and of the file of its rounds.
         title: heading of its section.
         text: what was compared, and how.
         columns: of its table.
@@ -112,10 +113,12 @@ def publish(
         claims: rows of the page's first table: what was measured, and the number.
         rounds: what the table was computed from: for each case, what each alternative measured in each round, in
             seconds unless ``text`` names another unit.
+        script: name of the benchmark's file; ``None`` is ``name``.
     """
     write_rounds(ROUNDS / f"{name}.csv", rounds)
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
-    results[name] = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, **measured_on()}
+    result = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, **measured_on()}
+    results[name] = {**result, "script": script or name}
     JSON.write_text(json.dumps(results, indent=1) + "\n")
     write_pages()
     lines = [*markdown_table(columns, rows), *(f"{claim}: {number}" for claim, number in claims.items())]
@@ -157,7 +160,8 @@ def write_pages() -> None:
         parts += ["\n".join(markdown_table(result["columns"], result["rows"])), "\n\n"]
         values = ROUNDS / f"{name}.csv"
         each = f" Each round: `{values.relative_to(ROOT)}`." if values.exists() else ""
-        parts.append(f"`python benchmarks/timing/{name}.py` on {result['machine']}{at_commit(result)}.{each}\n")
+        command = f"python benchmarks/timing/{result.get('script', name)}.py"
+        parts.append(f"`{command}` on {result['machine']}{at_commit(result)}.{each}\n")
     PAGE.write_text("".join(parts))
 
 
