@@ -247,6 +247,14 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
         same = f"as published, seeds {listed(seeds)}"
         rows.insert(0, [same, "nothing", str(ConfidenceInterval.of(values)), ""])
     yield from markdown_table(["in the tutorial", "changed to", "test accuracy", "difference"], rows)
+    where: dict[str, list[str]] = {}
+    for name in ("faithful", *(quirk.change for quirk in tutorial.quirks)):
+        if name in measured:
+            machine = measured[name]["machine"].replace("; ", " and ")
+            where.setdefault(machine, []).append("as published" if name == "faithful" else name)
+    if len(where) > 1:
+        trained = "; ".join(f"{listed(names)} on {machine}" for machine, names in where.items())
+        yield from ("", f"Rounding differs between processors. Trained were {trained}.")
     if effects and all(found.low < 0 < found.high for found in effects):
         yield from ("", "No interval excludes zero: so few seeds do not tell what any of these quirks costs.")
 

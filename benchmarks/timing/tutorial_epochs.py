@@ -44,8 +44,8 @@ def main() -> None:
         "tutorial_epochs",
         title="The tutorials' epochs",
         text=f"Seconds for the training steps of an epoch, without data and evaluation: median of {ROUNDS} rounds, in "
-        "turn with each other, and the fastest and slowest round. In turn with larger networks, T2's step takes longer "
-        "than alone ([its own section](#a-tutorials-loops)).",
+        "turn with each other, and the fastest and slowest round. T2 by itself, beside its guide's loops, has [its own "
+        "section](#a-tutorials-loops). T5 computes in bfloat16, for which some processors have no instructions.",
         columns=["experiment", "network", "precision", "s", "range"],
         rows=rows,
         claims={},
