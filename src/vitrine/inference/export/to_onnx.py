@@ -45,7 +45,8 @@ def write(source: ExportSource, path: Path) -> None:
 
     logging.disable(logging.WARNING)  # it recommends a step that is for other models
     try:
-        quantize_dynamic(exported.model_proto, path, per_channel=True, weight_type=QuantType.QInt8)
+        # Signed weights overflow in onnxruntime's products on processors without VNNI.
+        quantize_dynamic(exported.model_proto, path, per_channel=True, weight_type=QuantType.QUInt8)
     finally:
         logging.disable(logging.NOTSET)
 
