@@ -62,7 +62,8 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
         "adamw at 0.003",
         "seed 7",
         "CPU, 2 threads",
-        "bf16-mixed, attention by two matrix products",
+        "precision bf16-mixed",
+        "attention by two matrix products",
     ):
         assert fact in text
     assert str(tmp_path) in "".join(console.file.getvalue().split())
@@ -73,6 +74,14 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
 def test_a_step_has_no_more_images_than_there_are(console, tmp_path):
     start(console, RunRecord(tmp_path), "data.batch_size=2000")
     assert "steps with 1,294 images" in printed(console)
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_precision_that_the_processor_emulates_comes_with_a_faster_one(console, tmp_path, monkeypatch, supported):
+    monkeypatch.setattr("vitrine.training.console.cpu_supports_bf16", lambda: supported)
+    start(console, RunRecord(tmp_path))
+    slow = "bf16-mixed (slow: this processor has no instructions for it; try trainer.precision=32-true), attention"
+    assert (slow in printed(console)) == (not supported)
 
 
 def test_the_number_of_ranks_is_shown(console, tmp_path):

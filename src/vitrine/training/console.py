@@ -18,7 +18,7 @@ from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted, parts_of
 from vitrine.config.schema import AUTO
 from vitrine.config.size import by
-from vitrine.distributed.hardware import Hardware
+from vitrine.distributed.hardware import Hardware, cpu_supports_bf16
 from vitrine.runs import RunRecord
 from vitrine.text import listed, plural, printable, short_number
 from vitrine.training.finetune import has_constant_features
@@ -67,13 +67,20 @@ def show_start(
         "training": f"{plan}, {config.optimizer.name} at {_rate(config)}, seed {config.seed}",
         **_image_sizes(config),
         "device": f"{hardware.name}{processes}",
-        "precision": f"{hardware.precision}, attention {KERNELS[hardware.attention_kernel]}",
+        "precision": f"{_precision(hardware)}, attention {KERNELS[hardware.attention_kernel]}",
         "run folder": str(record.path),
         **_loggers(config.logger),
     }
     if pretrained is not None:
         rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
     _print(console, rows)
+
+
+def _precision(hardware: Hardware) -> str:
+    """Return the precision, with a warning where the processor only emulates it."""
+    if hardware.accelerator != "cpu" or hardware.precision != "bf16-mixed" or cpu_supports_bf16():
+        return hardware.precision
+    return f"{hardware.precision} (slow: this processor has no instructions for it; try trainer.precision=32-true)"
 
 
 def _loggers(config: LoggerConfig) -> dict[str, str]:
