@@ -37,4 +37,5 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(answer).encode())
 
 
+ThreadingHTTPServer.request_queue_size = 128  # connections that wait; of more than its 5, the system refuses some
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
