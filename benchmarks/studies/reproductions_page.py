@@ -251,10 +251,10 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
     for name in ("faithful", *(quirk.change for quirk in tutorial.quirks)):
         if name in measured:
             machine = measured[name]["machine"].replace("; ", " and ")
-            where.setdefault(machine, []).append("as published" if name == "faithful" else name)
+            where.setdefault(machine, []).append("*as published*" if name == "faithful" else f"*{name}*")
     if len(where) > 1:
         trained = "; ".join(f"{listed(names)} on {machine}" for machine, names in where.items())
-        yield from ("", f"Rounding differs between processors. Trained were {trained}.")
+        yield from ("", f"Rounding differs between processors, and these rows were trained on several: {trained}.")
     if effects and all(found.low < 0 < found.high for found in effects):
         yield from ("", "No interval excludes zero: so few seeds do not tell what any of these quirks costs.")
 
