@@ -274,20 +274,24 @@ def test_fewer_epochs_than_reported_measure_nothing(page, reported):
 
 def test_the_effect_of_a_quirk_is_paired_by_seed_and_holds_for_all_of_them(page, reported):
     variants = {
-        "faithful": {"seeds": [0, 1, 2], "test/acc": [0.5, 0.6, 0.7], "commit": "abc"},
-        "a switch": {"seeds": [0, 1, 2], "test/acc": [0.51, 0.62, 0.73], "commit": "abc"},
-        "another": {"seeds": [0, 1, 2], "test/acc": [0.9, 0.9, 0.9], "commit": "def"},
+        "faithful": {"seeds": [0, 1, 2], "test/acc": [0.5, 0.6, 0.7], "commit": "abc", "machine": "A"},
+        "a switch": {"seeds": [0, 1, 2], "test/acc": [0.51, 0.62, 0.73], "commit": "abc", "machine": "A"},
+        "another": {"seeds": [0, 1, 2], "test/acc": [0.9, 0.9, 0.9], "commit": "def", "machine": "B"},
     }
     table = "\n".join(page.quirk_table(reported, variants))
     # 0.01, 0.02, 0.03: mean 0.02, standard error 0.00577; t(2) at 2.5 % / 2 is 6.205.
     assert "| Why. | a switch: `loss=cross_entropy` | 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in table
     assert "| Because. | another: `model.final_norm=true` | not yet measured |  |" in table, "by another commit"
-    variants["faithful"] = {"seeds": [0, 1, 2, 3], "test/acc": [0.5, 0.6, 0.7, 0.1], "commit": "abc"}
+    variants["faithful"] = {"seeds": [0, 1, 2, 3], "test/acc": [0.5, 0.6, 0.7, 0.1], "commit": "abc", "machine": "A"}
     more = "\n".join(page.quirk_table(reported, variants))
     assert "| 0.6200 ± 0.2733 | +0.0200 [-0.0158, +0.0558] |" in more, "other seeds of the faithful runs change nothing"
     assert "| as published, seeds 0, 1 and 2 | nothing | 0.6000 ± 0.2484 |  |" in more, "what it is compared with"
-    variants["another"] = {"seeds": [0, 1], "test/acc": [0.9, 0.9], "commit": "abc"}
+    variants["another"] = {"seeds": [0, 1], "test/acc": [0.9, 0.9], "commit": "abc", "machine": "A"}
     assert "| not yet measured: 2 of 3 seeds |  |" in "\n".join(page.quirk_table(reported, variants))
+    assert "processors" not in table + more, "all were trained on one"
+    variants["a switch"]["machine"] = "A; B"
+    where = "these rows were trained on several: *as published* and *another* on A; *a switch* on A and B."
+    assert where in "\n".join(page.quirk_table(reported, variants))
 
 
 def test_the_machines_of_each_commit_are_named_and_those_of_what_is_not_compared_are_not(page):
