@@ -18,11 +18,9 @@ _, CHANNELS, HEIGHT, WIDTH = MODEL.get_inputs()[0].shape
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # without PostScript, which Pillow would run
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers a picture's bytes with its class."""
-
+class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        """Classify the picture in the body."""
+        """Answer the bytes of a picture with its class."""
         try:
             if not 0 < (size := int(self.headers["Content-Length"])) <= 20_000_000:
                 raise ValueError(f"Content-Length is {size}; a picture has 1 to 20,000,000 bytes")
@@ -38,4 +36,4 @@ class Handler(BaseHTTPRequestHandler):
 
 
 ThreadingHTTPServer.request_queue_size = 128  # connections that wait; of more than its 5, the system refuses some
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), _Handler).serve_forever()

@@ -10,6 +10,7 @@ from helpers.running import ROOT, write_image_folder
 from nbclient import NotebookClient
 
 from vitrine.data.shards import write_shards
+from vitrine.distributed.hardware import cpu_supports_bf16
 
 FOLDER = ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
@@ -85,7 +86,8 @@ def test_a_notebook_trains_draws_and_predicts(name, data, kernel, tmp_path):
     small = ["model.depth=1", "data.batch_size=8"] if name == "vit_base_anatomy" else []
     root = data / "pictures" if name == "vit_base_anatomy" else data
     overrides = [f"data.root={root}", f"paths.output_dir={tmp_path}", f"paths.cache_dir={tmp_path}", *SHORT, *small]
-    overrides.append("trainer.precision=32-true")  # a processor that only emulates T5's bfloat16 takes minutes
+    if not cpu_supports_bf16():
+        overrides.append("trainer.precision=32-true")  # emulated, a step of T5's takes most of a minute
     place = next(index for index, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", []))
     notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(f"%reset -f\noverrides = {overrides}"))
 

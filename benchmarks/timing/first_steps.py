@@ -1,6 +1,6 @@
 """Seconds that the commands of docs/first_steps.md take, once each, on a machine that does nothing else.
 
-python benchmarks/timing/first_steps.py   # about six minutes of two cores; writes a table to the page
+python benchmarks/timing/first_steps.py   # ten minutes or so; writes a table to the page
 """
 
 import json
