@@ -43,11 +43,13 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_of_a_page_exist(page):
     text = page.read_text()
-    links = [page.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    links = [(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
     paths = [
         ROOT / path for path in re.findall(r"\b(?:benchmarks|examples|scripts|tests|src/vitrine)/[\w/]+\.\w+", text)
     ]
     assert [path for path in links + paths if not path.exists()] == []
+    if (docs := ROOT / "docs") in page.parents:
+        assert [link for link in links if docs not in link.parents] == [], "the site has docs only"
 
 
 def shortened(arguments):
