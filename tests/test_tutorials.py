@@ -34,6 +34,7 @@ def load_facts():
 
 
 TUTORIALS = load_facts()
+T4 = "vit_base_anatomy"
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def composed(tmp_path):
     write_image_folder(tmp_path / "pictures", "train", "test")
 
     def compose_variant(name, variant, *overrides):
-        data = [f"data.root={tmp_path / 'pictures'}"] if name == "vit_base_anatomy" else []
+        data = [f"data.root={tmp_path / 'pictures'}"] if name == T4 else []
         return compose([f"experiment=tutorials/{name}/{variant}", *data, *overrides])
 
     return compose_variant
@@ -79,16 +80,25 @@ def test_every_key_that_a_faithful_experiment_sets_is_a_published_setting(name):
     assert keys - {one.partition("=")[0] for one in published(name)} == set()
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_the_corrected_experiment_is_the_faithful_one_with_the_listed_changes(name, composed):
-    changes = [one for correction in TUTORIALS[name].corrected for one in correction.overrides.split()]
-    faithful, corrected, listed = (
-        flatten(to_plain(composed(name, variant, *overrides)))
-        for variant, overrides in (("faithful", ()), ("corrected", ()), ("faithful", changes))
+@pytest.mark.parametrize(("name", "variant"), [*((name, "corrected") for name in TUTORIALS), (T4, "described")])
+def test_a_changed_experiment_is_the_faithful_one_with_the_listed_changes(name, variant, composed):
+    changes = [one for change in getattr(TUTORIALS[name], variant) for one in change.overrides.split()]
+    faithful, changed, listed = (
+        flatten(to_plain(composed(name, experiment, *overrides)))
+        for experiment, overrides in (("faithful", ()), (variant, ()), ("faithful", changes))
     )
-    assert {key: (value, listed[key]) for key, value in corrected.items() if listed[key] != value} == {}
+    assert {key: (value, listed[key]) for key, value in changed.items() if listed[key] != value} == {}
     keys = {one.partition("=")[0] for one in changes} & faithful.keys()
-    assert {key for key in keys if faithful[key] == corrected[key]} == set(), "no change"
+    assert {key for key in keys if faithful[key] == changed[key]} == set(), "no change"
+
+
+def test_every_experiment_of_a_tutorial_has_its_list_of_changes():
+    changed = {
+        name: {kind for kind in ("corrected", "described") if getattr(TUTORIALS[name], kind)} for name in TUTORIALS
+    }
+    assert changed == {
+        name: {path.stem for path in (EXPERIMENTS / name).iterdir()} - {"faithful"} for name in TUTORIALS
+    }
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
@@ -99,7 +109,7 @@ def test_networks_have_the_parameters_that_the_page_states(name, composed):
 
 
 def test_vit_base_as_printed_has_a_norm_in_each_block_that_nothing_calls(composed):
-    config = composed("vit_base_anatomy", "faithful", "model.num_classes=1000")
+    config = composed(T4, "faithful", "model.num_classes=1000")
     unused = config.model.depth * sum(p.numel() for p in torch.nn.LayerNorm(config.model.dim).parameters())
     assert parameters(config, 1000) + unused == 86_586_088
 
@@ -107,7 +117,7 @@ def test_vit_base_as_printed_has_a_norm_in_each_block_that_nothing_calls(compose
 def test_vit_base_as_printed_starts_from_standard_normal_tokens_and_as_described_from_the_papers(composed):
     small = ("model.depth=1",)
     printed, described = (
-        VisionTransformer(composed("vit_base_anatomy", variant, *small).model) for variant in ("faithful", "described")
+        VisionTransformer(composed(T4, variant, *small).model) for variant in ("faithful", "described")
     )
     for table in (printed.cls_token, printed.pos_embed):
         assert table.std().item() == pytest.approx(1, abs=0.1)

@@ -133,7 +133,8 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     """Lines of a tutorial's section."""
     faithful = results.get("faithful")
     data = " data.root=DIR" if name == "vit_base_anatomy" else ""
-    experiments = ("faithful", "described", "corrected") if name == "vit_base_anatomy" else ("faithful", "corrected")
+    changed = {"described": tutorial.described, "corrected": tutorial.corrected}
+    experiments = ["faithful", *(variant for variant, changes in changed.items() if changes)]
     commands = [f"python train.py experiment=tutorials/{name}/{variant}{data}" for variant in experiments]
     yield from ("", f"## {tutorial.title}", "", tutorial.source, "", "```bash", *commands, "```", "")
     if faithful is not None and faithful["epochs"] >= tutorial.epochs and tutorial.accuracy is not None:
@@ -155,10 +156,11 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
     yield from markdown_table(["published", "here", "place"], settings)
     if tutorial.quirks:
         yield from quirk_table(tutorial, results)
-    parameters = f"{tutorial.corrected_parameters:,} parameters"
-    yield from ("", f"The corrected experiment is the faithful one with these changes; it has {parameters}.", "")
-    corrections = [[correction.change, f"`{correction.overrides}`"] for correction in tutorial.corrected]
-    yield from markdown_table(["corrected", "here"], corrections)
+    for variant in experiments[1:]:
+        parameters = f"; it has {tutorial.corrected_parameters:,} parameters" if variant == "corrected" else ""
+        yield from ("", f"The {variant} experiment is the faithful one with these changes{parameters}.", "")
+        rows = [[change.change, f"`{change.overrides}`"] for change in changed[variant]]
+        yield from markdown_table([variant, "here"], rows)
     yield ""
     if name == "vit_base_anatomy":
         draw_photograph(FIGURES / f"{name}_patches.png")

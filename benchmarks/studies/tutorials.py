@@ -23,8 +23,8 @@ class Setting(NamedTuple):
     place: str
 
 
-class Correction(NamedTuple):
-    """A change that the corrected experiment makes to the faithful one.
+class Change(NamedTuple):
+    """A change that the corrected or the described experiment makes to the faithful one.
 
     Attributes:
         change: what it does, in words.
@@ -49,7 +49,7 @@ class Quirk(NamedTuple):
     explained: str
 
 
-ROWS: dict[str, type[NamedTuple]] = {"settings": Setting, "corrected": Correction, "quirks": Quirk}
+ROWS: dict[str, type[NamedTuple]] = {"settings": Setting, "corrected": Change, "described": Change, "quirks": Quirk}
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Tutorial:
         known: what is inferred, differs, or has to be known; Markdown.
         corrected: all that the corrected experiment changes.
         corrected_parameters: number of parameters of the corrected network.
+        described: all that the described experiment changes, where there is one.
         quirks: one change each that removes a quirk from the faithful experiment.
         accuracy: lowest and highest test accuracy that the published number can stand for, in [0, 1].
         losses: published training loss after each epoch, in nats.
@@ -81,8 +82,9 @@ class Tutorial:
     parameters: int
     settings: tuple[Setting, ...]
     known: str
-    corrected: tuple[Correction, ...]
+    corrected: tuple[Change, ...]
     corrected_parameters: int
+    described: tuple[Change, ...] = ()
     quirks: tuple[Quirk, ...] = ()
     accuracy: tuple[float, float] | None = None
     losses: tuple[float, ...] = ()
