@@ -9,6 +9,7 @@ are written to outputs/things_to_try/CHANGE/seed-N; a finished run is never repe
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,7 @@ ROWS = (
     Row("images that are not square: {tokens} tokens", "data.image_size=[28,20]"),
     Row("more or fewer heads", "model.heads=1,2,4,8"),
     Row("more or fewer blocks", "model.depth=1,2,4"),
-    Row("wider tokens", "model.dim=8,16,32"),
+    Row("narrower or wider tokens", "model.dim=4,8,16,32"),
     Row("other positions, or none", "position=sincos1d,sincos2d,learned,none"),
     Row("norms after the residual sum, or before and after each branch", "norm_placement=pre,post,sandwich"),
     Row("batch norm or RMSNorm in place of layer norm", "norm=layernorm,batchnorm,rmsnorm"),
@@ -142,7 +143,7 @@ def measured(run: Any) -> dict[str, Any]:
     return {
         "run": facts["id"],
         "seed": run.config.seed,
-        "test/acc": run.metrics["test/acc"],
+        **{name: value for name, value in run.metrics.items() if re.fullmatch("test/acc(/.*)?", name)},
         "commit": commit_of(run.record),
         "precision": facts["precision"],
         "device": facts["device"],
@@ -184,7 +185,7 @@ def cells(row: Row, results: Mapping[str, list[dict[str, Any]]]) -> list[str]:
     accuracies = []
     for point in found:
         runs = results.get(change(point))
-        accuracies.append(PENDING if runs is None else str(ConfidenceInterval.of([run["test/acc"] for run in runs])))
+        accuracies.append(PENDING if runs is None else reached(runs))
     return [
         row.text.format(tokens=found[0].config.model.tokens),
         once(costs),
@@ -192,6 +193,14 @@ def cells(row: Row, results: Mapping[str, list[dict[str, Any]]]) -> list[str]:
         once(accuracies) if row.trained else "",
         f"`python train.py {shlex.join(row.arguments)}`",
     ]
+
+
+def reached(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Test accuracy over the seeds; that of a second target in parentheses."""
+    values = {name: [run[name] for run in runs] for name in runs[0] if name.startswith("test/acc")}
+    found = {name.removeprefix("test/acc/"): str(ConfidenceInterval.of(some)) for name, some in values.items()}
+    digit = found.pop("test/acc")
+    return " ".join([digit, *(f"({target}: {text})" for target, text in found.items())])
 
 
 def once(texts: Sequence[str]) -> str:

@@ -97,7 +97,7 @@ def list_runs(options: argparse.Namespace) -> None:
     names = options.columns.split(",")
     columns = [name if options.columns == COLUMNS else found.column(name) for name in names]
     limit = options.limit or (TERMINAL_ROWS if sys.stdout.isatty() else len(found.entries))
-    print_rows(columns, ([format_value(name, run.value(name)) for name in columns] for run in found.entries[-limit:]))
+    print_rows(columns, ([cell_text(name, run.value(name)) for name in columns] for run in found.entries[-limit:]))
     if limit < len(found.entries):
         print(f"the newest {limit} of {plural(len(found.entries), 'run')}; --limit N for more")
 
@@ -113,7 +113,7 @@ def show(options: argparse.Namespace) -> None:
     sections |= {"machine": facts.get("machine") or {}, "metrics": record.metrics, "config": flatten(record.config)}
     for title, values in sections.items():
         known = {name: value for name, value in values.items() if value not in (None, [], "")}
-        print_section(title, [[name, format_value(name, value)] for name, value in known.items()])
+        print_section(title, [[name, cell_text(name, value)] for name, value in known.items()])
 
 
 def diff(options: argparse.Namespace) -> None:
@@ -122,7 +122,7 @@ def diff(options: argparse.Namespace) -> None:
     sections = diff_runs(run, other)
     for title, values in sections.items():
         if values:
-            rows = [[name, *(format_value(name, value) for value in pair)] for name, pair in values.items()]
+            rows = [[name, *(cell_text(name, value) for value in pair)] for name, pair in values.items()]
             print_section(title, rows, ["", run.name, other.name])
     if same := [title for title, values in sections.items() if not values]:
         print(printable(f"the same: {', '.join(same)}"))
@@ -132,14 +132,14 @@ def show_best(options: argparse.Namespace) -> None:
     """Show the best run and its metrics, test metrics included."""
     found = select(options)
     (run,) = best_runs(found, options.by)
-    metrics = [[name, format_value(name, value)] for name, value in run.metrics.items()]
+    metrics = [[name, cell_text(name, value)] for name, value in run.metrics.items()]
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     print(printable(f"selected by {found.column(options.by)} among {finished}"))
     if warning := _unlike(found, run, found.column(options.by)):
         print(printable(warning))
         return
-    print_selection(found, run, found.column(options.by))
+    print_luck(found, run, found.column(options.by))
 
 
 def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
@@ -161,7 +161,7 @@ def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
     return f"{others}, so it need not be better than they are: give filters{hint}"
 
 
-def print_selection(found: RunList, best: RunEntry, metric: str) -> None:
+def print_luck(found: RunList, best: RunEntry, metric: str) -> None:
     """Print what the best run is worth beyond having been selected, and the command that measures it."""
     from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
     from vitrine.compare.table import configuration_key
@@ -258,7 +258,7 @@ def csv_cell(value: Any) -> Any:
     return without_formula(printable(value))
 
 
-def format_value(name: str, value: Any) -> str:
+def cell_text(name: str, value: Any) -> str:
     """Return a value of a column as text."""
     if value is None:
         return "-"

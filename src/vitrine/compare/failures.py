@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from vitrine.compare.load import RunResult, format_value
+from vitrine.compare.load import RunResult, as_typed
 from vitrine.compare.table import SEED, ConfigurationRow, Table, configuration_key, shortened
 from vitrine.runs.status import FAILED
 
@@ -67,7 +67,7 @@ def failed_configurations(table: Table, unfinished: Sequence[RunResult]) -> list
 def _has_value_of(row: ConfigurationRow, run: RunResult) -> bool:
     """Whether a run has the one value of a main effect's row."""
     ((column, value),) = row.values.items()
-    own = format_value(run.config[column]) if column in run.config else run.overrides.get(column, "")
+    own = as_typed(run.config[column]) if column in run.config else run.overrides.get(column, "")
     return value in (own, *shortened([own]))
 
 

@@ -134,7 +134,7 @@ def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) ->
         try:
             if isinstance(entry, UnreadableRun):
                 raise RunError(entry.problem)
-            runs.append(replace(read_result(entry), trust=tuple(trust)))
+            runs.append(replace(result_of(entry), trust=tuple(trust)))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
     orders = {parent: _order_of_trials(parent) for parent in {run.folder.parent for run in runs if run.folder}}
@@ -155,7 +155,7 @@ def _order_of_trials(folder: Path) -> dict[str, int]:
         return {}
 
 
-def read_result(entry: RunEntry) -> RunResult:
+def result_of(entry: RunEntry) -> RunResult:
     """Read a finished run from its folder; of another, the status, and the configuration if it failed or diverged.
 
     Raises:
@@ -190,7 +190,7 @@ def parse_overrides(command: str, varies: str) -> dict[str, str]:
     return {match[1]: match[2] for match in matches if match}
 
 
-def format_value(value: Any) -> str:
+def as_typed(value: Any) -> str:
     """Return a configuration value as users type it, different for different values."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special, stats
 from scipy.optimize import brentq
 
-from vitrine.compare.sequential_rule import MIN_SEEDS, image_variance, is_float_error
+from vitrine.compare.sequential_rule import MIN_SEEDS, image_variance, is_float_error, welch_freedom
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
 
 ALONE = Family()
@@ -205,8 +205,8 @@ def _partly_paired(x: np.ndarray, y: np.ndarray, both: int, overlap: float) -> t
     Welch's test without pairs, and close to the paired test if all values are (Derrick, Toher and White, 2017).
     """
     counts = (len(x), len(y))
-    parts = [float(np.var(side, ddof=1)) * (1 / len(side) + overlap) for side in (x, y)]
-    welch = sum(parts) ** 2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    parts = (float(np.var(x, ddof=1)) * (1 / len(x) + overlap), float(np.var(y, ddof=1)) * (1 / len(y) + overlap))
+    welch = float(welch_freedom(parts, (len(x) - 1, len(y) - 1)))
     if not both:
         return sum(parts), welch
     correlation = max(0.0, _correlation(x[:both], y[:both]))  # a seed has no opposite effects

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from vitrine.compare.folds import Fold, overlap_of
-from vitrine.compare.load import RunResult, format_value
+from vitrine.compare.load import RunResult, as_typed
 from vitrine.config.serialize import omitted_value
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
@@ -211,9 +211,9 @@ def _value(run: RunResult, key: str) -> str:
     if not distinguishes(key, run.data):  # such as the folder of MNIST, beside runs on image folders
         return UNKNOWN
     if key in run.config:
-        return format_value(run.config[key])
+        return as_typed(run.config[key])
     if (omitted := omitted_value(key)) is not None:
-        return format_value(omitted)
+        return as_typed(omitted)
     if any(known.startswith(f"{key}.") for known in run.config):
         return UNKNOWN  # a section that is on: the keys inside it count
     parts = key.split(".")

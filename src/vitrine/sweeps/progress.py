@@ -97,7 +97,7 @@ class SweepProgress:
         self._write()
         if not self._live:
             metric = self.sweep.metric
-            detail = f"{metric} {format_value(result.metrics[metric])}" if metric in result.metrics else result.error
+            detail = f"{metric} {format_metric(result.metrics[metric])}" if metric in result.metrics else result.error
             left = self._time_left()
             status = "interrupted" if result.status == "new" else result.status  # before its first step
             parts = [f": {detail}" if detail else "", f" ({left} left)" if left else ""]
@@ -151,7 +151,7 @@ class SweepProgress:
         table = trial_table(self.sweep.keys, ["epoch", "loss", metric], ["left", "status"])
         for trial in [*ended[-max(2, LIVE_ROWS - len(running)) :], *running][-LIVE_ROWS:]:
             result = self.results[trial.number]
-            value = format_value(result.metrics[metric]) if metric in result.metrics else ""
+            value = format_metric(result.metrics[metric]) if metric in result.metrics else ""
             cells, status, shown = ["", "", value, ""], result.status, result.status
             if trial.number in self._started:
                 cells, status = progress_cells(read_progress(trial.folder, metric)), "running"
@@ -162,7 +162,7 @@ class SweepProgress:
         line = [f"{done} of {total}"]
         line[0] += "".join(f", {counts[status]} {status}" for status in ("diverged", "failed") if counts[status])
         if best := self.sweep.best(self.results):
-            line.append(f"best {metric} {format_value(best.mean)}")
+            line.append(f"best {metric} {format_metric(best.mean)}")
         if left := self._time_left():
             line.append(f"{left} left")
         return Group(table, *map(Text, self._status()), ProgressBar(total, done, width=40), Text("; ".join(line)))
@@ -173,7 +173,7 @@ def progress_cells(progress: Progress) -> list[str]:
     return [
         f"{progress.epoch}/{progress.epochs}" if progress.epochs else "",
         "" if progress.loss is None else f"{progress.loss:.3f}",
-        format_value(progress.curve[-1]) if progress.curve else "",
+        format_metric(progress.curve[-1]) if progress.curve else "",
         "" if progress.left is None else clock(progress.left),
     ]
 
@@ -195,6 +195,6 @@ def varying_cells(keys: Sequence[str], varies: dict[str, str]) -> list[str]:
     return [escape(one_line(varies.get(key, ""))) for key in keys]
 
 
-def format_value(value: float) -> str:
+def format_metric(value: float) -> str:
     """A metric as tables show it: four decimals, or thousands separators from 100 on."""
     return f"{value:.4f}" if value < 100 else f"{value:,.0f}"

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from vitrine.compare.folds import Fold
 from vitrine.compare.selection import corrected_over_seeds, luck_of
-from vitrine.sweeps.progress import format_value
+from vitrine.sweeps.progress import format_metric
 from vitrine.sweeps.sweep import BestConfiguration, Group, by_configuration
 from vitrine.sweeps.trial import TrialResult
 from vitrine.text import printable
@@ -61,7 +61,7 @@ def print_selected(
     if len(groups) < 2:
         return
     corrected = corrected_over_seeds(groups, chosen, overlap)
-    part = luck_of("" if corrected is None else format_value(corrected))
+    part = luck_of("" if corrected is None else format_metric(corrected))
     print(f"its {metric}, the best of {len(groups)}, {part}; on fresh seeds:")
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
 

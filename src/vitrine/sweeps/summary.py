@@ -18,7 +18,7 @@ from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
 from vitrine.runs.status import ENDED
-from vitrine.sweeps.progress import COLOURS, format_value, trial_table, varying_cells
+from vitrine.sweeps.progress import COLOURS, format_metric, trial_table, varying_cells
 from vitrine.sweeps.selected import print_selected, print_selection
 from vitrine.sweeps.sweep import (
     METRIC,
@@ -143,7 +143,7 @@ def print_overview(sweeps: Sequence[SweepSummary]) -> None:
     for sweep in sweeps:
         numbers = [sweep.counts[status] for status in statuses]
         best = sweep.best
-        value = f"{sweep.metric} {format_value(best.mean)}" if best else ""
+        value = f"{sweep.metric} {format_metric(best.mean)}" if best else ""
         row = [sweep.total, *numbers, sweep.total - sum(numbers), value, best.label if best else ""]
         table.add_row(*(escape(one_line(cell)) for cell in (sweep.folder.name, *row, sweep.time_left or "")))
     print_table(table)
@@ -162,7 +162,7 @@ def print_trials(sweep: SweepSummary) -> None:
     keys = [escape(one_line(key)) for key in sweep.keys]
     table = Table(*keys, sweep.metric, "seconds", "status", box=None, pad_edge=False)
     for varies, result in zip(sweep.varies, sweep.results, strict=True):
-        value = format_value(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
+        value = format_metric(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
         status = f"{result.status}: {result.error}" if result.error else result.status
         table.add_row(*varying_cells(sweep.keys, varies), value, _seconds(result.seconds), escape(one_line(status)))
     print_table(table)
@@ -306,7 +306,7 @@ def print_search(search: "Search") -> int:
     metrics, ranked = search.settings.metrics, rank_trials(search)
     table = trial_table(list(search.space), [*metrics, "seconds"], ["status"])
     for trial in ranked:
-        values = [format_value(trial.values[metric]) if metric in trial.values else "" for metric in metrics]
+        values = [format_metric(trial.values[metric]) if metric in trial.values else "" for metric in metrics]
         shown = f"{trial.state} {trial.why.partition(',')[0]}" if trial.state == "pruned" else trial.state
         status = Text(shown, COLOURS.get(trial.state, ""))
         table.add_row(*varying_cells(list(search.space), trial.varies), *values, _seconds(trial.seconds), status)
@@ -348,7 +348,7 @@ def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> i
 def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
     """``patch=2 (val/acc 0.9800; test/acc 0.9700, mean of 3 runs)``."""
     runs = f", mean of {best.count} runs" if best.count > 1 else ""  # over seeds, folds, or both
-    values = ", ".join(f"{name} {format_value(best.metrics[name])}" for name in metrics)
+    values = ", ".join(f"{name} {format_metric(best.metrics[name])}" for name in metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
     fewer = f"; {plural(best.left_out, 'configuration')} with fewer runs left out" if best.left_out else ""
     return printable(f"{best.label or 'the only configuration'} ({values}{test}{runs}{fewer})")

@@ -14,7 +14,7 @@ from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.live import Progress, read_progress
 from vitrine.runs.status import ENDED
-from vitrine.sweeps.progress import COLOURS, format_value, progress_cells, trial_table, varying_cells
+from vitrine.sweeps.progress import COLOURS, format_metric, progress_cells, trial_table, varying_cells
 from vitrine.sweeps.summary import SweepSummary, find_sweeps
 from vitrine.sweeps.trial import TrialResult
 from vitrine.text import one_line, plural, print_table, printable
@@ -96,7 +96,7 @@ def _sweep_view(sweep: SweepSummary, rows: int | None) -> tuple[list[Table | Tex
     line = [f"{done} of {'at most ' if sweep.to_come else ''}{plural(sweep.total, 'trial')}"]
     line += [f"{count} {status}" for status, count in sorted(sweep.counts.items()) if status in ("failed", "diverged")]
     if best := sweep.best:
-        line.append(f"best {sweep.metric} {format_value(best.mean)}, {one_line(best.label)}")
+        line.append(f"best {sweep.metric} {format_metric(best.mean)}, {one_line(best.label)}")
     if sweep.time_left is not None:
         line.append(f"{sweep.time_left} left")
     shown: list[Table | Text | ProgressBar]
@@ -113,7 +113,7 @@ def _table(keys: Sequence[str], metric: str) -> Table:
 def _cells(result: TrialResult, progress: Progress, metric: str = "val/acc") -> list[str | Text]:
     epoch, loss, value, left = progress_cells(progress)
     if metric in result.metrics:  # that of the selected epoch, not of the last one
-        value = format_value(result.metrics[metric])
+        value = format_metric(result.metrics[metric])
     left = left if result.status == "running" else ""
     status = Text(one_line(result.status), COLOURS.get(result.status, ""))
     return [epoch, loss, value, sparkline(progress.curve), left, status]
