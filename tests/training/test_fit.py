@@ -96,6 +96,7 @@ def test_gradients_are_clipped_to_the_given_norm(small, precision):
     overrides = (
         "trainer.gradient_clip_val=0.01",
         f"trainer.precision={precision}",
+        "debug.limit_batches=2",
         "optimizer=sgd",
         "optimizer.lr=1.0e-9",
     )
