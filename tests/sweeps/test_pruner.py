@@ -5,6 +5,7 @@ import time
 import warnings
 from pathlib import Path
 
+import optuna
 import pytest
 from helpers.pruning import After
 from helpers.running import SMALL, descendants, run_script, start_script, wait_until_gone
@@ -14,7 +15,7 @@ import vitrine
 from vitrine.errors import Pruned
 from vitrine.runs import RunRecord
 from vitrine.sweeps.pruner import Pruner
-from vitrine.sweeps.study import open_study
+from vitrine.sweeps.study import make_pruner, open_study
 from vitrine.training.fit import fit
 from vitrine.training.resume import resume
 
@@ -55,6 +56,38 @@ def test_successive_halving_keeps_the_best_quarter(tmp_path):
         )
         study.tell(trial, state=TrialState.PRUNED if stopped[-1] else None, values=None if stopped[-1] else value)
     assert stopped == [False, True, False, True, True]
+
+
+def first_stop(pruner, epochs, last_good):
+    """The epoch that stops a run which is better than six others up to an epoch, and worse after it."""
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    for curve in [*[[0.5] * epochs] * 6, [0.9] * last_good + [0.0] * (epochs - last_good)]:
+        trial, stop = study.ask(), None
+        for epoch, value in enumerate(curve[:-1], start=1):  # the last epoch ends a run anyway
+            trial.report(value, epoch)
+            if trial.should_prune():
+                stop = epoch
+                break
+        study.tell(trial, curve[-1])
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "stops"),
+    [
+        ("successive_halving", 16, [1, 4]),
+        ("successive_halving", 20, [2, 8]),
+        ("successive_halving", 100, [7, 28]),
+        ("median", 7, [2]),
+        ("median", 10, [3]),
+    ],
+)
+def test_a_run_is_stopped_at_the_epochs_that_the_docs_name(name, epochs, stops):
+    """The first time that it can be, and after having passed that, the next time; the median judges its best epoch."""
+    found = [0]
+    while (stop := first_stop(make_pruner(name, epochs), epochs, found[-1])) is not None:
+        found.append(stop)
+    assert found[1:] == stops
 
 
 def test_a_run_that_is_interrupted_as_it_is_pruned_is_pruned_after_it_was_resumed(tmp_path):

@@ -5,6 +5,7 @@ processes can share a study, and one that is killed leaves it consistent.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,12 +109,12 @@ def make_pruner(name: str, epochs: int) -> BasePruner:
 
     ``median`` stops a run whose best value so far is worse than the median of at least five other runs at the same
     epoch, but never in the first quarter of the epochs. ``successive_halving`` (arXiv:1810.05934) keeps the best
-    quarter of the runs at 1/16 of the epochs, and the best quarter of these at 1/4.
+    quarter of the runs at 1/16 of the epochs, rounded up, and the best quarter of these after four times as many.
     """
     if name == "median":
-        return MedianPruner(n_startup_trials=5, n_warmup_steps=epochs // 4)
-    if name == "successive_halving":
-        return SuccessiveHalvingPruner(min_resource=max(1, epochs // 16), reduction_factor=4)
+        return MedianPruner(n_startup_trials=5, n_warmup_steps=math.ceil(epochs / 4))
+    if name == "successive_halving":  # the third time, at 16 times as many, never comes before the end
+        return SuccessiveHalvingPruner(min_resource=math.ceil(epochs / 16), reduction_factor=4)
     return NopPruner()
 
 
