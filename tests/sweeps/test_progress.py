@@ -1,9 +1,12 @@
 """What a sweep records and prints of its trials."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
+from vitrine.runs.live import read_progress
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import TrialResult
@@ -58,3 +61,26 @@ def test_the_end_of_a_trial_is_printed_in_one_line(started, capsys):
     started.trial_ended(started.sweep.trials[1], TrialResult("failed", error="no space left on device"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["trial 1 of 2 interrupted", "trial 2 of 2 failed: no space left on device"]
+
+
+def test_the_table_is_drawn_while_trials_are_added_and_end(make_trial, tmp_path, monkeypatch):
+    """As in a search, whose table another thread draws."""
+    sweep = Sweep(tmp_path / "sweep", [make_trial(0), make_trial(1)], [], ["seed"], planned=3)
+    with SweepProgress(sweep, sweep.results(), live=False) as progress:
+        for trial in sweep.trials:
+            progress.trial_started(trial)
+
+        def meanwhile(folder, metric):
+            if len(sweep.trials) == 2:
+                sweep.trials.append(make_trial(2))
+                for trial in sweep.trials[:2]:
+                    progress.trial_ended(trial, TrialResult("finished", {"val/acc": 0.5}))
+            return read_progress(folder, metric)
+
+        monkeypatch.setattr("vitrine.sweeps.progress.read_progress", meanwhile)
+        shown = io.StringIO()
+        Console(file=shown, width=120).print(progress._draw())
+        assert shown.getvalue().count("running") == 2
+        assert "0 of 3" in shown.getvalue()
+        assert progress._draw()
+    assert [result.status for result in progress.results] == ["finished", "finished", "new"]

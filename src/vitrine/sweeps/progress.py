@@ -54,7 +54,7 @@ class SweepProgress:
         self.sweep = sweep
         self.results = list(results)
         self._describe, self._status = describe, status
-        self._shown: list[str] = []  # of the status
+        self._shown: list[str] = []  # of the status, as it was when a trial last started or ended
         self._written = 0  # trials in sweep.json
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
@@ -82,6 +82,8 @@ class SweepProgress:
         self._add_new_trials()
         self.results[trial.number] = TrialResult("running")
         self._started[trial.number] = time.monotonic()
+        if self._live:
+            self._shown = self._status()
         if self._written < len(self.results):
             self._write()
         if not self._live:
@@ -95,7 +97,9 @@ class SweepProgress:
             return
         self._finished += result.status == "finished"
         self._write()
-        if not self._live:
+        if self._live:
+            self._shown = self._status()
+        else:
             metric = self.sweep.metric
             detail = f"{metric} {format_metric(result.metrics[metric])}" if metric in result.metrics else result.error
             left = self._time_left()
@@ -139,33 +143,37 @@ class SweepProgress:
         return clock((time.monotonic() - self._session_start) / self._finished * remaining)
 
     def _draw(self) -> Group:
-        """The live table, a progress bar and a line of totals."""
-        self._add_new_trials()
-        metric, total = self.sweep.metric, self.sweep.total
-        running = [trial for trial in self.sweep.trials if trial.number in self._started]
-        ended = [
-            trial
-            for trial in self.sweep.trials
-            if trial.number not in self._started and self.results[trial.number].status in COLOURS
-        ]
+        """The live table, a progress bar and a line of totals.
+
+        Called in a thread of its own, while trials are added, start and end: it works on copies.
+        """
+        trials, started, metric, total = (
+            list(self.sweep.trials),
+            dict(self._started),
+            self.sweep.metric,
+            self.sweep.total,
+        )
+        results = [*self.results, *[TrialResult("new")] * len(trials)][: len(trials)]
+        running = [trial for trial in trials if trial.number in started]
+        ended = [trial for trial in trials if trial.number not in started and results[trial.number].status in COLOURS]
         table = trial_table(self.sweep.keys, ["epoch", "loss", metric], ["left", "status"])
         for trial in [*ended[-max(2, LIVE_ROWS - len(running)) :], *running][-LIVE_ROWS:]:
-            result = self.results[trial.number]
+            result = results[trial.number]
             value = format_metric(result.metrics[metric]) if metric in result.metrics else ""
             cells, status, shown = ["", "", value, ""], result.status, result.status
-            if trial.number in self._started:
+            if trial.number in started:
                 cells, status = progress_cells(read_progress(trial.folder, metric)), "running"
-                shown = f"running {clock(time.monotonic() - self._started[trial.number])}"
+                shown = f"running {clock(time.monotonic() - started[trial.number])}"
             table.add_row(*varying_cells(self.sweep.keys, trial.varies), *cells, Text(shown, COLOURS[status]))
-        counts = Counter(result.status for result in self.results)
+        counts = Counter(result.status for result in results)
         done = sum(counts[status] for status in ENDED)
         line = [f"{done} of {total}"]
         line[0] += "".join(f", {counts[status]} {status}" for status in ("diverged", "failed") if counts[status])
-        if best := self.sweep.best(self.results):
+        if best := self.sweep.best(results):
             line.append(f"best {metric} {format_metric(best.mean)}")
         if left := self._time_left():
             line.append(f"{left} left")
-        return Group(table, *map(Text, self._status()), ProgressBar(total, done, width=40), Text("; ".join(line)))
+        return Group(table, *map(Text, self._shown), ProgressBar(total, done, width=40), Text("; ".join(line)))
 
 
 def progress_cells(progress: Progress) -> list[str]:

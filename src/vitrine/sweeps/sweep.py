@@ -110,10 +110,10 @@ class Sweep:
         return [read_result(trial.folder) for trial in self.trials]
 
     def best(self, results: Sequence[TrialResult]) -> "BestConfiguration | None":
-        """The best configuration so far; ``results`` are in the order of the trials."""
+        """The best configuration so far; ``results`` are of the first trials, in their order."""
         if self.decides:
             return None
-        return best_configuration([trial.varies for trial in self.trials], results, self.metric)
+        return best_configuration([trial.varies for trial in self.trials[: len(results)]], results, self.metric)
 
     def write(self, results: Sequence[TrialResult], extra: Mapping[str, Any]) -> None:
         """Write sweep.json, with ``extra`` entries.
