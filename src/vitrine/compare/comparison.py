@@ -149,40 +149,21 @@ def compare(
     )
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
-    warnings = [unequal] if unequal else []
-    warnings += [*caveats(table, chosen, unfinished, results.damaged), *unequal_pairs(table, reference)]
-    if by and not table.is_balanced:
-        warnings.append(
-            f"not every combination ran with every {by} and seed: differences use only the runs that match on both "
-            "sides, means use all runs"
-        )
-    if growth is not None:
-        warnings.append(growth.caveat)
-    if interim := interim_caveat(sweeps):
-        warnings.append(interim)
-    if decision is not None and (by or chosen.name != decision.metric or reference is not first):
-        warnings.append(
-            f"seeds were added until {decision.metric} decided between configurations: p-values and intervals of a "
-            "fixed number of seeds do not hold, and other comparisons have no verdict"
-        )
     options = {"--difference": difference_of_interest is not None, "--fixed-images": fixed_images}
-    if decision is not None and (ignored := [option for option, given in options.items() if given]):
-        verb = "does" if len(ignored) == 1 else "do"
-        warnings.append(
-            f"{listed(ignored)} {verb} not apply: the sweep announced its own rule, sweep.difference included, before "
-            "its first run"
-        )
-    if selected:
-        warnings.append(
-            f"the baseline, {reference.label}, has the best or worst mean, so it may have been chosen by its result: "
-            f"intervals hold for all {math.comb(len(table.rows), 2)} pairs of rows"
-        )
-    if diverged:
-        names = listed([run.name for run in diverged], 4)
-        verb = "is" if len(diverged) == 1 else "are"
-        warnings.append(
-            f"{plural(len(diverged), 'run')} diverged ({chosen.name} is NaN or infinite) and {verb} left out: {names}"
-        )
+    ignored = [option for option, given in options.items() if given]
+    other_question = bool(by) or (decision is not None and chosen.name != decision.metric) or reference is not first
+    doubts = [
+        unequal,
+        *caveats(table, chosen, unfinished, results.damaged),
+        *unequal_pairs(table, reference),
+        "" if table.is_balanced or not by else _unbalanced_caveat(by),
+        "" if growth is None else growth.caveat,
+        interim_caveat(sweeps),
+        *(() if decision is None else _decision_caveats(decision, ignored, other_question=other_question)),
+        _selection_caveat(reference, len(table.rows)) if selected else "",
+        _divergence_caveat(diverged, chosen) if diverged else "",
+    ]
+    warnings = [doubt for doubt in doubts if doubt]
     return Comparison(table, configurations, chosen, target, summaries, found, warnings, predictions)
 
 
@@ -220,6 +201,43 @@ def _is_selected(baseline: ConfigurationRow, first: ConfigurationRow, table: Tab
     means = {row.label: np.mean(list(row.values_by_seed(metric.name).values())) for row in table.rows}
     extremes = (min(means.values()), max(means.values()))
     return len(table.rows) > 2 and baseline is not first and means[baseline.label] in extremes
+
+
+def _unbalanced_caveat(by: str) -> str:
+    return (
+        f"not every combination ran with every {by} and seed: differences use only the runs that match on both "
+        "sides, means use all runs"
+    )
+
+
+def _decision_caveats(decision: SweepDecision, ignored: Sequence[str], *, other_question: bool) -> list[str]:
+    """What a decided sweep cannot answer any more, and the options that it has no use for."""
+    sentences = []
+    if other_question:
+        sentences.append(
+            f"seeds were added until {decision.metric} decided between configurations: p-values and intervals of a "
+            "fixed number of seeds do not hold, and other comparisons have no verdict"
+        )
+    if ignored:
+        verb = "does" if len(ignored) == 1 else "do"
+        sentences.append(
+            f"{listed(ignored)} {verb} not apply: the sweep announced its own rule, sweep.difference included, before "
+            "its first run"
+        )
+    return sentences
+
+
+def _selection_caveat(baseline: ConfigurationRow, rows: int) -> str:
+    return (
+        f"the baseline, {baseline.label}, has the best or worst mean, so it may have been chosen by its result: "
+        f"intervals hold for all {math.comb(rows, 2)} pairs of rows"
+    )
+
+
+def _divergence_caveat(diverged: Sequence[RunResult], metric: Metric) -> str:
+    names = listed([run.name for run in diverged], 4)
+    verb = "is" if len(diverged) == 1 else "are"
+    return f"{plural(len(diverged), 'run')} diverged ({metric.name} is NaN or infinite) and {verb} left out: {names}"
 
 
 def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions], list[tuple[str, str]]]:
