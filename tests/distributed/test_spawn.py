@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.levels import slow
-from helpers.running import ROOT, only_run, run_script, start_script
+from helpers.running import ROOT, only_run, run_script, start_script, write_image_folder
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from torch.multiprocessing.spawn import ProcessExitedException
@@ -103,6 +103,22 @@ if __name__ == "__main__":
     done = run_script(str(script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the same") == 2 * 3 * 2
+
+
+def test_a_rank_without_validation_images_takes_part_in_metrics_of_all_images(tmp_path):
+    write_image_folder(tmp_path / "pictures", "train", "val", "test", size=(8, 8))
+    for path in sorted((tmp_path / "pictures" / "val").rglob("*.png"))[1:]:
+        path.unlink()
+    pictures = ["data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=4", "data.batch_size=4"]
+    done = run_script(
+        "train.py",
+        *("model=vit_nano", "depth=1", "trainer.max_epochs=1", "trainer.precision=32-true", *pictures),
+        *("accelerator=cpu_ddp", "callbacks.metrics=[balanced_acc]"),
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    metrics = json.loads((only_run(tmp_path / "outputs" / "runs") / "metrics.json").read_text())
+    assert metrics["val/balanced_acc"] == metrics["val/acc"]
 
 
 def test_a_sweep_with_two_ranks_runs_each_trial_once(tmp_path):

@@ -221,10 +221,13 @@ def test_a_run_without_time_for_its_test_is_tested_on_resume(whole, tmp_path, mo
     record = RunRecord(only_run(tmp_path))
     assert torch.load(record.last, weights_only=True)["global_step"] == 44
     assert record.metrics == {}
+    speed = record.facts["speed"]
+    assert speed["images_per_second"] > 0
 
     resume(record.path)
 
     assert_same(record, whole)
+    assert record.facts["speed"] == speed, "that of the session that trained"
 
 
 @pytest.mark.whole

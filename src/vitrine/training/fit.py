@@ -19,7 +19,7 @@ from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, RunError
+from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
@@ -197,26 +197,35 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
 
         callbacks = [throughput, progress, *run.callbacks]
         showing = partial(show_compiling, console)
-        best = train(
-            run,
-            data,
-            module,
-            ranks.launch,
-            logger=logger,
-            callbacks=callbacks,
-            on_compiled=on_compiled,
-            showing=showing,
-        )
+
+        def record_speed() -> None:
+            if throughput.steps:
+                speed = throughput.summary | start_up.summary(throughput.first_step)
+                record.update(speed=speed, **peak_memory(hardware))
+
+        try:
+            best = train(
+                run,
+                data,
+                module,
+                ranks.launch,
+                logger=logger,
+                callbacks=callbacks,
+                on_compiled=on_compiled,
+                showing=showing,
+            )
+        except Interrupted:  # perhaps after the last step: then the session that tests has none to measure
+            record_speed()
+            raise
+        record_speed()
         if not record.best.exists():
             best = replace_lost_best(record)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
-        speed = throughput.summary | start_up.summary(throughput.first_step)
-        record.update(speed=speed, **peak_memory(hardware))
         test_metrics, plots = _test_and_draw(run, data)
         metrics |= test_metrics
         record.write_metrics(metrics)
         logger.conclude(metrics, plots)
-    show_result(console, record, metrics, speed, of_sweep=run.group is not None)
+    show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
 
 
 def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:

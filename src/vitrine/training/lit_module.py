@@ -112,8 +112,7 @@ class Classifier(pl.LightningModule):
         self.accuracy = torch.nn.ModuleDict({stage: _accuracies(config, all_ranks) for stage in stages})
         self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
         self.outputs = torch.nn.ModuleDict()
-        if config.callbacks.measured:
-            names = config.callbacks.measured
+        if names := config.callbacks.measured:
             self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
         self.statistics = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
         self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
@@ -346,6 +345,9 @@ class Classifier(pl.LightningModule):
     def _measure(self, stage: str, batch: Batch) -> Tensor | None:
         images, labels = batch
         if not len(labels):  # this rank has fewer images than others
+            if self.outputs:  # which are gathered from all ranks, as tensors of the same dimensions
+                none = torch.zeros(0, self.config.model.num_classes, dtype=self.dtype, device=self.device)
+                self._metric(self.outputs, stage).update(*self.by_target(none, labels)[0])
             return None
         logits: Tensor = self(images)
         with faults_of(self.config.loss.name, "failed"):
