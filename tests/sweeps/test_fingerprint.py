@@ -149,6 +149,15 @@ def test_a_trial_with_the_user_s_parts_is_found_after_a_new_version(config, monk
     assert TrialFolders(trial.path.parent).find(config, {}) != trial.path
 
 
+@pytest.mark.parametrize("name", [None, "chosen"])
+def test_a_trial_whose_folder_is_a_link_is_not_taken(config, tmp_path, name):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "sweep" / (name or trial_name({}, fingerprint(config)))).symlink_to(tmp_path / "documents")
+    with pytest.raises(RunError, match=r"is a link, to .*documents: a trial's folder must be in its sweep's"):
+        TrialFolders(tmp_path / "sweep").find(config, {}, name)
+
+
 @pytest.mark.parametrize(
     "value", ["1e-4", "-1", "null", "[default,ema]", "a b", "ä", "..", "$x", "~x", "{a: 1}", "'3'", "my/images", "x=y"]
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import Interrupted, OutOfTime
+from vitrine.errors import Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import RunLocked, Watch
 from vitrine.runs.lock_file import Holder, LockState
@@ -65,6 +65,28 @@ def test_a_trial_whose_only_checkpoint_is_damaged_starts_over_and_keeps_what_it_
     (aside,) = trial.folder.parent.glob(f".{trial.folder.name}_*")
     assert (aside / "checkpoints" / "last.ckpt.damaged").read_bytes() == b"half a checkpoint"
     assert json.loads((aside / "run.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("to", ["documents", "sweep", "gone"])
+def test_a_trial_whose_folder_is_a_link_is_refused_and_nothing_is_deleted(make_trial, tmp_path, to):
+    trial = make_trial()
+    trial.folder.parent.mkdir()
+    (tmp_path / "documents").mkdir()
+    kept = tmp_path / "documents" / "thesis.txt", trial.folder.parent / "sweep.json"
+    for file in kept:
+        file.write_text("kept")
+    trial.folder.symlink_to(tmp_path / to)
+    with pytest.raises(RunError, match=rf"seed=0 is a link, to {tmp_path / to}: a trial's folder must be in its sweep"):
+        run_trial(trial)
+    assert [file.read_text() for file in kept] == ["kept", "kept"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["documents", "sweep"]
+
+
+def test_a_sweep_folder_may_be_a_link(make_trial, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "sweep").symlink_to(tmp_path / "disk")
+    with locked(make_trial()):
+        assert (tmp_path / "disk" / "seed=0").is_dir()
 
 
 def test_a_failure_before_the_run_starts_is_recorded_and_retried(make_trial, small):

@@ -12,6 +12,7 @@ with those of the current version.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -90,16 +91,19 @@ class TrialFolders:
         """Return the folder that holds the trial, or the path to create it at, called ``name`` if the user chose one.
 
         Raises:
-            RunError: the folder that the user chose belongs to another trial, or holds files that are not of a run.
+            RunError: the folder that the user chose belongs to another trial, or holds files that are not of a run; or
+                the trial's folder is a link.
         """
         identity = fingerprint(config)
         expected = self.sweep / (name or trial_name(varies, identity))
         if expected.exists() and name is None:
+            refuse_link(expected)
             return expected
         if self._known is None:
             self._known = dict(self._fingerprints())
             self._owners = {folder: known for known, folder in self._known.items()}
         folder = self._known.setdefault(identity, expected)
+        refuse_link(folder)
         if self._owners.setdefault(folder, identity) != identity:
             raise RunError(f"{folder} belongs to another trial; hydra.sweep.subdir must differ between trials")
         if name is not None and not (folder / "run.json").exists() and (other := _files_of_no_run(folder)):
@@ -121,6 +125,16 @@ class TrialFolders:
                 continue  # a damaged folder: the trial starts over
         for _, identity, folder in sorted(found):
             yield identity, folder
+
+
+def refuse_link(folder: Path) -> None:
+    """Raise RunError if a trial's folder is a link: a trial that starts over deletes all that its folder holds.
+
+    The sweep may have been made by someone else. Its own folder may be a link, which the user gave.
+    """
+    if folder.is_symlink() or folder.resolve().parent != folder.parent.resolve():
+        problem = "a trial's folder must be in its sweep's; delete the link, and the trial starts over"
+        raise RunError(f"{folder} is a link, to {os.path.realpath(folder)}: {problem}")
 
 
 def _files_of_no_run(folder: Path) -> list[str]:

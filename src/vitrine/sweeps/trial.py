@@ -26,7 +26,7 @@ from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.lock_file import Holder, LockState
 from vitrine.runs.status import DONE, status_of
-from vitrine.sweeps.fingerprint import VERSION, record_facts
+from vitrine.sweeps.fingerprint import VERSION, record_facts, refuse_link
 from vitrine.sweeps.pruner import Pruner
 from vitrine.text import printable, report
 
@@ -181,8 +181,9 @@ def locked(trial: Trial, *, force: bool = False, patient: bool = False) -> Itera
 
     Raises:
         RunLocked: another process holds the lock.
-        RunError: the folder is not writable.
+        RunError: the folder is not writable, or is a link.
     """
+    refuse_link(trial.folder)
     try:
         trial.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
