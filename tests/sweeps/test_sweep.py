@@ -1,4 +1,10 @@
-from vitrine.sweeps.sweep import best_configuration
+import pytest
+from helpers.deciding import THREE, decide
+from helpers.searching import TWO, search
+
+from vitrine.command.compose import points
+from vitrine.errors import RunError
+from vitrine.sweeps.sweep import Sweep, best_configuration, check_folder
 from vitrine.sweeps.trial import TrialResult
 
 
@@ -12,3 +18,39 @@ def test_the_order_of_overrides_makes_no_other_configuration():
     results = [TrialResult("finished", {"val/acc": accuracy}) for accuracy in (0.7, 0.9, 0.85)]
     best = best_configuration(varies, results)
     assert (best.label, best.count, best.mean, best.left_out) == ("patch=2,depth=4", 2, 0.8, 1)
+
+
+def grid(folder, *overrides):
+    return Sweep.plan(points("train", [f"paths.output_dir={folder}", *overrides], multirun=True))
+
+
+@pytest.mark.parametrize("name", ["jobs", "locks", "logs", "logs/trial.txt", "study.journal"])
+def test_what_a_sweep_writes_may_not_be_a_link_out_of_it(tmp_path, name):
+    sweep, written = tmp_path / "sweep", tmp_path / "sweep" / name
+    written.parent.mkdir(parents=True)
+    check_folder(sweep)
+    written.symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match=rf"cannot write {written}: it is a link that leads out of .*, to .*mine$"):
+        check_folder(sweep)
+    (tmp_path / "link").symlink_to(sweep)
+    written.unlink()
+    check_folder(tmp_path / "link")  # the user's own
+
+
+@pytest.mark.parametrize(
+    ("plan", "overrides"),
+    [
+        (grid, ["seed=0,1"]),
+        (search, [*TWO, "sweep.sampler=random", "sweep.n_trials=1"]),
+        (decide, THREE),
+    ],
+)
+def test_a_sweep_whose_journal_is_a_link_is_refused_before_anything_is_written(tmp_path, plan, overrides):
+    (tmp_path / "token").write_text("secret")
+    folder = tmp_path / "sweeps" / "theirs"
+    folder.mkdir(parents=True)
+    (folder / "study.journal").symlink_to(tmp_path / "token")
+    with pytest.raises(RunError, match=r"cannot write .*study.journal: it is a link that leads out"):
+        plan(tmp_path, *overrides, "sweep.name=theirs")
+    assert (tmp_path / "token").read_text() == "secret"
+    assert [path.name for path in folder.iterdir()] == ["study.journal"]

@@ -27,7 +27,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
-from vitrine.sweeps.sweep import Sweep, check_format, newest, read_sweep
+from vitrine.sweeps.sweep import Sweep, check_folder, newest, read_sweep
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result, take_up
 from vitrine.text import plural
 
@@ -194,7 +194,8 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
 
     Raises:
         ConfigError: there are not two configurations, or this folder's decision was announced with another plan.
-        RunError: the folder holds another sweep, or was written by another version of vitrine.
+        RunError: the folder holds another sweep, was written by another version of vitrine, or a link in it leads out
+            of it.
     """
     command: TrainCommand = points[0].config
     keys = list(points[0].varies)
@@ -207,7 +208,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     own_name = sweep_name(common, keys, command.data.name, {"decides": True})
     name = command.sweep.name or own_name
     folder = newest(points[0].folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-    check_format(folder)
+    check_folder(folder)
     decision = _new_decision(points)
     if (folder / "sweep.json").exists():
         _check_announced(folder, own_name, _plan_of(decision, Metric(command.sweep.metric)))

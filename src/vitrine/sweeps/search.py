@@ -34,7 +34,7 @@ from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
-from vitrine.sweeps.sweep import Sweep, check_format, newest
+from vitrine.sweeps.sweep import Sweep, check_folder, newest
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
 
 MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
@@ -340,13 +340,13 @@ def plan_search(point: Point) -> Sweep:
 
     Raises:
         ConfigError: the folder holds another search, or a sweep that is not a search.
-        RunError: the folder was written by another version of vitrine.
+        RunError: the folder was written by another version of vitrine, or a link in it leads out of it.
     """
     command: TrainCommand = point.config
     settings, identity = command.sweep, _identity(point)
     name = settings.name or sweep_name(point.overrides, list(point.space), command.data.name, identity)
     folder = newest(point.folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-    check_format(folder)
+    check_folder(folder)
     _check_owner(folder, identity)
     keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
     planned = _count_trials(settings, point.space) * settings.repeats

@@ -29,7 +29,7 @@ from vitrine.command.compose import Point
 from vitrine.compare.selection import fresh_seeds
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
 from vitrine.errors import RunError, first_line
-from vitrine.files import remove_leftovers, write_text
+from vitrine.files import refuse_link_out, remove_leftovers, write_text
 from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
@@ -39,6 +39,7 @@ from vitrine.untrusted import ANY, misshapen, read_json
 FORMAT = 1  # of sweep.json
 REPETITIONS = ("seed", "data.fold")  # keys that repeat a configuration
 METRIC = "val/acc"  # selects the best configuration of a grid
+WRITTEN = ("jobs", "locks", "logs", "study.journal")  # folders that are written into, and a file that is appended to
 SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "own_name": str,
     "metric": str,
@@ -86,8 +87,9 @@ class Sweep:
         """Plan the sweep over ``points``, in the folder where the same command left it. Nothing is written.
 
         Raises:
-            RunError: the folder holds another sweep or was written by another version of vitrine, or
-            hydra.sweep.subdir names one folder for two trials, or one with files that are not of a run.
+            RunError: the folder holds another sweep or was written by another version of vitrine, what is written in it
+            is a link that leads out of it, or hydra.sweep.subdir names one folder for two trials, or one with files
+            that are not of a run.
         """
         command: TrainCommand = points[0].config
         keys = list(points[0].varies)
@@ -95,7 +97,7 @@ class Sweep:
         own_name = sweep_name(common, keys, command.data.name)
         default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
         folder = newest(points[0].folder or default, command.rerun)
-        check_format(folder)
+        check_folder(folder)
         _check_owner(folder, own_name)
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         accept = command.accept_changed_data
@@ -267,6 +269,16 @@ def newest(first: Path, rerun: bool) -> Path:
     numbers = [int(suffix) for suffix in suffixes if suffix.isdigit()] + ([1] if first.exists() else [])
     number = max(numbers, default=1) + (1 if rerun and numbers else 0)
     return first if number == 1 else first.with_name(f"{first.name}@{number}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise RunError if a sweep cannot be continued in ``folder``, which others may have made.
+
+    It was written by another version of vitrine, or what a sweep writes in it is a link that leads out of it.
+    """
+    check_format(folder)
+    for path in (*(folder / name for name in WRITTEN), *folder.glob("logs/*")):
+        refuse_link_out(path, path.parent)
 
 
 def check_format(folder: Path) -> None:
