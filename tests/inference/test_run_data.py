@@ -1,16 +1,26 @@
 """A run's data is read where the user says it is; what a received run names is not downloaded."""
 
 import pytest
+import torch
 
+from vitrine.config import EvalConfig
 from vitrine.errors import DataError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.run_data import test_images as images_of_test
 from vitrine.inference.run_data import validation_images
+from vitrine.training.evaluate import evaluate_run
 
 
 def calibrated(run, root=None):
     return calibrate(run, Predictor(run.model, run.config, "cpu", run.transform), root)
+
+
+def evaluated(run, root=None):
+    checkpoint = torch.load(run.record.best, weights_only=True)
+    checkpoint["config"]["data"] |= {name: run.record.config["data"][name] for name in ("name", "root")}
+    torch.save(checkpoint, run.record.best)
+    return evaluate_run(EvalConfig(run=str(run.record.path), data_root=root, accelerator="cpu"))
 
 
 @pytest.fixture
@@ -31,7 +41,12 @@ def downloads(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("read", "advice"),
-    [(validation_images, ""), (images_of_test, ""), (calibrated, "; data_root=DIR names the folder that holds it")],
+    [
+        (validation_images, ""),
+        (images_of_test, ""),
+        (calibrated, "; data_root=DIR names the folder that holds it"),
+        (evaluated, "; data_root=DIR names the folder that holds it, or where it is downloaded to"),
+    ],
 )
 def test_data_that_is_missing_where_the_run_names_it_is_not_downloaded(read, advice, run, downloads, tmp_path):
     problem = f"{tmp_path}/gone/MNIST/raw/.*, which the run used, is not there from this folder{advice}$"
@@ -40,7 +55,7 @@ def test_data_that_is_missing_where_the_run_names_it_is_not_downloaded(read, adv
     assert downloads == []
 
 
-@pytest.mark.parametrize("read", [validation_images, calibrated])
+@pytest.mark.parametrize("read", [validation_images, calibrated, evaluated])
 def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads, tmp_path):
     with pytest.raises(DataError, match="not downloaded"):
         read(run, str(tmp_path / "given"))

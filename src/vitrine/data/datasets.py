@@ -103,6 +103,17 @@ def missing_file(config: DataConfig) -> Path | None:
     return next((file for file in files if not file.is_file()), None)
 
 
+def refuse_download(data: DataConfig, advice: str = "") -> None:
+    """Raise DataError if the data is not where a run names it: others may have made the run, so nothing is downloaded.
+
+    Args:
+        data: of the run.
+        advice: ends the message.
+    """
+    if (file := missing_file(data)) is not None:
+        raise DataError(f"{file}, which the run used, is not there from this folder{advice}")
+
+
 def _map_splits(dataset: ImageDataset, function: Callable[[Split], Split]) -> ImageDataset:
     val, test = (split and function(split) for split in (dataset.val, dataset.test))  # first, as a rule the smaller
     return replace(dataset, train=function(dataset.train), val=val, test=test)

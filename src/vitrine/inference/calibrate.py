@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.datasets import refuse_download
 from vitrine.data.image_dataset import Split
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
-from vitrine.inference.run_data import refuse_download
 from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_source
 from vitrine.training.metrics import ece

@@ -7,7 +7,7 @@ from vitrine.config.parts import ANY
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import from_plain
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.datasets import missing_file
+from vitrine.data.datasets import refuse_download
 from vitrine.data.image_dataset import Split
 from vitrine.errors import DataError, RunError
 from vitrine.inference.load import LoadedRun
@@ -44,17 +44,6 @@ def test_images(run: LoadedRun) -> Split:
         raise DataError("the data set has no test images")
     _refuse_changes(run, data, "test")
     return data.test
-
-
-def refuse_download(data: DataConfig, advice: str = "") -> None:
-    """Raise DataError if the data is not where a run names it: others may have made the run, so nothing is downloaded.
-
-    Args:
-        data: of the run.
-        advice: ends the message.
-    """
-    if (file := missing_file(data)) is not None:
-        raise DataError(f"{file}, which the run used, is not there from this folder{advice}")
 
 
 def _read(run: LoadedRun, root: str | None = None) -> ImageDataModule:

@@ -15,6 +15,7 @@ from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.serialize import from_plain
 from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.datasets import refuse_download
 from vitrine.distributed.hardware import Hardware, choose, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
@@ -123,7 +124,9 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     stored = from_plain(TrainConfig, record.config, trust=options.trust, source=record.path).model
     if other := differences(checkpoint["config"]["model"], stored):
         raise RunError(f"{record.best} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
-    if options.data_root is not None:
+    if options.data_root is None:
+        refuse_download(config.data, "; data_root=DIR names the folder that holds it, or where it is downloaded to")
+    else:
         config.data.root = options.data_root
     config.data.image_size = config.model.image_size = options.image_size or config.model.image_size
     config.model.patch_size = options.patch_size or config.model.patch_size
