@@ -4,13 +4,14 @@ import csv
 import io
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.bombs import YAML_BOMB
 
 from vitrine import compose
-from vitrine.cli import compare, report, runs, summary, sweeps, wandb_sync, watch
+from vitrine.cli import compare, page, report, runs, summary, sweeps, wandb_sync, watch
 from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import SHAPES
@@ -246,6 +247,14 @@ def test_a_table_in_markdown_holds_no_html_and_no_link(tmp_path, command, config
     assert code == 0
     assert "&lt;img src=x onerror=alert(1)&gt;\\|\\[a\\](http://b)" in shown
     assert "<img" not in shown
+
+
+def test_the_name_of_a_page_s_folder_does_nothing_to_the_terminal(tmp_path, command, config, monkeypatch):
+    run = make(tmp_path / f"a{ESCAPE}", config)
+    written = SimpleNamespace(path=run / "page.html", size=1, notes=[])
+    monkeypatch.setattr("vitrine.inference.page.page.write_page", lambda *arguments, **settings: written)
+    code, shown, _ = command(page.main, str(run))
+    assert (code, "\x1b" in shown, r"a\x1b]0;owned\x07" in shown) == (0, False, True)
 
 
 def test_a_link_is_removed_and_not_the_run_it_points_to(tmp_path, command, config):

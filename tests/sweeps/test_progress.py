@@ -8,6 +8,7 @@ from rich.console import Console
 
 from vitrine.runs.live import read_progress
 from vitrine.sweeps.progress import SweepProgress
+from vitrine.sweeps.summary import print_location
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import TrialResult
 
@@ -61,6 +62,16 @@ def test_the_end_of_a_trial_is_printed_in_one_line(started, capsys):
     started.trial_ended(started.sweep.trials[1], TrialResult("failed", error="no space left on device"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["trial 1 of 2 interrupted", "trial 2 of 2 failed: no space left on device"]
+
+
+def test_the_folder_s_name_does_nothing_to_the_terminal(tmp_path, capsys):
+    sweep = Sweep(tmp_path / "a\x1b]0;owned\x07", [], [], ["seed"])
+    with SweepProgress(sweep, [], live=False):
+        pass
+    print_location(sweep)
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert printed.count(r"a\x1b]0;owned\x07") == 3
 
 
 def test_the_table_is_drawn_while_trials_are_added_and_end(make_trial, tmp_path, monkeypatch):

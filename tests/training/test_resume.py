@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -350,6 +351,13 @@ def test_more_epochs_that_stretch_the_warm_up_of_a_constant_rate_are_reported(ov
     note = _stretched_schedule(config, record, planned=4)
     assert note.endswith(f"schedule=constant is now that of 50 epochs: the learning rate goes {rates}" if rates else "")
     assert bool(note) == bool(rates)
+
+
+def test_the_name_of_a_finished_run_does_nothing_to_the_terminal(whole, tmp_path, capsys):
+    resume(Path(shutil.copytree(whole.path, tmp_path / "a\x1b[31m")))
+    printed = capsys.readouterr().out
+    assert r"a\x1b[31m is finished" in printed
+    assert "\x1b[31m is finished" not in printed
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, capsys):

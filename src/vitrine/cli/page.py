@@ -30,4 +30,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         page = write_page(options.run, options.to, dtype=options.dtype, trust=options.trust, target=options.target)
         for note in page.notes:
             print(printable(note))
-        print(f"written to {page.path} ({file_size(page.size)})")
+        print(printable(f"written to {page.path} ({file_size(page.size)})"))

@@ -66,7 +66,8 @@ class SweepProgress:
         finished = sum(result.status == "finished" for result in self.results)
         already = f", {finished:,} already finished" if finished else ""
         most = "at most " if self.sweep.planned > len(self.results) else ""
-        print(f"sweep    {most}{plural(self.sweep.total, 'trial')}{already}\nfolder   {self.sweep.folder}", flush=True)
+        trials = f"sweep    {most}{plural(self.sweep.total, 'trial')}{already}"
+        print(printable(f"{trials}\nfolder   {self.sweep.folder}"), flush=True)
         if self._live:
             self._live.start()
         return self

@@ -356,10 +356,8 @@ def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
 
 def print_location(sweep: Sweep) -> None:
     """Print where a sweep is, and how to compare its runs."""
-    print(
-        f"\nsweep folder  {sweep.folder}\ncompare       {program('compare')} {shlex.quote(str(sweep.folder))}",
-        flush=True,
-    )
+    compare = f"{program('compare')} {shlex.quote(str(sweep.folder))}"
+    print(printable(f"\nsweep folder  {sweep.folder}\ncompare       {compare}"), flush=True)
 
 
 def _warn_of_versions(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:

@@ -19,7 +19,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
-from vitrine.text import report
+from vitrine.text import printable, report
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -86,7 +86,8 @@ def resume(
             if ranks.rank == 0:
                 last = _stopped_early(config, record, planned)
                 longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
-                print(f"{record.path} is finished; {f'it stopped early, in epoch {last}' if last else longer}")
+                why = f"it stopped early, in epoch {last}" if last else longer
+                print(printable(f"{record.path} is finished; {why}"))
                 of_sweep = record.facts.get("group") is not None
                 show_result(Console(), record, record.metrics, record.facts.get("speed"), of_sweep=of_sweep)
             return Result(record.metrics, record.path)
