@@ -3,11 +3,13 @@
 import shutil
 
 import pytest
+import torch
 from helpers.running import SMALL, write_image_folder
 
 from vitrine import compose, fit, load_run, resume
 from vitrine.cli import compare as compare_command
 from vitrine.config import EvalConfig
+from vitrine.data.pixel_store import PixelStore
 from vitrine.errors import RunError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
@@ -116,6 +118,21 @@ def test_a_run_of_an_older_version_gets_a_fingerprint_with_a_warning(copy, again
     again()
     assert "has no fingerprint of its data" in capfd.readouterr().err
     assert copy.facts["data_fingerprint"] == recorded
+
+
+@pytest.mark.parametrize("folder", ["cache", "gone", "documents"])
+def test_testing_writes_no_cache_to_a_folder_that_the_run_names(whole, copy, tmp_path, folder, monkeypatch):
+    (tmp_path / "documents").mkdir()
+    before = sorted(tmp_path.iterdir())
+    named = whole / "cache" if folder == "cache" else tmp_path / folder
+    checkpoint = torch.load(copy.best, weights_only=True)
+    checkpoint["config"]["paths"]["cache_dir"] = str(named)
+    torch.save(checkpoint, copy.best)
+    decoded = []
+    monkeypatch.setattr(PixelStore, "decode", lambda store, parts: decoded.append(store))
+    found = evaluate_run(EvalConfig(run=str(copy.path), accelerator="cpu"))
+    assert found["test/loss"] == pytest.approx(copy.final_metrics()["test/loss"], rel=1e-5)
+    assert (sorted(tmp_path.iterdir()), list((tmp_path / "documents").iterdir()), decoded) == (before, [], [])
 
 
 def test_testing_on_changed_data_is_refused(whole, copy, tmp_path):

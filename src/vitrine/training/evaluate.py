@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -128,6 +129,8 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         refuse_download(config.data, "; data_root=DIR names the folder that holds it, or where it is downloaded to")
     else:
         config.data.root = options.data_root
+    if not any(Path(config.paths.cache_dir).glob("*.npz")):  # others may have made the run, so no cache is begun there
+        config.data.storage = "disk"
     config.data.image_size = config.model.image_size = options.image_size or config.model.image_size
     config.model.patch_size = options.patch_size or config.model.patch_size
     if found := vit_faults(config.model):
