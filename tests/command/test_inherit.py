@@ -41,6 +41,15 @@ def test_nothing_typed_changes_nothing(run):
     assert changes(run) == {}
 
 
+def test_a_new_run_goes_where_new_runs_go_whatever_the_run_names(run, recipe):
+    """Others may have made it."""
+    theirs = {"output_dir": "/home/me", "data_dir": "/home/me/.config", "cache_dir": "/home/me/.ssh"}
+    run.write_config(recipe | {"paths": theirs})
+    assert compose([f"like={run.path}"]).paths == compose([]).paths
+    assert compose([f"like={run.path}", "paths.output_dir=other"]).paths.output_dir == "other"
+    assert vars(compose([f"resume={run.path}"]).paths) == theirs  # where its data was
+
+
 @pytest.mark.parametrize(
     ("overrides", "changed"),
     [

@@ -86,7 +86,8 @@ class Composer:
             config, found = self._with_overrides(self._base(choices), values)
             if self.command == "train" and (origin := self._origin(config)) is not None:
                 parts = tuple(filter(names_part, overrides))
-                config, found = self._with_overrides(self._inherited_base(origin, choices, parts), values)
+                base = self._inherited_base(origin, choices, parts, resumes=config.resume is not None)
+                config, found = self._with_overrides(base, values)
             _keep_typed_permissions(config, [override for override, _ in parsed])
             if self.command == "train":
                 _check_trust(config, overrides)
@@ -219,11 +220,18 @@ class Composer:
             self._bases[choices] = hydra.compose(primary_config(self.command), list(choices))
         return self._bases[choices]
 
-    def _inherited_base(self, origin: str, choices: tuple[str, ...], parts: tuple[str, ...]) -> DictConfig:
-        """Return the configuration of the run ``origin``, changed by these choices from groups and of parts."""
-        key = (origin, *choices, *parts)
+    def _inherited_base(
+        self, origin: str, choices: tuple[str, ...], parts: tuple[str, ...], *, resumes: bool
+    ) -> DictConfig:
+        """Return the configuration of the run ``origin``, changed by these choices from groups and of parts.
+
+        Its folders are those of the run only if it is resumed: others may have made the run, for other folders.
+        """
+        key = ("resume" if resumes else "like", origin, *choices, *parts)
         if key not in self._bases:
-            values, name = self._records[origin].config, primary_config(self.command)
+            values, name = dict(self._records[origin].config), primary_config(self.command)
+            if not resumes:
+                values.pop("paths", None)
             self._bases[key] = inherited_base(name, values, choices, parts, self.loader)
         return self._bases[key]
 

@@ -1,7 +1,8 @@
 """The configuration of an earlier run, to start another run from (``like=RUN``) or to resume it (``resume=RUN``).
 
 A value that is computed from others in ``conf/`` (``model.image_size: ${data.image_size}``) is still computed:
-``like=RUN data=cifar10`` adapts the model to the new images. All other values are the run's.
+``like=RUN data=cifar10`` adapts the model to the new images. All other values are the run's, but with ``like=RUN`` not
+its ``paths``: a new run goes where other new runs go.
 """
 
 import dataclasses
