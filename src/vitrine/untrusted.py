@@ -26,6 +26,22 @@ _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """Read a file of at most ``most`` bytes, whole mebibytes.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is larger, or a pipe or device.
+    """
+    if path.exists() and not path.is_file():  # reading a pipe may never end
+        raise ValueError("it is not a file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most // 1024**2} MiB")
+    return content
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
@@ -34,7 +50,7 @@ def read_json(path: Path) -> Any:
         ValueError: it is not UTF-8 or not JSON, or is larger or deeper than the limits.
     """
     try:
-        values = json.loads(_text(path, MAX_JSON))
+        values = json.loads(read_bytes(path, MAX_JSON).decode())
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     check_nesting(values)
@@ -49,7 +65,7 @@ def read_yaml(path: Path) -> Any:
         ValueError: it is not UTF-8 or not YAML, names a type that is not plain, has an alias, or is larger or deeper
             than the limits.
     """
-    text = _text(path, MAX_YAML)
+    text = read_bytes(path, MAX_YAML).decode()
     try:
         _check_events(text)
         values = yaml.load(text, LOADER)
@@ -110,16 +126,6 @@ def _problem(name: str, value: Any, shape: Any) -> str:
     if type(value) not in allowed:
         return f"{name} must be {_NAMES[shape]}, not {_KINDS[type(value)]}"
     return f"{name} is too large" if isinstance(value, int) and abs(value) >= 2**63 else ""
-
-
-def _text(path: Path, most: int) -> str:
-    if path.exists() and not path.is_file():  # reading a pipe may never end
-        raise ValueError("it is not a file")
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"it is larger than {most // 1024**2} MiB")
-    return content.decode("utf-8")
 
 
 def _check_events(text: str) -> None:

@@ -1,6 +1,7 @@
 """Lists of runs are right whatever has happened to the folders, and to the index beside them."""
 
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -277,6 +278,18 @@ def test_differing_code_versions_and_machine_are_reported(outputs):
     assert len(set(diff_runs(one, other)["code"]["code.diff"])) == 2, "as long, but not the same"
     (other.path / "code.diff").write_text("-a\n+b\n")
     assert diff_runs(one, other)["code"] == {}
+
+
+def test_a_code_diff_that_is_no_file_or_too_large_is_one_line(outputs, monkeypatch):
+    one, other = (RunRecord(outputs / "runs" / name) for name in "ab")
+    os.mkfifo(one.path / "code.diff")
+    with pytest.raises(RunError, match=r"cannot read .*runs/a/code\.diff: it is not a file"):
+        diff_runs(one, other)
+    (one.path / "code.diff").unlink()
+    (one.path / "code.diff").write_text("-a\n" * 1000)
+    monkeypatch.setattr("vitrine.runs.diff.MAX_CODE_DIFF", 1000)
+    with pytest.raises(RunError, match=r"cannot read .*runs/a/code\.diff: it is larger than"):
+        diff_runs(one, other)
 
 
 def test_edited_source_of_a_part_is_a_difference_of_the_code(outputs):

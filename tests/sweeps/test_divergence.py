@@ -1,12 +1,13 @@
 """A trial that diverged is an outcome: it is shown with its reason, and tried again only by other code."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 from helpers.searching import run, search
 
-from vitrine.errors import Diverged
+from vitrine.errors import Diverged, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.summary import describe_search, print_search, rank_trials
@@ -37,6 +38,14 @@ def test_a_diverged_trial_is_trained_again_by_other_code_only(make_trial, small,
     other_code()
     assert forget_outdated([trial]) == [trial]
     assert read_result(trial.folder).status == "new"
+
+
+def test_a_code_diff_that_is_no_file_is_one_line(make_trial, left):
+    trial = make_trial()
+    record = left(trial, "diverged", error=ERROR.reason)
+    os.mkfifo(record.path / "code.diff")
+    with pytest.raises(RunError, match=r"cannot read .*code\.diff: it is not a file"):
+        forget_outdated([trial])
 
 
 def test_a_search_counts_it_as_bad_and_shows_the_reason(tmp_path, other_code, capsys):

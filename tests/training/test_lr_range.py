@@ -101,6 +101,16 @@ def test_a_run_records_what_it_found(found):
     assert losses[-1] > lr_range.DIVERGED * min(losses) or len(losses) == STEPS
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [("1e-3,2.5\n" * 200_000, "larger than 1 MiB"), ("1" * 200_000, "field larger than"), ("1e-3,high\n", "high")],
+)
+def test_a_curve_that_is_too_large_or_damaged_is_refused(tmp_path, content, problem):
+    (tmp_path / lr_range.CURVE).write_text(f"lr,loss\n{content}")
+    with pytest.raises(ValueError, match=problem):
+        lr_range.read_curve(RunRecord(tmp_path))
+
+
 def test_the_picture_names_rates_in_plain_text():
     figure = lr_range_figure(RATES, [2.0 + abs(math.log10(rate / 1e-2)) for rate in RATES], 5e-3)
     figure.draw_without_rendering()

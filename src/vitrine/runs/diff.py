@@ -4,12 +4,15 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from vitrine.errors import RunError, first_line
 from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 from vitrine.text import plural
+from vitrine.untrusted import read_bytes
 
 HARDWARE = ("device", "processes", "precision", "attention_kernel", "compiled")
 DATA = ("images", "validation", "storage")
+MAX_CODE_DIFF = 64 * 1024**2  # bytes; vitrine's own code has one or two million
 
 
 def diff_runs(run: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -22,6 +25,21 @@ def diff_runs(run: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any
     """
     sections, other_sections = _sections(run), _sections(other)
     return {name: _differing(sections[name], other_sections[name]) for name in sections}
+
+
+def code_diff(record: RunRecord) -> bytes:
+    """Return the content of code.diff, the uncommitted changes of the code; nothing if there were none.
+
+    Raises:
+        RunError: it cannot be read, or is larger than ``MAX_CODE_DIFF``.
+    """
+    path = record.path / "code.diff"
+    try:
+        return read_bytes(path, MAX_CODE_DIFF)
+    except FileNotFoundError:
+        return b""
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
@@ -45,9 +63,7 @@ def _differing(section: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
 
 
 def _patch(record: RunRecord) -> dict[str, str]:
-    """Size and hash of code.diff, the uncommitted changes of the code."""
-    try:
-        patch = (record.path / "code.diff").read_bytes()
-    except OSError:
+    """Size and hash of code.diff."""
+    if not (patch := code_diff(record)):
         return {}
     return {"code.diff": f"{plural(len(patch.splitlines()), 'line')}, {hashlib.sha256(patch).hexdigest()[:8]}"}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from vitrine.runs import RunRecord, provenance
+from vitrine.runs.diff import code_diff
 from vitrine.runs.lock import RunLocked
 from vitrine.sweeps.trial import Trial, locked, read_result
 
@@ -25,10 +26,10 @@ def forget_outdated(trials: Sequence[Trial]) -> list[Trial]:
 
 def _code_here() -> tuple[object, ...]:
     """Version, commit and uncommitted changes of vitrine."""
-    return provenance.versions().get("vitrine"), *provenance.code_state()
+    commit, difference = provenance.code_state()
+    return provenance.versions().get("vitrine"), commit, difference.encode()
 
 
 def _code_of(record: RunRecord) -> tuple[object, ...]:
-    facts, difference = record.facts, record.path / "code.diff"
-    version = (facts.get("versions") or {}).get("vitrine")
-    return version, facts.get("code"), difference.read_text(encoding="utf-8") if difference.exists() else ""
+    facts = record.facts
+    return (facts.get("versions") or {}).get("vitrine"), facts.get("code"), code_diff(record)

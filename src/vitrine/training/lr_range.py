@@ -35,8 +35,10 @@ from vitrine.training.optim import build_optimizer
 from vitrine.training.run import TrainingRun
 from vitrine.training.schedule_free import ScheduleFreeWeights
 from vitrine.training.trainer import NullProfiler, build_trainer
+from vitrine.untrusted import read_bytes
 
 LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 100
+MAX_CURVE = 1024**2  # bytes of lr_range.csv, which has a row for each step
 SHARE = 0.5  # of the rate with the lowest loss: beyond it, training is unstable
 DIVERGED = 4.0  # times the lowest loss so far
 CURVE = "lr_range.csv"
@@ -137,9 +139,18 @@ def write_curve(record: RunRecord, rates: Sequence[float], losses: Sequence[floa
 
 
 def read_curve(record: RunRecord) -> tuple[list[float], list[float]]:
-    """Return rates and losses of lr_range.csv."""
-    with (record.path / CURVE).open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    """Return rates and losses of lr_range.csv.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, or larger than ``MAX_CURVE``.
+        LookupError, TypeError: a row lacks a value.
+    """
+    lines = read_bytes(record.path / CURVE, MAX_CURVE).decode().splitlines()
+    try:
+        rows = list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
     return [float(row["lr"]) for row in rows], [float(row["loss"]) for row in rows]
 
 
