@@ -1,6 +1,8 @@
 """Sharded data sets: written, read back, and refused if damaged."""
 
+import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -110,7 +112,78 @@ def test_all_problems_are_reported_at_once(folder):
         read_shards(folder, "cifar10")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"data": "cifar10", "classes": []}', '{"splits": {"train": [{}]}}'])
+def replace_shard(path, save=np.savez, **changes):
+    """Write another shard, with its checksum in the index."""
+    images, labels = arrays(5)
+    save(path, **({"images": images, "labels": labels} | changes))
+    index = json.loads((path.parent / "index.json").read_text())
+    for entry in index["splits"]["train"]:
+        if entry["file"] == path.name:
+            entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (path.parent / "index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"save": np.savez_compressed}, r"cannot be read \(it is compressed, as no shard is"),
+        ({"save": lambda path, **_: path.write_bytes(b"PK")}, "cannot be read"),
+        ({"images": np.zeros((5, 8, 8), np.uint8)}, r"has images \(5, 8, 8\) uint8; they must be \(N, C, H, W\) uint8"),
+        ({"images": np.zeros((5, 3, 8, 8))}, r"has images \(5, 3, 8, 8\) float64"),
+        ({"labels": np.zeros(4, np.int64)}, r"has labels \(4,\) int64; they must be \(5,\) int64"),
+        ({"labels": np.zeros(5)}, r"has labels \(5,\) float64"),
+        ({"labels": np.array([0, 1, -7, 0, 0])}, "has labels from -7 to 1; they must be >= 0 and < 2"),
+        ({"labels": np.array([0, 1, 2, 0, 0])}, "has labels from 0 to 2; they must be >= 0 and < 2"),
+    ],
+)
+def test_a_shard_of_others_that_is_none_is_named(folder, changes, problem):
+    replace_shard(folder / "train-01.npz", **changes)
+    with pytest.raises(DataError, match=rf"is damaged: train-01\.npz {problem}"):
+        read_shards(folder, "cifar10")
+
+
+def test_shards_of_images_of_several_shapes_are_refused(folder):
+    replace_shard(folder / "train-01.npz", images=np.zeros((5, 3, 9, 8), np.uint8))
+    with pytest.raises(DataError, match="the shards of train have images of several shapes"):
+        read_shards(folder, "cifar10")
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "../train-00.npz", "inner/train-00.npz", "a\0b"])
+def test_a_shard_outside_the_folder_is_not_opened(folder, file):
+    index = json.loads((folder / "index.json").read_text())
+    index["splits"]["train"][0]["file"] = file
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=r"index\.json names the shard .*; a shard must be in the folder itself"):
+        read_shards(folder, "cifar10")
+
+
+def test_a_shard_that_is_named_twice_is_refused(folder):
+    """A small index could otherwise fill the memory with one shard."""
+    index = json.loads((folder / "index.json").read_text())
+    index["splits"]["train"] += index["splits"]["train"][:1]
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=r"index\.json names 5 shards, of which 4 differ; all must"):
+        read_shards(folder, "cifar10")
+
+
+def test_a_shard_that_is_a_pipe_is_not_read(folder):
+    (folder / "train-01.npz").unlink()
+    os.mkfifo(folder / "train-01.npz")
+    with pytest.raises(DataError, match=r"train-01\.npz is not a file"):
+        read_shards(folder, "cifar10")
+
+
+def test_an_index_without_training_images_is_refused(folder):
+    index = json.loads((folder / "index.json").read_text())
+    index["splits"]["train"] = []
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=r"index\.json has no shards of train"):
+        read_shards(folder, "cifar10")
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "{", "[]", '{"data": "cifar10", "classes": []}', '{"splits": {"train": [{}]}}']
+)
 def test_a_damaged_index_is_named(folder, content):
     (folder / "index.json").write_text(content)
     with pytest.raises(DataError, match=r"index\.json is damaged"):

@@ -14,15 +14,18 @@ The index is written last: a folder without one is incomplete.
 import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrine.errors import DataError
+from vitrine.errors import DataError, first_line
 from vitrine.files import replacing, write_text
 from vitrine.runs.provenance import program
+from vitrine.text import plural
+from vitrine.untrusted import read_json
 
 OVERHEAD = 1024  # upper bound, in bytes, of what the format adds to a shard's images and labels
 
@@ -85,9 +88,11 @@ def read_shards(folder: Path, name: str) -> tuple[list[str], dict[str, Arrays]]:
         arrays: list[Arrays] = []
         for file, checksum in files:
             try:
-                arrays.append(_read(folder / file, checksum))
+                arrays.append(_read(folder / file, checksum, len(classes)))
             except DataError as error:
                 problems.append(str(error))
+        if len({images.shape[1:] for images, _ in arrays}) > 1:
+            problems.append(f"the shards of {split} have images of several shapes")
         if not problems:
             images, labels = (np.concatenate(parts) for parts in zip(*arrays, strict=True))
             splits[split] = images, labels
@@ -104,8 +109,10 @@ def _write(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
         return hashlib.sha256(temporary.read_bytes()).hexdigest()
 
 
-def _read(path: Path, checksum: str) -> Arrays:
-    """Read the images and labels of a shard."""
+def _read(path: Path, checksum: str, classes: int) -> Arrays:
+    """Read the images and labels of a shard, of which each must name one of the ``classes``."""
+    if path.exists() and not path.is_file():  # reading a device may never end
+        raise DataError(f"{path.name} is not a file")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -114,17 +121,36 @@ def _read(path: Path, checksum: str) -> Arrays:
         raise DataError(f"{path.name} cannot be read ({error.strerror})") from None
     if hashlib.sha256(content).hexdigest() != checksum:
         raise DataError(f"{path.name} does not match its SHA-256 checksum in index.json")
-    with np.load(io.BytesIO(content), allow_pickle=False) as shard:
-        return shard["images"], shard["labels"]
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("it is compressed, as no shard is, and could be of any size")
+        with np.load(io.BytesIO(content), allow_pickle=False) as shard:
+            images, labels = shard["images"], shard["labels"]
+    except Exception as error:  # reading an arbitrary file can fail in any way
+        raise DataError(f"{path.name} cannot be read ({first_line(error)})") from None
+    if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
+        raise DataError(f"{path.name} has images {_described(images)}; they must be (N, C, H, W) uint8")
+    if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
+        raise DataError(f"{path.name} has labels {_described(labels)}; they must be ({len(images)},) int64")
+    if labels.min() < 0 or labels.max() >= classes:
+        found = f"labels from {labels.min()} to {labels.max()}"
+        raise DataError(f"{path.name} has {found}; they must be >= 0 and < {classes}, the number of classes")
+    return images, labels
+
+
+def _described(array: np.ndarray) -> str:
+    return f"{array.shape} {array.dtype}"
 
 
 def _read_index(folder: Path, name: str) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
     """Return the classes, and the file name and checksum of each shard by split."""
     path = folder / "index.json"
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        index = read_json(path)
         shards = {
-            split: [(entry["file"], entry["sha256"]) for entry in entries] for split, entries in index["splits"].items()
+            split: [(str(entry["file"]), entry["sha256"]) for entry in entries]
+            for split, entries in index["splits"].items()
         }
         stored, classes = index["data"], [str(label) for label in index["classes"]]
     except FileNotFoundError:
@@ -133,4 +159,11 @@ def _read_index(folder: Path, name: str) -> tuple[list[str], dict[str, list[tupl
         raise DataError(f"{path} is damaged; copy it again, or run {program('pack')} again") from None
     if stored != name:
         raise DataError(f"{path} belongs to data={stored}, not to data={name}")
+    names = [file for files in shards.values() for file, _ in files]
+    if outside := [file for file in names if Path(file).name != file or not file.isprintable()]:
+        raise DataError(f"{path} names the shard {outside[0]!r}; a shard must be in the folder itself, as train-00.npz")
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} names {plural(len(names), 'shard')}, of which {len(set(names))} differ; all must")
+    if empty := [split for split in ("train", *shards) if not shards.get(split)]:
+        raise DataError(f"{path} has no shards of {empty[0]}")
     return classes, shards
