@@ -12,7 +12,8 @@ decoded. Scanning imports no torch.
 """
 
 import io
-import json
+import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from vitrine.data.image_folder import SPLIT_FOLDERS
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.untrusted import misshapen, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SPLITS = {name: split for split, names in SPLIT_FOLDERS.items() for name in names}
 INSTALL = "reading Arrow files takes pyarrow: pip install -e '.[parquet]'"
+DICTIONARY, ROWS = 2, 3  # kinds of messages in an Arrow file
 SAVE = "datasets.load_dataset(...).save_to_disk(FOLDER) writes one"
 
 
@@ -124,7 +127,7 @@ class HubDataset:
         if not root.is_dir():
             raise DataError(f"{root} is not a folder")
         if (root / "dataset_dict.json").is_file():
-            names = _read(root / "dataset_dict.json", "splits")
+            names = _read(root / "dataset_dict.json", "splits", [str])
         elif (root / "dataset_info.json").is_file():
             names = [""]
         else:
@@ -148,9 +151,7 @@ class HubDataset:
 
 def _split(folder: Path) -> tuple[HubSplit, list[str]]:
     path = folder / "dataset_info.json"
-    features = _read(path, "features")
-    if not isinstance(features, dict):
-        raise DataError(f"{path} is damaged: features must be an object; copy the data set again")
+    features = _read(path, "features", {})
     kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
     described = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
     found = {}
@@ -165,16 +166,23 @@ def _split(folder: Path) -> tuple[HubSplit, list[str]]:
                 + (f"; {advice} makes one" if not columns else "; remove_columns([NAME]) leaves one out")
             )
         found[kind] = columns[0]
-    files = [folder / str(entry["filename"]) for entry in _read(folder / "state.json", "_data_files")]
+    files = [entry.get("filename") for entry in _read(folder / "state.json", "_data_files", [{"filename": str}])]
+    if outside := [name for name in files if not name or Path(name).name != name or not name.isprintable()]:
+        problem = f"names the file {outside[0]!r}; a file must be in the folder itself, as data-00000-of-00001.arrow"
+        raise DataError(f"{folder / 'state.json'} {problem}")
     names = features[found["ClassLabel"]].get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{path} is damaged: names of classes must be a list of texts; copy the data set again")
-    return HubSplit(files, found["Image"], found["ClassLabel"]), names
+    return HubSplit([folder / name for name in files], found["Image"], found["ClassLabel"]), names
 
 
-def _read(path: Path, key: str) -> Any:
+def _read(path: Path, key: str, shape: Any) -> Any:
+    """Return an entry of a JSON file, which must have a shape (:func:`vitrine.untrusted.misshapen`)."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))[key]
+        entry = read_json(path)[key]
+        if problem := "it is null" if entry is None else misshapen({key: entry}, {key: shape}):
+            raise ValueError(problem)
+        return entry
     except FileNotFoundError:
         raise DataError(f"{path} is missing; copy the data set again, or save it again") from None
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -189,11 +197,52 @@ def _table(file: Path) -> Any:
     except ImportError:
         raise DataError(INSTALL) from None
     try:
+        if file.exists() and not file.is_file():
+            raise OSError("it is not a file")
         with pa.memory_map(str(file)) as source:
+            _check_uncompressed(pa.ipc.MessageReader.open_stream(source))
+            source.seek(0)
             table = pa.ipc.open_stream(source).read_all()
             table.validate(full=True)  # offsets in the file are read as places in memory
+            if len(table) > file.stat().st_size:  # columns of nothing can be of any length
+                raise OSError(f"it claims to have {len(table):,} rows, more than it has bytes")
             return table
     except FileNotFoundError:
         raise DataError(f"{file} is missing; copy the data set again") from None
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file} is damaged: {first_line(error)}; copy the data set again") from None
+
+
+def _check_uncompressed(messages: Any) -> None:
+    """Raise OSError if a batch of rows is compressed, before pyarrow unpacks it: kilobytes can become gigabytes."""
+    with suppress(StopIteration):
+        while True:
+            if _is_compressed(messages.read_next_message().metadata.to_pybytes()):
+                raise OSError("it is compressed, as save_to_disk writes no file, and could be of any size")
+
+
+def _is_compressed(message: bytes) -> bool:
+    """Whether a message of an Arrow file describes a compressed batch, or, in the form before Arrow 1.0, may do so.
+
+    A message is a FlatBuffers table with fields numbered as in Arrow's Message.fbs, which pyarrow does not offer.
+    """
+
+    def follow(position: int) -> int:
+        return position + int(struct.unpack_from("<I", message, position)[0])
+
+    def field(table: int, number: int) -> int:
+        """Return the position of a field; 0 if the table lacks it."""
+        offsets = table - struct.unpack_from("<i", message, table)[0]
+        place = 4 + 2 * number
+        known = place < struct.unpack_from("<H", message, offsets)[0]
+        offset = struct.unpack_from("<H", message, offsets + place)[0] if known else 0
+        return table + int(offset) if offset else 0
+
+    table = follow(0)
+    kind = message[field(table, 1)]
+    if kind not in (DICTIONARY, ROWS):
+        return False
+    batch = follow(field(table, 2))
+    if kind == DICTIONARY:
+        batch = follow(field(batch, 1))
+    return bool(field(batch, 3) or field(table, 4))  # its compression, or metadata that named it before Arrow 1.0
