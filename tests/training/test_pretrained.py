@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import zipfile
 
 import pytest
 import timm
@@ -17,7 +18,7 @@ from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
-from vitrine.training.pretrained import Pretrained
+from vitrine.training.pretrained import Pretrained, under_our_names
 
 pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
 
@@ -224,6 +225,45 @@ def test_pickled_code_is_refused_and_never_run(tmp_path):
     with pytest.raises(RunError, match="more than tensors: pickled objects could run any code, and are refused"):
         started(str(tmp_path / "trap.pth"))
     assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.zeros(1, 1, 1, 1).expand(24, 3, 4000, 4000),
+        torch.zeros(24, 0, 4, 4),
+        torch.zeros(24, 3, 4, 4).to_sparse(),
+        torch.zeros(24, 3, 4, 4, device="meta"),
+    ],
+    ids=["expanded", "empty", "sparse", "meta"],
+)
+def test_weights_whose_values_the_file_does_not_hold_are_refused(tmp_path, weight):
+    torch.save(published().state_dict() | {"patch_embed.proj.weight": weight}, tmp_path / "w.pth")
+    shape = "x".join(map(str, weight.shape))
+    with pytest.raises(RunError, match=f"the file does not hold all values of patch_embed.proj.weight, {shape}; it"):
+        started(str(tmp_path / "w.pth"))
+
+
+def test_frequencies_of_more_blocks_than_a_file_can_have_are_not_taken_apart(tmp_path):
+    header = b'{"rope.freqs":{"dtype":"F32","shape":[2,20000000,0,1],"data_offsets":[0,0]}}'
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(RunError, match=r"values of rope\.freqs, 2x20000000x0x1; it must have dense weights"):
+        started(str(path))
+    assert set(under_our_names({"rope.freqs": torch.zeros(2, 5, 1, 1)})) == {"rope.freqs"}
+    assert set(under_our_names({"rope.freqs": torch.zeros(2)})) == {"rope.freqs"}
+
+
+def test_a_compressed_file_is_refused(tmp_path):
+    torch.save(published().state_dict(), tmp_path / "w.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "w.pth") as stored,
+        zipfile.ZipFile(tmp_path / "small.pth", "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for name in stored.namelist():
+            small.writestr(name, stored.read(name))
+    with pytest.raises(RunError, match=r"small\.pth is damaged, .*: it is compressed, as torch\.save writes no file"):
+        started(str(tmp_path / "small.pth"))
 
 
 def hub_cache(home, repository, model):

@@ -12,6 +12,7 @@ with the configuration; all differences are reported at once.
 import math
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -72,6 +73,8 @@ class Pretrained:
         if config.pretrained is None:
             return None
         stored, weights = read_weights(config.pretrained)
+        if problem := _not_stored(weights):
+            raise RunError(f"model.pretrained={config.pretrained}: {problem}")
         weights = under_our_names(weights)
         if stored is not None:
             try:
@@ -137,6 +140,10 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
             from safetensors.torch import load_file
 
             return None, load_file(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                    raise ValueError("it is compressed, as torch.save writes no file, and could be of any size")
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except ImportError:
         raise RunError("reading .safetensors files needs: pip install -e '.[pretrained]'") from None
@@ -169,11 +176,25 @@ def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, value in weights.items():
         name = re.sub(r"^((module|model|_orig_mod)\.)+", "", name)
         name = re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
-        if name == "rope.freqs":  # (2, depth, heads, D/heads/2)
+        # (2, depth, heads, D/heads/2); no real file has more blocks than weights, of which each block has several
+        if name == "rope.freqs" and value.ndim > 1 and value.shape[1] <= len(weights):
             renamed |= {f"blocks.{i}.attn.relation.frequencies": block for i, block in enumerate(value.unbind(1))}
         else:
             renamed[name] = value
     return renamed
+
+
+def _not_stored(weights: Mapping[str, Tensor]) -> str:
+    """Return what is wrong with the first weight whose values are not all in its file; nothing if there is none.
+
+    A file of bytes can describe such a weight of any shape.
+    """
+    for name, value in weights.items():
+        dense = value.device.type == "cpu" and value.layout == torch.strided
+        if not dense or not value.numel() or value.nbytes > value.untyped_storage().nbytes():
+            shape = "x".join(map(str, value.shape)) or "a scalar"
+            return f"the file does not hold all values of {name}, {shape}; it must have dense weights with values"
+    return ""
 
 
 def _from_hub(name: str) -> dict[str, Tensor]:
