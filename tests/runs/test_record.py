@@ -293,6 +293,22 @@ def test_history_returns_floats_bit_for_bit(record):
     assert {type(value) for row in history for value in row.values()} == {float}
 
 
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("1,2,3\n" * 5, "it holds more than 10 values"),
+        ("1,,\n" * 10, "it has more than 10 lines"),
+        ("1,2,3," * 500, "it is larger than"),
+    ],
+)
+def test_a_history_that_would_fill_the_memory_is_refused(record, monkeypatch, rows, problem):
+    monkeypatch.setattr("vitrine.runs.record.MAX_VALUES", 10)
+    monkeypatch.setattr("vitrine.runs.record.MAX_HISTORY", 1000)
+    (record.path / "metrics.csv").write_text(f"epoch,step,seconds\n{rows}")
+    with pytest.raises(RunError, match=rf"metrics\.csv: {problem}"):
+        record.history()
+
+
 def test_a_run_without_rows_has_no_history(record):
     assert record.history() == []
     MetricsFile(record)

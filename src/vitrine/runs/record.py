@@ -48,10 +48,10 @@ from vitrine.runs.lock import Claim, RunLock, RunLocked
 from vitrine.runs.process import process_exists, process_start
 from vitrine.runs.status import is_elsewhere, status_of
 from vitrine.text import did_you_mean, nearest
-from vitrine.untrusted import ANY, NUMBER, misshapen, read_json, read_yaml
+from vitrine.untrusted import ANY, MAX_VALUES, NUMBER, misshapen, read_bytes, read_json, read_yaml
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
-MAX_HISTORY = 512 * 1024**2  # bytes of metrics.csv: a few million rows
+MAX_HISTORY = 64 * 1024**2  # bytes of metrics.csv: as many as MAX_VALUES take
 INNER = ("checkpoints", "parts", "wandb", "tensorboard", "exports")  # folders that a run writes into
 
 
@@ -239,23 +239,25 @@ class RunRecord:
         """Return metrics.csv as a dict per row, without the columns that are empty there. Incomplete rows are skipped.
 
         Raises:
-            RunError: the file is damaged, or cannot be read.
+            RunError: the file is damaged, larger than the limits, or cannot be read.
         """
         path = self.path / "metrics.csv"
         try:
-            if path.exists() and (not path.is_file() or path.stat().st_size > MAX_HISTORY):
-                raise ValueError(f"it is not a file of at most {MAX_HISTORY // 1024**2} MiB")
-            text = path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]  # an incomplete last line may lack digits, too
-            rows = csv.reader(whole.splitlines())
+            text = read_bytes(path, MAX_HISTORY).decode()
+            if text.count("\n") > MAX_VALUES:
+                raise ValueError(f"it has more than {MAX_VALUES:,} lines")
+            rows = csv.reader(text.split("\n")[:-1])  # an incomplete last line may lack digits, too
             header = next(rows, list(FIRST_COLUMNS))
             if missing := [name for name in FIRST_COLUMNS if name not in header]:
                 raise ValueError(f"it has no column {missing[0]}")
-            return [
-                {name: float(value) for name, value in zip(header, row, strict=True) if value}
-                for row in rows
-                if len(row) == len(header)
-            ]
+            history: list[dict[str, float]] = []
+            left = MAX_VALUES
+            for row in rows:
+                if len(row) == len(header):
+                    history.append({name: float(value) for name, value in zip(header, row, strict=True) if value})
+                    if (left := left - len(history[-1])) < 0:
+                        raise ValueError(f"it holds more than {MAX_VALUES:,} values")
+            return history
         except FileNotFoundError:
             return []
         except (OSError, ValueError, csv.Error) as error:
