@@ -71,6 +71,13 @@ def test_a_data_set_is_loaded_from_shards_in_its_root(folder, data_config, tmp_p
     assert larger.train.images.shape == (25, 3, 16, 16)
 
 
+def test_shards_of_more_classes_than_the_model_has_are_refused(data_config, tmp_path):
+    names = [str(number) for number in range(11)]
+    write_shards(tmp_path / "cifar10-packed", "cifar10", names, {"train": arrays(3)}, shard_size=10_000)
+    with pytest.raises(DataError, match=r"cifar10-packed has 11 classes, more than data\.num_classes=10"):
+        load_dataset(data_config(name="cifar10", root=str(tmp_path), in_channels=3), tmp_path / "cache")
+
+
 def flip_a_byte(path):
     content = bytearray(path.read_bytes())
     content[500] ^= 1
