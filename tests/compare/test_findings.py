@@ -647,3 +647,31 @@ def test_trials_of_one_second_are_in_the_order_of_the_sweep(tmp_path, write_run)
             trials.append({"folder": run.name})
     (tmp_path / "sweep.json").write_text(json.dumps({"trials": trials}))
     assert compared(tmp_path).findings.baseline.label == "rope"
+
+
+def test_models_that_were_tested_on_other_images_are_not_paired_by_image(tmp_path, write_run):
+    """Sorted labels of classes of one size are the same, whatever the images."""
+    for scheme, files in (("learned", "a"), ("rope", "b")):
+        fingerprint = {"data_fingerprint": {"test": {"images": 100, "names": files, "pixels": files}}}
+        for seed, acc in enumerate((0.90, 0.92, 0.91)):
+            write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc, facts=fingerprint)
+    with pytest.raises(RunError, match="use different test sets"):
+        compared(tmp_path)
+    found = compared(tmp_path, accept_changed_data=True)
+    assert any("use different test sets" in caveat for caveat in found.caveats)
+    (tested,) = found.findings.comparisons
+    assert tested.on_images is None
+    assert not tested.difference.new_images
+
+
+def test_a_lost_run_hardly_changes_the_seeds_that_a_difference_takes(tmp_path, write_run):
+    """Equal seeds are correlated; that shows from nine pairs as well as from ten."""
+    accs = np.linspace(0.92, 0.95, 10)
+    rows = {"learned": accs, "rope": accs + np.tile([0.0004, -0.0004], 5)}
+    shown = {}
+    for lost in (0, 1):
+        folder = tmp_path / str(lost)
+        write_rows(write_run, folder, **rows | {"rope": rows["rope"][: 10 - lost]})
+        (sentence,) = sentences_of(folder)["rope"]
+        shown[lost] = float(re.search(r"show differences of ([\d.]+) points", sentence)[1])
+    assert shown[1] == pytest.approx(shown[0], rel=0.3)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+from vitrine.compare.image_tests import bootstrap_interval, holm, mcnemar, paired_interval
 from vitrine.compare.sequential_rule import image_variance
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import (
@@ -13,13 +14,9 @@ from vitrine.compare.statistics import (
     SIGNIFICANCE_LEVEL,
     ConfidenceInterval,
     beyond_images,
-    bootstrap_interval,
     difference,
     freedom_of_sum,
-    holm,
     largest_spread,
-    mcnemar,
-    paired_interval,
     seeds_needed,
     smallest_difference,
 )
@@ -180,7 +177,7 @@ def test_the_bootstrap_interval_agrees_with_the_normal_interval():
     low, high = bootstrap_interval(values)
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
-    assert bootstrap_interval(np.zeros(10)) == (0, 0)
+    assert bootstrap_interval(np.zeros(360)) == pytest.approx((-np.log(40) / 360, np.log(40) / 360))
 
 
 def test_the_variance_over_seeds_and_images_is_that_of_a_pigeonhole_bootstrap():
@@ -196,7 +193,7 @@ def test_the_variance_over_seeds_and_images_is_that_of_a_pigeonhole_bootstrap():
     draws = [rng.multinomial(count, np.full(count, 1 / count), 4000) / count for count in (seeds, images)]
     pigeonhole = np.einsum("bs,si,bi->b", draws[0], apart, draws[1], optimize=True).var()
     over_seeds = apart.mean(1).var(ddof=1) / seeds
-    variance = over_seeds + image_variance(*right.astype(float), paired=True)
+    variance = over_seeds + image_variance(*right.astype(float), paired=True, level=0.05)
     assert variance > 1.5 * over_seeds
     assert pigeonhole - 2 * of_both == pytest.approx(variance, rel=0.08)
     critical = np.average(stats.t.isf(0.025, [seeds - 1, images - 1]), weights=[over_seeds, variance - over_seeds])
@@ -341,3 +338,36 @@ def test_equal_models_differ_on_new_images_in_one_comparison_of_twenty():
     assert wrong[True] / sweeps <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)
     assert wrong[True] / sweeps >= 0.02
     assert wrong[False] / sweeps > 0.08
+
+
+@pytest.mark.parametrize("level", [0.05, 0.005])
+def test_images_on_which_nothing_differs_leave_the_rule_of_threes_uncertainty(level):
+    same = np.ones((3, 360))
+    error = math.sqrt(image_variance(same, same, paired=True, level=level))
+    assert stats.norm.isf(level / 2) * error == pytest.approx(math.log(2 / level) / 360)
+
+
+@pytest.mark.parametrize(("images", "share"), [(360, 0.003), (1000, 0.0011)])
+def test_an_interval_holds_where_hardly_an_image_differs(images, share):
+    """One side is always wrong on a share of all images, the other never; a few are missed by chance."""
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(500):
+        hard = rng.random(images) < share
+        ours, theirs = (rng.random((2, 10, images)) > 0.0005) & np.stack([np.ones((10, images), bool), [~hard] * 10])
+        sides = [dict(enumerate(side)) for side in (ours, theirs)]
+        means = [{seed: right.mean() for seed, right in side.items()} for side in sides]
+        tested = difference(*means, correct=(sides[0], sides[1]))
+        held += tested.low <= share * (1 - 0.0005) <= tested.high
+    assert held / 500 > 0.93
+
+
+@pytest.mark.parametrize("comparisons", [1, 4, 9, 19])
+@pytest.mark.parametrize("share", [0.03, 0.14, 1.0])
+def test_an_interval_for_new_images_is_never_shorter_than_that_for_these(monkeypatch, comparisons, share):
+    ours, theirs = by_patient((0.90, 0.93, 0.95)), by_patient((0.90, 0.90, 0.90))
+    right = ({seed: np.ones(400) for seed in ours}, {seed: np.ones(400) for seed in theirs})
+    over_seeds = np.var(list(ours.values()), ddof=1) / 3
+    monkeypatch.setattr("vitrine.compare.statistics.image_variance", lambda *_, **__: share * over_seeds)
+    these, new = (difference(ours, theirs, Family(comparisons), correct) for correct in (None, right))
+    assert new.high - new.low >= these.high - these.low
+    assert new.corrected >= these.corrected

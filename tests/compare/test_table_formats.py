@@ -11,7 +11,7 @@ from vitrine.compare.table_formats import cells, headings, latex, markdown, term
 
 
 def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(sweep):
-    found = compare(load_results([sweep]), target=0.8)
+    found = compare(load_results([sweep]), fixed_images=True, target=0.8)
     titles = [heading.title for heading in headings(found)]
     assert titles == [
         "position",

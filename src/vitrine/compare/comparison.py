@@ -131,7 +131,7 @@ def compare(
     table = configurations.main_effect(by) if by else configurations
     first = _first_row(table, decision)
     reference = table.row(baseline) if baseline else first
-    comparable = predictions if _have_equal_labels(finished) else {}
+    comparable = predictions if _have_equal_labels(finished) and not unequal else {}
     selected = baseline is not None and _is_selected(reference, first, table, chosen)
     sweeps = sweeps_of(table)
     growth = Growth.of(table, sweeps)

@@ -275,13 +275,16 @@ def _seed_sentence(
     if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice
         return text
     size = difference_of_interest
+    sd, paired, freedom = tested.sd, tested.paired, tested.freedom
+    if not paired and tested.shared:  # partly paired: as good as the pairs are
+        sd, paired, freedom = sd * math.sqrt(2 * (1 - max(0.0, tested.correlation))), True, tested.shared - 1.0
     if size is None:
         shown = smallest_difference(
             count,
-            tested.sd,
-            paired=tested.paired,
+            sd,
+            paired=paired,
             family=family,
-            freedom=tested.freedom,
+            freedom=freedom,
             image_variance=tested.image_variance,
         )
         return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
@@ -290,11 +293,11 @@ def _seed_sentence(
         interval += on_these_images(row, tested, metric)
         return f"{names} are equal within {metric.size(size)} ({interval})"
     takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
-    spread = largest_spread(tested.sd, tested.freedom)
+    spread = largest_spread(sd, freedom)
     over_seeds = beyond_images(size, tested.image_variance, family.comparisons)
     if over_seeds == 0:
         return f"{takes} more test images"
-    needed = seeds_needed(over_seeds, spread, paired=tested.paired, comparisons=family.comparisons)
+    needed = seeds_needed(over_seeds, spread, paired=paired, comparisons=family.comparisons)
     if needed is None:
         return f"{takes} more than 1,000 seeds"
     if needed > count:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrine.compare.image_tests import bootstrap_interval, holm, mcnemar, paired_interval
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
-from vitrine.compare.statistics import Difference, bootstrap_interval, holm, mcnemar, paired_interval
+from vitrine.compare.statistics import Difference
 from vitrine.compare.table import ConfigurationRow, mean_by_seed
 from vitrine.text import plural
 

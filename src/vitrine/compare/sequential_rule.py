@@ -28,7 +28,7 @@ SHARED_KEPT = 0.4  # of the error, for the last look: the first ones find large 
 # simulation, too.
 IMAGES_PART = 0.8
 # Sweeps announce it. It grows whenever the same results could lead to another verdict or interval.
-RULE_VERSION = 2
+RULE_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -184,18 +184,23 @@ def is_float_error(sd: float, values: np.ndarray) -> bool:
     return bool(sd <= FLOAT32_ERROR * float(np.abs(values).max()))
 
 
-def image_variance(correct: np.ndarray, other: np.ndarray, *, paired: bool) -> float:
+def image_variance(correct: np.ndarray, other: np.ndarray, *, paired: bool, level: float) -> float:
     """Variance of a difference in accuracy that is due to the choice of test images, for crossed seeds and images.
 
     The variance over images of the mean over seeds contains what varies over seeds *and* images; that part is already
-    in the variance over seeds and is subtracted (Clark, 1973; a negative rest counts as 0).
+    in the variance over seeds and is subtracted (Clark, 1973).
+
+    Images on which nothing differs do not tell that nothing ever would: the variance is at least that whose normal
+    interval has the half width of the rule of three, ln(2 / level) / N (Hanley and Lippman-Hand, 1983, JAMA 249).
 
     Args:
         correct: (S, N) bool or float, which of N images each of S seeds classified correctly.
         other: (T, N), of the other configuration; with ``paired``, row by row of the same seed.
         paired: seeds are paired.
+        level: two-sided, of the interval that the variance is for, in (0, 1).
     """
     images = correct.shape[1]
+    least = (math.log(level / 2) / special.ndtri(level / 2) / images) ** 2
     means = correct.mean(0) - other.mean(0)
     total = float(means.var(ddof=1)) / images
     sides = [np.asarray(correct, float) - other] if paired else [np.asarray(correct, float), np.asarray(other, float)]
@@ -205,4 +210,4 @@ def image_variance(correct: np.ndarray, other: np.ndarray, *, paired: bool) -> f
             continue
         residual = side - side.mean(0) - side.mean(1, keepdims=True) + side.mean()
         total -= float((residual**2).sum()) / ((seeds - 1) * (images - 1)) / (seeds * images)
-    return max(0.0, total) if not math.isnan(total) else 0.0
+    return max(least, total) if not math.isnan(total) else least

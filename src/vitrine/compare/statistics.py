@@ -155,19 +155,18 @@ def difference(
         variance, freedom = sd**2 * (1 / len(x) + overlap), spread_freedom
     else:
         variance, freedom = _partly_paired(x, y, both, overlap)
-    over_images = 0.0
+    over_images, groups = 0.0, None if paired else counts
+    parts = [(variance, freedom)]
     if correct is not None:
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
-        over_seeds = variance
-        over_images = image_variance(ours, theirs, paired=paired)
-        variance += over_images
         level = SIGNIFICANCE_LEVEL / family.comparisons
-        freedom = freedom_of_sum((over_seeds, over_images), (freedom, ours.shape[1] - 1), level)
-    error = math.sqrt(variance)
-    groups = None if paired else counts
-    half_width = family.critical_t(freedom, groups) * error
-    p, corrected = (some.p(mean / error, freedom, groups) for some in (ALONE, family))
+        over_images = image_variance(ours, theirs, paired=paired, level=level)
+        both_freedom = freedom_of_sum((variance, over_images), (freedom, ours.shape[1] - 1), level)
+        # With few seeds and a small level, that of the sum would be narrower than the interval for these images alone.
+        parts.append((variance + over_images, both_freedom))
+    half_width = max(family.critical_t(some, groups) * math.sqrt(part) for part, some in parts)
+    p, corrected = (max(one.p(mean / math.sqrt(part), some, groups) for part, some in parts) for one in (ALONE, family))
     return Difference(
         *(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, correlation),
         shared=both,
@@ -235,20 +234,6 @@ def _hedges_g(x: np.ndarray, y: np.ndarray) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         g, _ = effectsize_smd(x.mean(), x.std(ddof=1), len(x), y.mean(), y.std(ddof=1), len(y))
     return float(g)
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Return p-values corrected for multiple comparisons (Holm, 1979).
-
-    NaN stands for a comparison without a test: it stays NaN, and does not count.
-    """
-    from statsmodels.stats.multitest import multipletests
-
-    corrected = np.full(len(ps), math.nan)
-    tested = ~np.isnan(ps)
-    if tested.any():
-        corrected[tested] = multipletests(np.array(ps)[tested], method="holm")[1]
-    return [float(p) for p in corrected]
 
 
 def seeds_needed(size: float, sd: float, *, paired: bool, comparisons: int = 1) -> int | None:
@@ -330,8 +315,11 @@ def smallest_difference(
     # Power as a mean over the variance's quantiles: the noncentral t-distribution is not computable for large effects.
     spreads = stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom
     together = [freedom_of_sum((over_seeds, image_variance), (found, MANY), level) for found in freedoms]
-    critical = np.array([family.critical_t(found, groups) for found in together])[:, None]
-    bounds = critical * np.sqrt((over_seeds * spreads + image_variance) / variance)
+    alone, critical = (
+        np.array([family.critical_t(found, groups) for found in some])[:, None] for some in (freedoms, together)
+    )
+    bounds = np.sqrt((over_seeds * spreads + image_variance) / variance) * critical
+    bounds = np.maximum(bounds, np.sqrt(over_seeds * spreads / variance) * alone)  # as difference() takes the wider
 
     def missing(shift: float) -> float:
         return float(np.mean(stats.norm.cdf(shift - bounds) + stats.norm.cdf(-shift - bounds))) - POWER
@@ -342,58 +330,3 @@ def smallest_difference(
 def largest_spread(sd: float, freedom: float) -> float:
     """Return the upper 80 % bound of a standard deviation, to plan with (Browne, 1995)."""
     return sd * math.sqrt(freedom / stats.chi2.ppf(1 - POWER, freedom))
-
-
-def mcnemar(correct: np.ndarray, other_correct: np.ndarray) -> tuple[int, int, float]:
-    """Run McNemar's exact test of two models on the same N images.
-
-    Args:
-        correct: (N,) bool, whether the first model classifies each image correctly.
-        other_correct: (N,) bool, the same for the other model.
-
-    Returns:
-        The number of images that only the first model classifies correctly, only the other, and the p-value.
-    """
-    from statsmodels.stats.contingency_tables import mcnemar as test
-
-    only, other_only = int((correct & ~other_correct).sum()), int((~correct & other_correct).sum())
-    both, neither = int((correct & other_correct).sum()), int((~correct & ~other_correct).sum())
-    p = test([[both, only], [other_only, neither]], exact=True).pvalue
-    return only, other_only, min(1.0, float(p))
-
-
-def paired_interval(only: int, other_only: int, images: int) -> tuple[float, float]:
-    """Return the 95 % interval of the difference in accuracy of two models on the same images (Tango, 1998).
-
-    A score interval: it stays within [-1, 1], and has a width where both models agree on every image.
-
-    Args:
-        only: number of images that only the first model classifies correctly.
-        other_only: number that only the other model does.
-        images: number of all images.
-    """
-    estimate, bound = (only - other_only) / images, float(stats.norm.isf(SIGNIFICANCE_LEVEL / 2))
-
-    def score(size: float) -> float:
-        """Standardised difference from ``size``, with the most likely variance that has this difference."""
-        b = (2 * images - only + other_only) * size - only - other_only
-        c = -other_only * size * (1 - size)
-        least = (math.sqrt(b * b - 8 * images * c) - b) / (4 * images)
-        variance = images * (2 * least + size * (1 - size))
-        gap = images * (estimate - size)
-        return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap) if gap else 0.0
-
-    def reached(target: float, end: float) -> float:
-        if abs(estimate - end) < 1e-12:
-            return end
-        return float(brentq(lambda size: min(max(score(size), -1e6), 1e6) - target, end, estimate))
-
-    return reached(bound, -1.0), reached(-bound, 1.0)
-
-
-def bootstrap_interval(per_image: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval (percentiles, 2,000 resamples) of the mean of (N,) values, one per image."""
-    if per_image.min() == per_image.max():
-        return float(per_image[0]), float(per_image[0])
-    result = stats.bootstrap((per_image,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=0)
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)

@@ -2,8 +2,9 @@
 
 A trial of the study is one run, or with ``sweep.repeats`` several with successive seeds. Optuna gets its result once
 its runs have ended: failed if a run failed, pruned if the first run was stopped early, else the mean of each objective.
-Samplers take a pruned trial as bad. So a trial counts as pruned, too, if a run diverged or has a non-finite metric, and
-so does a suggestion whose configuration is invalid; that one does not count towards ``sweep.n_trials``.
+TPE takes a pruned trial as bad; CMA-ES and NSGA-II leave it out. So a trial counts as pruned, too, if a run diverged or
+has a non-finite metric, and so does a suggestion whose configuration is invalid; that one does not count towards
+``sweep.n_trials``.
 
 hydra-optuna-sweeper 1.3, the sweeper for Hydra 1.3, is not used: it needs Optuna below 3, hands out trials in batches,
 and can neither prune, repeat nor resume them.

@@ -314,7 +314,8 @@ def print_search(search: "Search") -> int:
     print_table(table)
     for metric, shares in search.importance().items():
         if shares:
-            print(f"\nimportance for {metric}: " + ", ".join(f"{key} {share:.0%}" for key, share in shares.items()))
+            parts = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+            print(f"\nimportance for {metric}, over finished trials: {parts}")
     if best := best_trials(search, ranked):
         print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
     for configuration in best:

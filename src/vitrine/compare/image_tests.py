@@ -1,0 +1,84 @@
+"""Tests and intervals over test images, of trained models as they are."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+from scipy.optimize import brentq
+
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return p-values corrected for multiple comparisons (Holm, 1979).
+
+    NaN stands for a comparison without a test: it stays NaN, and does not count.
+    """
+    from statsmodels.stats.multitest import multipletests
+
+    corrected = np.full(len(ps), math.nan)
+    tested = ~np.isnan(ps)
+    if tested.any():
+        corrected[tested] = multipletests(np.array(ps)[tested], method="holm")[1]
+    return [float(p) for p in corrected]
+
+
+def mcnemar(correct: np.ndarray, other_correct: np.ndarray) -> tuple[int, int, float]:
+    """Run McNemar's exact test of two models on the same N images.
+
+    Args:
+        correct: (N,) bool, whether the first model classifies each image correctly.
+        other_correct: (N,) bool, the same for the other model.
+
+    Returns:
+        The number of images that only the first model classifies correctly, only the other, and the p-value.
+    """
+    from statsmodels.stats.contingency_tables import mcnemar as test
+
+    only, other_only = int((correct & ~other_correct).sum()), int((~correct & other_correct).sum())
+    both, neither = int((correct & other_correct).sum()), int((~correct & ~other_correct).sum())
+    p = test([[both, only], [other_only, neither]], exact=True).pvalue
+    return only, other_only, min(1.0, float(p))
+
+
+def paired_interval(only: int, other_only: int, images: int) -> tuple[float, float]:
+    """Return the 95 % interval of the difference in accuracy of two models on the same images (Tango, 1998).
+
+    A score interval: it stays within [-1, 1], and has a width where both models agree on every image.
+
+    Args:
+        only: number of images that only the first model classifies correctly.
+        other_only: number that only the other model does.
+        images: number of all images.
+    """
+    estimate, bound = (only - other_only) / images, float(stats.norm.isf(SIGNIFICANCE_LEVEL / 2))
+
+    def score(size: float) -> float:
+        """Standardised difference from ``size``, with the most likely variance that has this difference."""
+        b = (2 * images - only + other_only) * size - only - other_only
+        c = -other_only * size * (1 - size)
+        least = (math.sqrt(b * b - 8 * images * c) - b) / (4 * images)
+        variance = images * (2 * least + size * (1 - size))
+        gap = images * (estimate - size)
+        return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap) if gap else 0.0
+
+    def reached(target: float, end: float) -> float:
+        if abs(estimate - end) < 1e-12:
+            return end
+        return float(brentq(lambda size: min(max(score(size), -1e6), 1e6) - target, end, estimate))
+
+    return reached(bound, -1.0), reached(-bound, 1.0)
+
+
+def bootstrap_interval(per_image: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval (percentiles, 2,000 resamples) of the mean of (N,) values, one per image.
+
+    Where all values are equal, resamples are, too: the interval is then that of the rule of three, ln 40 / N on either
+    side.
+    """
+    if per_image.min() == per_image.max():
+        half_width = -math.log(SIGNIFICANCE_LEVEL / 2) / len(per_image)
+        return float(per_image[0]) - half_width, float(per_image[0]) + half_width
+    result = stats.bootstrap((per_image,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=0)
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
