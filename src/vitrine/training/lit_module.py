@@ -346,7 +346,7 @@ class Classifier(pl.LightningModule):
         images, labels = batch
         if not len(labels):  # this rank has fewer images than others
             if self.outputs:  # which are gathered from all ranks, as tensors of the same dimensions
-                none = torch.zeros(0, self.config.model.num_classes, dtype=self.dtype, device=self.device)
+                none = torch.zeros(0, self.config.model.num_classes, dtype=self.mean.dtype, device=self.device)
                 self._metric(self.outputs, stage).update(*self.by_target(none, labels)[0])
             return None
         logits: Tensor = self(images)
