@@ -4,6 +4,7 @@ A key's meaning is its line in the docstring of its section, its limits are thos
 of ``train.py`` without overrides. A choice is described by the comment at the head of its file.
 """
 
+import argparse
 import dataclasses
 import math
 import re
@@ -31,6 +32,7 @@ FACTS = {
 
 def main() -> None:
     """Write both pages."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name, text in pages().items():
         (PAGES / name).write_text(text)
 

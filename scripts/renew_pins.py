@@ -3,6 +3,7 @@
 A lock file would hold the same versions, but also download addresses.
 """
 
+import argparse
 import re
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ PINS = re.compile(r"(constraint-dependencies = \[\n).*?(^\]\n)", re.DOTALL | re.
 
 def main() -> None:
     """Resolve without the current pins, for every platform and Python version, and write the result."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     before = PROJECT.read_text()
     PROJECT.write_text(PINS.sub(r"\1\2", before))
     try:

@@ -102,14 +102,15 @@ def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
-    """The allowed name most similar to ``given``, or an empty string if none is similar.
+    """The allowed name most similar to ``given``, whatever its case, or an empty string if none is similar.
 
     The only one that begins with it is the most similar: 32-true to 32, although tf32 has fewer other letters.
     """
-    names = list(allowed)
+    names = {name.lower(): name for name in allowed}
+    given = given.lower()
     beginning = [name for name in names if len(given) > 1 and name.startswith(given)]
     matches = beginning if len(beginning) == 1 else get_close_matches(given, names, n=1, cutoff=0.6)
-    return matches[0] if matches else ""
+    return names[matches[0]] if matches else ""
 
 
 def did_you_mean(match: object) -> str:

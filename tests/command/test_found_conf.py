@@ -129,3 +129,13 @@ def test_a_link_to_a_group_is_a_group(working_directory):
     (working_directory / "conf/loop").symlink_to(working_directory / "conf")
     with pytest.raises(ConfigError, match="vitrine has a file of this name"):
         Sources.choose()
+
+
+@pytest.mark.parametrize("defaults", [[{"override /patch": 4}], [{"override /callbacks": ["default", 3]}], "mnist"])
+def test_defaults_that_name_no_choice_are_refused_by_the_name_of_their_file(working_directory, defaults):
+    write(working_directory / "mine/experiment/odd.yaml", {"defaults": defaults})
+    with pytest.raises(ConfigError) as refused:
+        made("experiment=odd", folder="mine")
+    (fault,) = refused.value.faults
+    assert fault.key == "experiment/odd.yaml"
+    assert fault.problem.endswith('numbers in quotes: `override /patch: "4"`')

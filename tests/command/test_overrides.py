@@ -81,6 +81,8 @@ def test_what_hydra_can_compose_passes_as_typed(check, argument):
         ("image_size=32", "data.image_size"),
         ("patch_size=5", "model.patch_size"),
         ("epochs=3", "trainer.max_epochs"),
+        ("ckpt_path=x", "resume"),
+        ("dataset=cifar10", "data"),
         ("nonsense=1", ""),
         ("+new.key=1", ""),
         ("qqq=1", ""),
@@ -325,3 +327,17 @@ def test_a_list_of_paths_may_be_longer_than_a_path(loader):
     listed = ",".join(many)
     assert quote([f"run={listed}"], loader) == [f"run={listed}"]
     assert quote([f"run=[{listed}]"], loader) == [f"run=[{','.join(map(repr, many))}]"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("optimizer=AdamW", "optimizer=adamw"),
+        ("data=CIFAR-10", "data=cifar10"),
+        ("position=RoPE", "position=rope"),
+        ("depth=5", "model.depth=5"),
+        ("depth=0", ""),
+    ],
+)
+def test_an_unknown_choice_comes_with_the_nearest_whatever_its_case(fault, typed, near):
+    assert fault(typed).nearest == near

@@ -116,6 +116,11 @@ def test_the_test_digits_are_a_fifth_of_each_class_and_fixed(read):
     assert torch.equal(read().test.images, images.test.images)
 
 
+def test_another_number_of_classes_than_configured_is_refused(read):
+    with pytest.raises(DataError, match=r"data=digits has 10 classes, not data\.num_classes=5"):
+        read(num_classes=5)
+
+
 def test_another_number_of_channels_than_configured_is_refused(read):
     with pytest.raises(DataError, match=r"data=digits has images with 1 channel, not data\.in_channels=3"):
         read(in_channels=3)

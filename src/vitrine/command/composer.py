@@ -365,7 +365,8 @@ def composition_fault(error: Exception) -> Fault:
     shown = (line for line in lines if not line.startswith(NOT_SHOWN))
     problem = "; ".join(shown)
     if (file := re.match(r"In '(\w+)/", problem)) and "not in 'TrainCommand'" in problem:
-        problem += f"; a file of the group {file[1]} begins with the line `# @package model`, or `# @package _global_`"
+        line = "`# @package _global_`" if file[1] == "experiment" else "`# @package model`, or `# @package _global_`"
+        problem += f"; a file of the group {file[1]} begins with the line {line}, and sets groups in its `defaults`"
     return Fault(str(key), "", problem)
 
 

@@ -52,6 +52,8 @@ MEANT = {
     "embed_dim": "model.dim",
     "num_heads": "model.heads",
     "checkpoint": "resume",
+    "ckpt_path": "resume",
+    "dataset": "data",
 }
 # Groups that choose a number, and the key that takes any number.
 KEY_OF_GROUP = {"patch": "model.patch_size", "depth": "model.depth"}
@@ -317,8 +319,8 @@ def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
     in_order = sorted_choices(choices)
     if group in KEY_OF_GROUP and given.isdigit():
         problem = f"the choices are {', '.join(in_order)}; the key {KEY_OF_GROUP[group]} takes other numbers"
-        return Fault(group, given, problem, f"{KEY_OF_GROUP[group]}={given}")
-    similar = get_close_matches(given, choices, CLOSE, cutoff=0.6)
+        return Fault(group, given, problem, f"{KEY_OF_GROUP[group]}={given}" if int(given) else "")
+    similar = get_close_matches(given.lower(), choices, CLOSE, cutoff=0.6)  # choices are in lower case
     similar += [choice for choice in in_order if given in choice.split("/") and choice not in similar]
     if len(choices) > 2 * CLOSE:
         listed = f"the most similar are {', '.join(similar[:CLOSE])}" if similar else "--help lists them"

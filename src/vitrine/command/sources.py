@@ -169,8 +169,16 @@ class _FilesRead(CachingConfigRepository):
     """Configuration files, read once for all compositions: reading them is a third of a composition's time."""
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """A copy of the file at ``config_path``, which the composition may change."""
-        return deepcopy(super().load_config(config_path))
+        """A copy of the file at ``config_path``, which the composition may change.
+
+        Raises:
+            ConfigError: its list ``defaults`` is none, or has an entry that names no choice.
+        """
+        try:
+            return deepcopy(super().load_config(config_path))
+        except ValueError as error:
+            hint = 'each entry is a choice, with numbers in quotes: `override /patch: "4"`'
+            raise ConfigError([Fault(f"{config_path}.yaml", "", f"{error}; {hint}")]) from None
 
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: Hydra copies the repository for each composition."""

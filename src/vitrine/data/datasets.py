@@ -81,6 +81,9 @@ def load_dataset(
     if channels != config.in_channels:
         expected = f"data.in_channels={config.in_channels}"
         raise DataError(f"data={config.name} has images with {plural(channels, 'channel')}, not {expected}")
+    if len(dataset.classes) != config.num_classes:
+        count = plural(len(dataset.classes), "class", "classes")
+        raise DataError(f"data={config.name} has {count}, not data.num_classes={config.num_classes}")
     return _map_splits(dataset, lambda split: _resized(split, config.image_size))
 
 
