@@ -116,7 +116,7 @@ def test_the_test_digits_are_a_fifth_of_each_class_and_fixed(read):
     assert torch.equal(read().test.images, images.test.images)
 
 
-def test_another_number_of_classes_than_configured_is_refused(read):
+def test_another_number_of_classes_than_a_built_in_data_set_has_is_refused(read):
     with pytest.raises(DataError, match=r"data=digits has 10 classes, not data\.num_classes=5"):
         read(num_classes=5)
 

@@ -53,12 +53,6 @@ def test_changed_arrow_files_are_decoded_again(config, root, tmp_path):
     assert torch.equal(load_dataset(config, tmp_path / "cache").test.images, before + 5)
 
 
-@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
-def test_files_with_dictionaries_and_of_old_versions_are_read(config, root, tmp_path, version):
-    rewritten(with_dictionary, metadata_version=version)(root)
-    assert load_dataset(config, tmp_path / "cache").train.labels.tolist() == [0, 1, 0, 1, 0, 1, 0]
-
-
 def test_a_single_split_is_for_training(root):
     assert set(HubDataset.scan(root / "test").splits) == {"train"}
 
@@ -83,30 +77,13 @@ def with_offsets_beyond_the_file(root):
     path.write_bytes(content.replace(offsets, offsets[:4] + (2**30).to_bytes(4, "little") * (len(offsets) // 4 - 1)))
 
 
-def rewritten(table, **options):
-    """Makes a change that writes the training images with other options of Arrow, or another table."""
-
-    def change(root):
-        path = next(root.glob("train/*.arrow"))
-        with pa.memory_map(str(path)) as source:
-            changed = table(pa.ipc.open_stream(source).read_all())
-        path.unlink()  # what was read is still mapped
-        with pa.ipc.new_stream(str(path), changed.schema, options=pa.ipc.IpcWriteOptions(**options)) as stream:
-            stream.write_table(changed, max_chunksize=max(4, len(changed) // 2))
-
-    return change
-
-
-def as_it_is(table):
-    return table
-
-
-def with_dictionary(table):
-    return table.append_column("words", pa.array(["long word " * 100] * len(table)).dictionary_encode())
-
-
-def of_nothing(table):
-    return pa.table({"image": pa.nulls(10**7), "label": pa.nulls(10**7)})
+def of_nothing(root):
+    """Replaces the training images by rows that take no bytes."""
+    path = next(root.glob("train/*.arrow"))
+    path.unlink()
+    table = pa.table({"image": pa.nulls(10**7), "label": pa.nulls(10**7)})
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
 
 
 def as_a_pipe(root):
@@ -148,14 +125,7 @@ def without_labels(root):
         ),
         (lambda root: rewrite(root / "train/state.json", _data_files=[{}]), "names the file None"),
         (lambda root: rewrite(root / "dataset_dict.json", splits=[["train"]]), "an item of splits must be text"),
-        (rewritten(as_it_is, compression="zstd"), "arrow is damaged: it is compressed, as save_to_disk writes no"),
-        (rewritten(as_it_is, compression="lz4"), "arrow is damaged: it is compressed"),
-        (rewritten(with_dictionary, compression="zstd"), "arrow is damaged: it is compressed"),
-        (
-            rewritten(as_it_is, compression="zstd", metadata_version=pa.ipc.MetadataVersion.V4),
-            "arrow is damaged: it is compressed",
-        ),
-        (rewritten(of_nothing), "it claims to have 10,000,000 rows, more than it has bytes"),
+        (of_nothing, "it claims to have 10,000,000 rows, more than it has bytes"),
         (as_a_pipe, "arrow is damaged: it is not a file"),
         (lambda root: next(root.glob("train/*.arrow")).unlink(), "arrow is missing"),
         (lambda root: next(root.glob("train/*.arrow")).write_bytes(b"nothing"), "arrow is damaged"),

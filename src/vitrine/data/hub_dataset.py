@@ -12,8 +12,6 @@ decoded. Scanning imports no torch.
 """
 
 import io
-import struct
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 SPLITS = {name: split for split, names in SPLIT_FOLDERS.items() for name in names}
 INSTALL = "reading Arrow files takes pyarrow: pip install -e '.[parquet]'"
-DICTIONARY, ROWS = 2, 3  # kinds of messages in an Arrow file
 SAVE = "datasets.load_dataset(...).save_to_disk(FOLDER) writes one"
 
 
@@ -200,8 +197,6 @@ def _table(file: Path) -> Any:
         if file.exists() and not file.is_file():
             raise OSError("it is not a file")
         with pa.memory_map(str(file)) as source:
-            _check_uncompressed(pa.ipc.MessageReader.open_stream(source))
-            source.seek(0)
             table = pa.ipc.open_stream(source).read_all()
             table.validate(full=True)  # offsets in the file are read as places in memory
             if len(table) > file.stat().st_size:  # columns of nothing can be of any length
@@ -211,38 +206,3 @@ def _table(file: Path) -> Any:
         raise DataError(f"{file} is missing; copy the data set again") from None
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{file} is damaged: {first_line(error)}; copy the data set again") from None
-
-
-def _check_uncompressed(messages: Any) -> None:
-    """Raise OSError if a batch of rows is compressed, before pyarrow unpacks it: kilobytes can become gigabytes."""
-    with suppress(StopIteration):
-        while True:
-            if _is_compressed(messages.read_next_message().metadata.to_pybytes()):
-                raise OSError("it is compressed, as save_to_disk writes no file, and could be of any size")
-
-
-def _is_compressed(message: bytes) -> bool:
-    """Whether a message of an Arrow file describes a compressed batch, or, in the form before Arrow 1.0, may do so.
-
-    A message is a FlatBuffers table with fields numbered as in Arrow's Message.fbs, which pyarrow does not offer.
-    """
-
-    def follow(position: int) -> int:
-        return position + int(struct.unpack_from("<I", message, position)[0])
-
-    def field(table: int, number: int) -> int:
-        """Return the position of a field; 0 if the table lacks it."""
-        offsets = table - struct.unpack_from("<i", message, table)[0]
-        place = 4 + 2 * number
-        known = place < struct.unpack_from("<H", message, offsets)[0]
-        offset = struct.unpack_from("<H", message, offsets + place)[0] if known else 0
-        return table + int(offset) if offset else 0
-
-    table = follow(0)
-    kind = message[field(table, 1)]
-    if kind not in (DICTIONARY, ROWS):
-        return False
-    batch = follow(field(table, 2))
-    if kind == DICTIONARY:
-        batch = follow(field(batch, 1))
-    return bool(field(batch, 3) or field(table, 4))  # its compression, or metadata that named it before Arrow 1.0
