@@ -100,6 +100,26 @@ def test_weights_that_are_views_of_one_value_are_refused(record, model, config):
         _ = load_run(record.path).model
 
 
+def test_weights_without_values_are_refused(record, model, config):
+    """Those of the device "meta" take no room in a file, and can be of any size."""
+    bare = {f"model.{name}": value.to("meta") for name, value in model.state_dict().items()}
+    torch.save({"state_dict": bare, "config": asdict(config)}, record.best)
+    with pytest.raises(RunError, match="its state_dict does not hold weights by name"):
+        _ = load_run(record.path).model
+
+
+@pytest.mark.parametrize("position", ["sincos2d", "alibi2d"])
+def test_a_model_with_tables_larger_than_its_file_is_refused_before_it_takes_memory(record, config, position):
+    large = replace(config.model, position=position, image_size=1024, patch_size=1, patch_stride=None, pool="mean")
+    large = replace(large, class_token=False, dim=768 if position == "sincos2d" else config.model.dim)
+    with torch.device("meta"):
+        described = VisionTransformer(large).state_dict()
+    weights = {f"model.{name}": torch.zeros(value.shape) for name, value in described.items()}
+    torch.save({"state_dict": weights, "config": {"model": asdict(large)}}, record.best)
+    with pytest.raises(RunError, match=r"with tables of [\d,]+ GiB for its positions, more than 2 GiB"):
+        _ = load_run(record.path).model
+
+
 @pytest.mark.parametrize("change", [{"rotary": True}, {"position": "rotary"}, {"heads": 5}])
 def test_a_model_that_this_version_does_not_know_is_refused(record, model, config, change):
     save(record, model, {"model": asdict(config.model) | change})

@@ -354,6 +354,23 @@ def test_a_view_in_the_place_of_the_table_is_not_computed(outputs):
     assert columns(outputs) == before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TRIGGER more AFTER INSERT ON runs BEGIN INSERT INTO noted VALUES (NEW.name); END",
+        "ALTER TABLE runs ADD COLUMN wide TEXT GENERATED ALWAYS AS (hex(zeroblob(1000000))) VIRTUAL",
+    ],
+)
+def test_an_index_with_more_in_it_than_its_table_is_written_anew(outputs, change):
+    before = columns(outputs)
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.executescript(f"CREATE TABLE noted (name); {change}; DELETE FROM runs")
+    assert columns(outputs) == before
+    with sqlite3.connect(outputs / INDEX) as index:
+        kinds = index.execute("SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    assert kinds == [("table", "runs")]
+
+
 def test_a_forged_row_of_the_index_is_one_line(outputs):
     find_runs([outputs])
     with sqlite3.connect(outputs / INDEX) as index:

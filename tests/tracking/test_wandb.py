@@ -5,6 +5,7 @@ import time
 from unittest.mock import Mock
 
 import pytest
+from PIL import Image
 
 from vitrine import compose
 from vitrine.cli.wandb_sync import replay
@@ -108,3 +109,16 @@ def test_a_sweep_of_vitrine_inside_one_of_wandb_is_refused(tmp_path, monkeypatch
     with pytest.raises(RunError, match="`wandb agent` has one W&B run for each command"):
         WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=0")
     assert record.facts["wandb_id"] is None
+
+
+def test_a_replay_sends_no_picture_that_a_link_of_the_run_leads_to(tmp_path, client, monkeypatch):
+    """Of a run that others made, to a project that they have chosen."""
+    monkeypatch.setattr(tracking.wandb, "Image", lambda path, caption: path)
+    record = new_record(tmp_path / "runs", status="finished")
+    record.write_metrics({"val/acc": 0.5})
+    Image.new("L", (8, 8)).save(tmp_path / "passport.png")
+    (record.path / "curves.png").symlink_to(tmp_path / "passport.png")
+    Image.new("L", (8, 8)).save(record.path / "attention.png")
+    push(record, config_of("logger=wandb"))
+    sent = [row for (row,), _ in client.log.call_args_list if row.keys() & {"curves", "attention"}]
+    assert sent == [{"attention": str(record.path / "attention.png")}]

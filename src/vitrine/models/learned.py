@@ -45,9 +45,10 @@ def position_similarities(model: VisionTransformer) -> Tensor | None:
     """Cosine similarities of the patches' position embeddings (arXiv:2010.11929, figure 7, centre).
 
     Returns:
-        (P, P) in [-1, 1]; ``None`` for a model that adds no table of positions to its tokens.
+        (P, P) in [-1, 1]; ``None`` for a model that adds no table of positions to its tokens, or has more than 8,192
+        patches.
     """
-    if model.pos_embed is None:
+    if model.pos_embed is None or model.config.patches > 8192:
         return None
     return similarities(model.position_table()[:, model.config.prefix :])[0]
 

@@ -21,6 +21,7 @@ from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"
 VERSION = 2
+TABLE = "CREATE TABLE runs (name TEXT PRIMARY KEY, signature TEXT, brief TEXT, problem TEXT, config TEXT)"
 SOURCES = ("run.json", "config.yaml", "metrics.json")  # files that the index is built from
 RUN_FILES = ("checkpoints", "config.yaml", "metrics.csv")  # mark a run folder that lost its run.json
 STORED = (
@@ -170,22 +171,25 @@ class _Index:
 
     def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
         with closing(sqlite3.connect(self._path)) as index, index:
-            if not _is_current(index):
-                kinds = index.execute("SELECT type, name FROM sqlite_master WHERE name = 'runs'").fetchall()
-                for kind, name in kinds:
-                    index.execute(f"DROP {kind} {name}")
-                columns = "name TEXT PRIMARY KEY, signature TEXT, brief TEXT, problem TEXT, config TEXT"
-                index.execute(f"CREATE TABLE runs ({columns})")
+            if not _schema(index):
+                index.execute(TABLE)
                 index.execute(f"PRAGMA user_version = {VERSION}")
+            elif not _is_current(index):
+                raise sqlite3.DatabaseError("the index is of another version, or holds what no index does")
             written = [(name, " ".join(map(str, run.signature)), *run[1:]) for name, run in runs.items()]
             index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in deleted])
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", written)
 
 
 def _is_current(index: sqlite3.Connection) -> bool:
-    """Whether it has this version's table: a view could compute without end."""
-    kinds = index.execute("SELECT type FROM sqlite_master WHERE name = 'runs'").fetchall()
-    return index.execute("PRAGMA user_version").fetchone() == (VERSION,) and kinds == [("table",)]
+    """Whether it has this version's table alone: views, triggers and computed columns could work without end."""
+    alone = _schema(index) == [("runs", TABLE), ("sqlite_autoindex_runs_1", None)]
+    return alone and index.execute("PRAGMA user_version").fetchone() == (VERSION,)
+
+
+def _schema(index: sqlite3.Connection) -> list[tuple[str, str | None]]:
+    """What the index holds, by name and definition."""
+    return index.execute("SELECT name, sql FROM sqlite_master").fetchall()
 
 
 def _quoted(path: Path) -> str:

@@ -17,6 +17,8 @@ from vitrine.models import build_model
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
 
+MAX_TABLES = 2**31  # bytes of tables that a model computes, such as those of fixed positions
+
 
 class DamagedCheckpoint(RunError):
     """A file that is there and can be read, but is not a whole checkpoint."""
@@ -69,12 +71,17 @@ def check_size(config: ViTConfig, weights: Mapping[str, torch.Tensor], source: s
 
     Raises:
         ConfigError: no model can be built from ``config``.
-        RunError: names or shapes differ from the model's, or weights share memory and so are larger than their file.
+        RunError: names or shapes differ from the model's, weights share memory and so are larger than their file, or
+            tables that no file holds, such as those of fixed positions, are larger than ``MAX_TABLES``.
     """
     if names_of(config):
         return
     with torch.device("meta"):
-        check_weights(build_model(config), weights, source)
+        model = build_model(config)
+    check_weights(model, weights, source)
+    if (tables := sum(table.nbytes for table in model.buffers())) > MAX_TABLES:
+        most = f"more than {MAX_TABLES / 2**30:.0f} GiB"
+        raise RunError(f"{source} describes a model with tables of {tables / 2**30:,.0f} GiB for its positions, {most}")
     stored = {weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() for weight in weights.values()}
     if sum(weight.nbytes for weight in weights.values()) > sum(stored.values()):
         raise RunError(f"{source} is not a checkpoint of vitrine: its weights share memory")
@@ -119,9 +126,10 @@ def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
 
 
 def _is_weight(entry: tuple[Any, Any]) -> bool:
-    """Whether an entry is a name with a dense tensor."""
+    """Whether an entry is a name with a dense tensor in memory; one on the device ``meta`` has no values."""
     name, value = entry
-    return isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided
+    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+    return isinstance(name, str) and is_dense
 
 
 def _shape(tensor: torch.Tensor) -> str:
