@@ -334,8 +334,7 @@ class Decision:
         known = [[result.correct for result in side if result.correct is not None] for side in sample.results]
         if any(len(found) < len(side) for found, side in zip(known, sample.results, strict=True)):
             return None
-        correct, other = map(np.array, known)
-        return math.sqrt(image_variance(correct, other, paired=self._paired, level=self.rule.alpha))
+        return math.sqrt(image_variance(*map(np.array, known), paired=self._paired, level=self.rule.alpha))
 
 
 def _variance(sides: Sequence[np.ndarray], rounding: float) -> tuple[float, float]:

@@ -69,7 +69,7 @@ def load_dataset(
     if (part := part_at(config, "name")) is not None:
         dataset = user_dataset(part, config)
     else:
-        dataset = _from_shards(folder, config) if folder.is_dir() else DATASETS[config.name](config)
+        dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
         if config.targets and config.name in TARGETS:
             dataset = _with_targets(dataset, [(name, TARGETS[config.name][name]) for name in config.targets])
     if with_fingerprint:
@@ -130,10 +130,8 @@ def _with_targets(dataset: ImageDataset, targets: Sequence[tuple[str, Target]]) 
     return replace(dataset, classes=names[targets[0][0]], targets=names)
 
 
-def _from_shards(folder: Path, config: DataConfig) -> ImageDataset:
-    classes, arrays = read_shards(folder, config.name)
-    if not config.targets and len(classes) > config.num_classes:  # a model would have no output for the last ones
-        raise DataError(f"{folder} has {len(classes)} classes, more than data.num_classes={config.num_classes}")
+def _from_shards(folder: Path, name: str) -> ImageDataset:
+    classes, arrays = read_shards(folder, name)
     splits = {split: Split(*map(torch.from_numpy, pair)) for split, pair in arrays.items()}
     return ImageDataset(classes, splits["train"], splits.get("val"), splits.get("test"))
 
