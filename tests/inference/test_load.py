@@ -111,12 +111,12 @@ def test_weights_without_values_are_refused(record, model, config):
 @pytest.mark.parametrize("position", ["sincos2d", "alibi2d"])
 def test_a_model_with_tables_larger_than_its_file_is_refused_before_it_takes_memory(record, config, position):
     large = replace(config.model, position=position, image_size=1024, patch_size=1, patch_stride=None, pool="mean")
-    large = replace(large, class_token=False, dim=768 if position == "sincos2d" else config.model.dim)
+    large = replace(large, class_token=False, dim=1152 if position == "sincos2d" else config.model.dim)
     with torch.device("meta"):
         described = VisionTransformer(large).state_dict()
     weights = {f"model.{name}": torch.zeros(value.shape) for name, value in described.items()}
     torch.save({"state_dict": weights, "config": {"model": asdict(large)}}, record.best)
-    with pytest.raises(RunError, match=r"with tables of [\d,]+ GiB for its positions, more than 2 GiB"):
+    with pytest.raises(RunError, match=r"with tables of [\d,]+ GiB for its positions, more than 4 GiB"):
         _ = load_run(record.path).model
 
 

@@ -17,7 +17,7 @@ from vitrine.models import build_model
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
 
-MAX_TABLES = 2**31  # bytes of tables that a model computes, such as those of fixed positions
+MAX_TABLES = 2**32  # bytes of tables that a model computes; ViT-L with position=relative at 1024 pixels has 3.2e9
 
 
 class DamagedCheckpoint(RunError):
