@@ -675,3 +675,11 @@ def test_a_lost_run_hardly_changes_the_seeds_that_a_difference_takes(tmp_path, w
         (sentence,) = sentences_of(folder)["rope"]
         shown[lost] = float(re.search(r"show differences of ([\d.]+) points", sentence)[1])
     assert shown[1] == pytest.approx(shown[0], rel=0.3)
+
+
+def test_pairs_that_all_differ_by_the_same_tell_of_no_power_where_a_run_is_lost(tmp_path, write_run):
+    accs = [0.90, 0.91, 0.93, 0.95, 0.92]
+    write_rows(write_run, tmp_path, learned=accs, rope=[acc + 0.01 for acc in accs[:4]])
+    (sentence,) = sentences_of(tmp_path)["rope"]
+    assert sentence.startswith("rope and learned: no significant difference over 4 and 5 seeds")
+    assert "power" not in sentence

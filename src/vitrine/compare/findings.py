@@ -275,16 +275,14 @@ def _seed_sentence(
     if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice
         return text
     size = difference_of_interest
-    sd, paired, freedom = tested.sd, tested.paired, tested.freedom
-    if not paired and tested.shared:  # partly paired: as good as the pairs are
-        sd, paired, freedom = sd * math.sqrt(2 * (1 - max(0.0, tested.correlation))), True, tested.shared - 1.0
+    paired = tested.shared > 0
     if size is None:
         shown = smallest_difference(
             count,
-            sd,
+            tested.sd,
             paired=paired,
             family=family,
-            freedom=freedom,
+            freedom=tested.freedom,
             image_variance=tested.image_variance,
         )
         return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
@@ -293,7 +291,7 @@ def _seed_sentence(
         interval += on_these_images(row, tested, metric)
         return f"{names} are equal within {metric.size(size)} ({interval})"
     takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
-    spread = largest_spread(sd, freedom)
+    spread = largest_spread(tested.sd, tested.freedom)
     over_seeds = beyond_images(size, tested.image_variance, family.comparisons)
     if over_seeds == 0:
         return f"{takes} more test images"

@@ -78,7 +78,8 @@ class Difference:
         p: two-sided p-value of no difference; NaN without an interval, but 1 if all values are equal.
         paired: whether both sides have the same seeds, and pairs are compared.
         counts: number of values on each side.
-        sd: standard deviation behind the test: of the paired differences, or pooled over both groups.
+        sd: standard deviation that further seeds would have: of the differences of pairs, or, without any, pooled over
+            both groups.
         effect_size: Hedges' g: the difference in pooled standard deviations, corrected for small samples.
         correlation: of both sides over the seeds that they share; NaN for fewer than three.
         shared: number of seeds that were taken as pairs.
@@ -155,6 +156,9 @@ def difference(
         variance, freedom = sd**2 * (1 / len(x) + overlap), spread_freedom
     else:
         variance, freedom = _partly_paired(x, y, both, overlap)
+        if both:
+            sd, spread_freedom = float(np.std(x[:both] - y[:both], ddof=1)), both - 1.0
+            sd = 0.0 if is_float_error(sd, x) else sd
     over_images, groups = 0.0, None if paired else counts
     parts = [(variance, freedom)]
     if correct is not None:
