@@ -54,7 +54,7 @@ class SweepProgress:
         self.sweep = sweep
         self.results = list(results)
         self._describe, self._status = describe, status
-        self._shown: list[str] = []  # of the status, as it was when a trial last started or ended
+        self._shown: list[str] = []  # of the status, as it was when a trial last ended
         self._written = 0  # trials in sweep.json
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
@@ -69,6 +69,7 @@ class SweepProgress:
         trials = f"sweep    {most}{plural(self.sweep.total, 'trial')}{already}"
         print(printable(f"{trials}\nfolder   {self.sweep.folder}"), flush=True)
         if self._live:
+            self._shown = self._status()
             self._live.start()
         return self
 
@@ -83,8 +84,6 @@ class SweepProgress:
         self._add_new_trials()
         self.results[trial.number] = TrialResult("running")
         self._started[trial.number] = time.monotonic()
-        if self._live:
-            self._shown = self._status()
         if self._written < len(self.results):
             self._write()
         if not self._live:
@@ -94,13 +93,13 @@ class SweepProgress:
         """Take a trial's result; show it if the trial was started here."""
         self._add_new_trials()
         self.results[trial.number] = result
+        if self._live:
+            self._shown = self._status()
         if self._started.pop(trial.number, None) is None:
             return
         self._finished += result.status == "finished"
         self._write()
-        if self._live:
-            self._shown = self._status()
-        else:
+        if not self._live:
             metric = self.sweep.metric
             detail = f"{metric} {format_metric(result.metrics[metric])}" if metric in result.metrics else result.error
             left = self._time_left()
@@ -148,12 +147,8 @@ class SweepProgress:
 
         Called in a thread of its own, while trials are added, start and end: it works on copies.
         """
-        trials, started, metric, total = (
-            list(self.sweep.trials),
-            dict(self._started),
-            self.sweep.metric,
-            self.sweep.total,
-        )
+        metric, total = self.sweep.metric, self.sweep.total
+        trials, started = list(self.sweep.trials), dict(self._started)
         results = [*self.results, *[TrialResult("new")] * len(trials)][: len(trials)]
         running = [trial for trial in trials if trial.number in started]
         ended = [trial for trial in trials if trial.number not in started and results[trial.number].status in COLOURS]
