@@ -97,11 +97,6 @@ def refuse_link_out(path: Path, folder: Path) -> None:
         raise RunError(f"cannot write {path}: it is a link that leads out of {folder}, to {target}")
 
 
-def is_file_in(path: Path, folder: Path) -> bool:
-    """Whether ``path`` is a file in ``folder``, which others may have made, and no link that leads out of it."""
-    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
-
-
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8, atomically."""
     with replacing(path) as temporary:

@@ -5,6 +5,7 @@ or exhaust the stack (brackets in brackets), and one such folder would end a com
 """
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,17 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise ValueError(f"it is larger than {most // 1024**2} MiB")
     return content
+
+
+def refuse_compressed(archive: zipfile.ZipFile) -> None:
+    """Raise BadZipFile if the archive compresses an entry, as PyTorch and NumPy do not: kilobytes become gigabytes."""
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+        raise zipfile.BadZipFile("it is compressed, and could be of any size")
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text names a file in a folder itself: printable, and neither a path nor empty."""
+    return text.isprintable() and Path(text).name == text != ""
 
 
 def read_json(path: Path) -> Any:

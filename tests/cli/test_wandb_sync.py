@@ -3,7 +3,7 @@
 import pytest
 
 from vitrine import compose
-from vitrine.cli.wandb_sync import replay, sessions
+from vitrine.cli.wandb_sync import has_complete_sessions, replay, sessions
 from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -30,3 +30,22 @@ def test_a_session_outside_the_run_folder_is_refused(tmp_path, name):
     record.update(wandb_kept=["offline-run-1", name])
     with pytest.raises(RunError, match="wandb_kept must name folders in wandb/"):
         sessions(record)
+
+
+@pytest.mark.parametrize("name", ["", "run-1.wandb", "files", "files/media/picture.png"])
+def test_a_session_with_a_link_out_of_the_run_folder_is_not_sent(tmp_path, name):
+    record = RunRecord(tmp_path / "run")
+    session = record.path / "wandb" / "offline-run-1"
+    (session / "files" / "media").mkdir(parents=True)
+    (session / "run-1.wandb").write_bytes(b"rows")
+    record.update(wandb_kept=["offline-run-1"])
+    (session / "logs").symlink_to(tmp_path)  # as those of the client
+    assert has_complete_sessions(record)
+    link = session / name
+    moved = tmp_path / "outside"
+    if link.exists():
+        link.rename(moved)
+    else:
+        moved.touch()
+    link.symlink_to(moved)
+    assert not has_complete_sessions(record)

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from vitrine.config.model import ViTConfig
+from vitrine.errors import RunError
+from vitrine.explain.learned_sections import position_section
 from vitrine.models import VisionTransformer
 from vitrine.models.learned import (
     attention_distances,
@@ -53,6 +55,16 @@ def test_positions_are_most_like_themselves(scheme, registers):
     assert found.shape == (9, 9)
     assert found.diagonal() == pytest.approx(torch.ones(9), abs=1e-5)
     assert (found <= 1 + 1e-5).all()
+
+
+def test_positions_of_more_patches_than_fit_into_memory_are_not_compared():
+    made = model(position="sincos2d", image_size=91, patch_size=1)
+    problem = "it has 8281 patches, and positions of at most 8192 are compared"
+    with pytest.raises(RunError, match=problem):
+        position_similarities(made)
+    section = position_section(made)
+    assert section.text.endswith(f"There is no figure of them: {problem}.")
+    assert not section.figures
 
 
 @pytest.mark.parametrize("scheme", ["none", "conv", "rope", "relative", "alibi2d", "rope_mixed"])

@@ -4,6 +4,7 @@ import threading
 import time
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -44,6 +45,21 @@ def test_a_run_of_a_lost_machine_is_replayed_as_interrupted(tmp_path, client):
     client.finish.assert_called_once_with(exit_code=255)
     assert client.summary.update.call_args.args[0]["status"] == "interrupted"
     assert record.facts["wandb_pushed"] is not None
+
+
+def test_a_replay_sends_no_file_that_a_link_in_the_run_folder_leads_to(tmp_path, client):
+    """The folder may be another person's, and name a project of theirs."""
+    record = new_record(tmp_path / "runs", status="finished", classes=["zero", "one"])
+    record.write_metrics({"test/acc": 0.5})
+    passport, answers = tmp_path / "passport.png", tmp_path / "answers.npz"
+    Image.new("L", (3, 3)).save(passport)
+    np.savez(answers, logits=np.eye(2), labels=np.arange(2))
+    (record.path / "curves.png").symlink_to(passport)
+    (record.path / "confusion.png").write_bytes(passport.read_bytes())
+    (record.path / "predictions.npz").symlink_to(answers)
+    push(record, config_of("logger=wandb"))
+    sent = [set(call.args[0]) for call in client.log.call_args_list]
+    assert sent[1:] == [{"confusion"}]
 
 
 def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch):
@@ -109,16 +125,3 @@ def test_a_sweep_of_vitrine_inside_one_of_wandb_is_refused(tmp_path, monkeypatch
     with pytest.raises(RunError, match="`wandb agent` has one W&B run for each command"):
         WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=0")
     assert record.facts["wandb_id"] is None
-
-
-def test_a_replay_sends_no_picture_that_a_link_of_the_run_leads_to(tmp_path, client, monkeypatch):
-    """Of a run that others made, to a project that they have chosen."""
-    monkeypatch.setattr(tracking.wandb, "Image", lambda path, caption: path)
-    record = new_record(tmp_path / "runs", status="finished")
-    record.write_metrics({"val/acc": 0.5})
-    Image.new("L", (8, 8)).save(tmp_path / "passport.png")
-    (record.path / "curves.png").symlink_to(tmp_path / "passport.png")
-    Image.new("L", (8, 8)).save(record.path / "attention.png")
-    push(record, config_of("logger=wandb"))
-    sent = [row for (row,), _ in client.log.call_args_list if row.keys() & {"curves", "attention"}]
-    assert sent == [{"attention": str(record.path / "attention.png")}]

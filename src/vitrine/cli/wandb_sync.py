@@ -11,6 +11,7 @@ run is logged again from metrics.csv, metrics.json and the images. Runs keep the
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from vitrine.cli.arguments import errors_in_one_line, make_parser
@@ -137,7 +138,13 @@ def has_complete_sessions(record: RunRecord) -> bool:
     facts, found = record.facts, sessions(record)
     if facts.get("wandb_open") or facts.get("wandb_gaps"):
         return False
-    return bool(found) and all(path.is_dir() for path in found)
+    return bool(found) and all(path.is_dir() and _sends_own_files(record, path) for path in found)
+
+
+def _sends_own_files(record: RunRecord, session: Path) -> bool:
+    """Whether what the client sends of a session is in the run folder; its logs, which stay here, may be elsewhere."""
+    sent = (session.glob(pattern) for pattern in ("*.wandb", "files", "files/**/*"))
+    return all(map(record.contains, chain([session], *sent)))
 
 
 def sessions(record: RunRecord) -> list[Path]:

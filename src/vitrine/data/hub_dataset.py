@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from vitrine.data.image_folder import SPLIT_FOLDERS
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, listed, nearest, plural
-from vitrine.untrusted import misshapen, read_json
+from vitrine.untrusted import is_file_name, misshapen, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,7 +164,7 @@ def _split(folder: Path) -> tuple[HubSplit, list[str]]:
             )
         found[kind] = columns[0]
     files = [entry.get("filename") for entry in _read(folder / "state.json", "_data_files", [{"filename": str}])]
-    if outside := [name for name in files if not name or Path(name).name != name or not name.isprintable()]:
+    if outside := [name for name in files if not name or not is_file_name(name)]:
         problem = f"names the file {outside[0]!r}; a file must be in the folder itself, as data-00000-of-00001.arrow"
         raise DataError(f"{folder / 'state.json'} {problem}")
     names = features[found["ClassLabel"]].get("names")

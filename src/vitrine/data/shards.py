@@ -25,7 +25,7 @@ from vitrine.errors import DataError, first_line
 from vitrine.files import replacing, write_text
 from vitrine.runs.provenance import program
 from vitrine.text import plural
-from vitrine.untrusted import read_json
+from vitrine.untrusted import is_file_name, read_json, refuse_compressed
 
 OVERHEAD = 1024  # upper bound, in bytes, of what the format adds to a shard's images and labels
 
@@ -123,8 +123,7 @@ def _read(path: Path, checksum: str, classes: int) -> Arrays:
         raise DataError(f"{path.name} does not match its SHA-256 checksum in index.json")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise ValueError("it is compressed, as no shard is, and could be of any size")
+            refuse_compressed(archive)
         with np.load(io.BytesIO(content), allow_pickle=False) as shard:
             images, labels = shard["images"], shard["labels"]
     except Exception as error:  # reading an arbitrary file can fail in any way
@@ -160,7 +159,7 @@ def _read_index(folder: Path, name: str) -> tuple[list[str], dict[str, list[tupl
     if stored != name:
         raise DataError(f"{path} belongs to data={stored}, not to data={name}")
     names = [file for files in shards.values() for file, _ in files]
-    if outside := [file for file in names if Path(file).name != file or not file.isprintable()]:
+    if outside := [file for file in names if not is_file_name(file)]:
         raise DataError(f"{path} names the shard {outside[0]!r}; a shard must be in the folder itself, as train-00.npz")
     if len(set(names)) < len(names):
         raise DataError(f"{path} names {plural(len(names), 'shard')}, of which {len(set(names))} differ; all must")

@@ -9,7 +9,7 @@ import torch
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.report.image_panels import data_url, reason
 from vitrine.config.model import ViTConfig
-from vitrine.errors import VitrineError
+from vitrine.errors import RunError, VitrineError
 from vitrine.explain import maps
 from vitrine.explain.explorer import details, packed
 from vitrine.explain.observed import Measured, Observed, chosen_images, evenly, how_many, measure, observe
@@ -169,7 +169,12 @@ def filter_section(model: VisionTransformer) -> RunSection:
 def position_section(model: VisionTransformer) -> RunSection:
     """What the model knows of positions."""
     config, title = model.config, "Positions"
-    if (found := position_similarities(model)) is not None:
+    try:
+        found = position_similarities(model)
+    except RunError as error:
+        text = f"Positions are added to the tokens (position={config.position}). There is no figure of them: {error}."
+        return RunSection("positions", title, text)
+    if found is not None:
         values = found.numpy()
         caption = (
             "Each tile belongs to the patch in this row and column: the cosine similarity of its position embedding to "

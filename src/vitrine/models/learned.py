@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.config.size import Sides, height_width
+from vitrine.errors import RunError
 from vitrine.models.patch_embed import ConvPatchEmbed, LinearPatchEmbed, ShiftedPatchEmbed
 from vitrine.models.pos_embed import (
     Alibi2d,
@@ -17,6 +18,8 @@ from vitrine.models.pos_embed import (
     rope_frequencies,
 )
 from vitrine.models.vit import VisionTransformer
+
+MOST_COMPARED = 2**13  # patches, each with each
 
 
 @torch.no_grad()
@@ -45,11 +48,15 @@ def position_similarities(model: VisionTransformer) -> Tensor | None:
     """Cosine similarities of the patches' position embeddings (arXiv:2010.11929, figure 7, centre).
 
     Returns:
-        (P, P) in [-1, 1]; ``None`` for a model that adds no table of positions to its tokens, or has more than 8,192
-        patches.
+        (P, P) in [-1, 1]; ``None`` for a model that adds no table of positions to its tokens.
+
+    Raises:
+        RunError: the model has more than ``MOST_COMPARED`` patches, whose similarities take more than 256 MB of memory.
     """
-    if model.pos_embed is None or model.config.patches > 8192:
+    if model.pos_embed is None:
         return None
+    if (patches := model.config.patches) > MOST_COMPARED:
+        raise RunError(f"it has {patches} patches, and positions of at most {MOST_COMPARED} are compared")
     return similarities(model.position_table()[:, model.config.prefix :])[0]
 
 

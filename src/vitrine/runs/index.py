@@ -172,8 +172,8 @@ class _Index:
     def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
         with closing(sqlite3.connect(self._path)) as index, index:
             if not _schema(index):
+                index.execute(f"PRAGMA user_version = {VERSION}")  # first: a table without it is another version's
                 index.execute(TABLE)
-                index.execute(f"PRAGMA user_version = {VERSION}")
             elif not _is_current(index):
                 raise sqlite3.DatabaseError("the index is of another version, or holds what no index does")
             written = [(name, " ".join(map(str, run.signature)), *run[1:]) for name, run in runs.items()]

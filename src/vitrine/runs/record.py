@@ -141,6 +141,10 @@ class RunRecord:
         """The checkpoint of the best epoch on the validation split."""
         return self.path / "checkpoints" / "best.ckpt"
 
+    def contains(self, path: Path) -> bool:
+        """Whether ``path`` is there, and is no link that leads out of this folder, which others may have made."""
+        return path.exists() and path.resolve().is_relative_to(self.path.resolve())
+
     @property
     def facts(self) -> dict[str, Any]:
         """The content of run.json.

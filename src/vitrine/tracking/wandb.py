@@ -35,10 +35,10 @@ from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, NotWaitedFor, RunError, first_line
-from vitrine.files import is_file_in
+from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
 from vitrine.runs.provenance import program
-from vitrine.runs.record import RunRecord, now
+from vitrine.runs.record import now
 from vitrine.text import class_name, report
 
 START_SECONDS = 20.0  # for the server to answer
@@ -227,7 +227,7 @@ class WandbTracker:
     def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
         for name, path in plots.items():
             run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))})
-        if "test/acc" in metrics and is_file_in(self.record.path / "predictions.npz", self.record.path):
+        if "test/acc" in metrics and self.record.contains(self.record.path / "predictions.npz"):
             run.log(prediction_tables(self.record))
         self._send_checkpoints(run)
         # After the last row, whose values the client would otherwise set in the summary.
@@ -239,7 +239,7 @@ class WandbTracker:
         aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
         for alias in aliases:
             path = self.record.path / "checkpoints" / f"{alias}.ckpt"
-            if is_file_in(path, self.record.path):
+            if path.is_file() and self.record.contains(path):
                 artifact = wandb.Artifact(f"checkpoint-{self.identity}", type="model")
                 artifact.add_file(str(path), policy="immutable")
                 run.log_artifact(artifact, aliases=[alias, "latest"])
@@ -268,14 +268,14 @@ def push(record: RunRecord, config: TrainConfig) -> None:
     settings.entity, settings.project = facts.get("wandb_project") or (settings.entity, settings.project)
     gaps = bool(facts.get("wandb_gaps") or facts.get("wandb_kept"))
     record.update(wandb_open=False, wandb_gaps=gaps, wandb_kept=[])  # this session sends everything
-    tracker = WandbTracker(settings, config, record, facts.get("group"), facts.get("varies") or "", online_only=True)
+    group, varies = facts.get("group"), facts.get("varies") or ""
+    tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
     for row in rows:
         tracker.log({name: value for name, value in row.items() if name != "step"}, int(row["step"]))
-    names = ("curves", "confusion", "attention") if metrics else ()
-    plots = {name: path for name in names if is_file_in(path := record.path / f"{name}.png", record.path)}
+    plots = [record.path / f"{name}.png" for name in ("curves", "confusion", "attention")]
     status = record.status if record.status != "running" else "interrupted"  # its machine is gone: --force
     try:
-        tracker.finish(status, metrics, plots)
+        tracker.finish(status, metrics, {path.stem: path for path in plots if metrics and record.contains(path)})
     except NotWaitedFor:
         raise KeyboardInterrupt from None  # the other runs are not to be pushed either
     record.update(wandb_gaps=False)
