@@ -198,9 +198,9 @@ def _empty(record, name):
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def files_read_once():
-    """Read configuration files once for all compositions of a module, as for those of one command."""
+    """Read configuration files once for all compositions of this process, as for those of one command."""
     import_module("vitrine.command.resolvers")  # registers the schemas that they name
     from vitrine.command.sources import composing
 

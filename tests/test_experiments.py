@@ -10,8 +10,6 @@ from vitrine import compose, fit, load_run
 from vitrine.data.shards import write_shards
 from vitrine.models import VisionTransformer
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 EXPERIMENTS = sorted(
     str(path.relative_to(ROOT / "conf/experiment").with_suffix(""))
     for path in (ROOT / "conf/experiment").rglob("*.yaml")

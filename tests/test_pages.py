@@ -129,7 +129,6 @@ def test_the_python_of_a_page_runs(page, tmp_path):
 
 @pytest.mark.parametrize("command", [command for command in COMPOSED if not re.search("RUN|my_lab|-dir", command)])
 @pytest.mark.whole
-@pytest.mark.usefixtures("files_read_once")
 def test_a_command_of_another_page_composes(command, tmp_path):
     table = tmp_path / "FILE.csv"
     if "FILE.csv" in command:

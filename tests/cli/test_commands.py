@@ -12,8 +12,6 @@ from helpers.running import ROOT, SMALL, only_run, python, write_image_folder
 
 from vitrine.cli import COMMANDS
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

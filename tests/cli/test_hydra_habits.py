@@ -5,8 +5,6 @@ from helpers.running import SMALL
 
 from vitrine import compose
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 QUICK = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
 
 

@@ -9,8 +9,6 @@ from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.sweep import TrainCommand
 from vitrine.runs import RunRecord
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 
 @pytest.fixture
 def run(tmp_path):

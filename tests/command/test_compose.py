@@ -11,8 +11,6 @@ from vitrine.config.schema import OWN_FILES
 from vitrine.distributed.hardware import gpus
 from vitrine.errors import ConfigError, Fault
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 CONF = Path(__file__).parents[2] / "conf"
 # Hydra's own, what is true of one machine only, and what is of a multirun (test_space.py).
 APART = {"hydra", "local", "sweep"}

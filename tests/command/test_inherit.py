@@ -10,8 +10,6 @@ from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 RECIPE = ["data=mnist", "model=vit_nano", "position=rope", "optimizer=sgd", "optimizer.lr=0.25", "trainer.max_epochs=7"]
 RECIPE += ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=3", "augment.mixup=0.5", "tags=[a]"]
 

@@ -11,8 +11,6 @@ from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import train_faults
 from vitrine.errors import ConfigError, Fault
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 SIZE = "must be a whole number, or [height,width]"
 WITH_BETAS = "adamw, adam, muon, lamb, lion and schedule_free"
 

@@ -18,8 +18,6 @@ from vitrine.runs.lock import Watch
 from vitrine.sweeps import run as sweeps_run
 from vitrine.sweeps.trial import read_result
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 GRID = ["seed=0,1", "sweep.name=s"]
 SEARCH = ["sweep.sampler=random", "sweep.name=s", "sweep.n_trials=2", *searching.TWO]
 FILE_OPERATIONS = ("open", "fsync", "replace", "unlink", "rmdir", "mkdir")  # whose effect others see

@@ -25,8 +25,6 @@ from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.summary import find_sweeps, print_trials
 from vitrine.sweeps.trial import read_result
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 MEANS = {"learned": 0.90, "rope": 0.95, "none": 0.80, "sincos2d": 0.905}
 
 

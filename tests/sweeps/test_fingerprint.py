@@ -28,8 +28,6 @@ from vitrine.sweeps.fingerprint import (
 )
 from vitrine.sweeps.sweep import Sweep
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 WITHOUT_EFFECT = {
     "name",
     "tags",

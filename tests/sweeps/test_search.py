@@ -25,8 +25,6 @@ from vitrine.sweeps.study import SafeCmaEsSampler, note
 from vitrine.sweeps.summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.trial import locked, read_result
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 RANDOM = [*TWO, "sweep.sampler=random"]
 
 

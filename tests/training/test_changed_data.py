@@ -16,7 +16,7 @@ from vitrine.inference.predictor import Predictor
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")

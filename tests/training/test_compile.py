@@ -21,7 +21,7 @@ from vitrine.training import compile as compilation
 from vitrine.training.callbacks import Callback
 from vitrine.training.compile import COMPILERS
 
-pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn", "files_read_once")]
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 

@@ -26,7 +26,7 @@ from vitrine.training.schedules import build_schedule
 from vitrine.training.throughput import flops_per_image, flops_per_pass
 from vitrine.training.weights import model_weights, read_checkpoint
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 ADAMW = OptimizerConfig("adamw", lr=2e-3, weight_decay=0.3, betas=[0.9, 0.999])
 PROBE = ["finetune=linear_probe", "augment=none"]

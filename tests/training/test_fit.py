@@ -21,7 +21,7 @@ from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import MeanLoss
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 class Watch(Callback):

@@ -15,7 +15,7 @@ from vitrine import compose, fit
 from vitrine.runs import RunRecord
 from vitrine.training.metrics import Outputs, all_labels_right, auroc, class_metrics, measure
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(params=[8, 3], ids=["eight classes, one absent", "three classes"])

@@ -20,7 +20,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
 from vitrine.training.pretrained import Pretrained, under_our_names
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, "dim": 24, "depth": 2, "heads": 3}
 SIZES |= PUBLISHED

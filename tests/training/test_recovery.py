@@ -19,7 +19,7 @@ from vitrine.runs.lock import RunLocked
 from vitrine.runs.registry import remove_runs
 from vitrine.training.recovery import recover
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 # Three epochs of 5 steps; later epochs are better, so that the second is the best when the third begins.
 OVERRIDES = [

@@ -24,7 +24,7 @@ from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
 from vitrine.training.resume import _stretched_schedule
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
 OVERRIDES = [

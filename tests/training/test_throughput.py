@@ -13,7 +13,7 @@ from vitrine.data.loader import TrainLoader
 from vitrine.runs import RunRecord
 from vitrine.training.throughput import PeakFlops, StepStatistics
 
-pytestmark = pytest.mark.usefixtures("undrawn", "files_read_once")
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def figures(**changes):
