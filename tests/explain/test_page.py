@@ -194,7 +194,9 @@ KINDS = [
 def test_every_kind_of_model_has_a_page(write_run, tmp_path, kind):
     parts = {part.key: part for part in run_sections(write_run(tmp_path, *kind.split()))}
     assert list(parts) == SECTIONS
-    assert bool(parts["positions"].figures) == ("position=none" not in kind and "position=conv" not in kind)
+    added, without = ("position=sincos", "position=learned"), ("position=none", "position=conv")
+    figures = ["position_table", "positions"] if kind.startswith(added) else ["positions"]
+    assert [one.key for one in parts["positions"].figures] == ([] if kind.startswith(without) else figures)
     assert bool(parts["filters"].figures) == ("conv_stem" not in kind)
     assert parts["attention"].explorer is not None
     assert all(part.figures or part.text for part in parts.values())

@@ -63,8 +63,8 @@ def test_positions_of_more_patches_than_fit_into_memory_are_not_compared():
     with pytest.raises(RunError, match=problem):
         position_similarities(made)
     section = position_section(made)
-    assert section.text.endswith(f"There is no figure of them: {problem}.")
-    assert not section.figures
+    assert section.text.endswith(f"There is no figure of their similarities: {problem}.")
+    assert [one.key for one in section.figures] == ["position_table"]
 
 
 @pytest.mark.parametrize("scheme", ["none", "conv", "rope", "relative", "alibi2d", "rope_mixed"])

@@ -169,21 +169,8 @@ def filter_section(model: VisionTransformer) -> RunSection:
 def position_section(model: VisionTransformer) -> RunSection:
     """What the model knows of positions."""
     config, title = model.config, "Positions"
-    try:
-        found = position_similarities(model)
-    except RunError as error:
-        text = f"Positions are added to the tokens (position={config.position}). There is no figure of them: {error}."
-        return RunSection("positions", title, text)
-    if found is not None:
-        values = found.numpy()
-        caption = (
-            "Each tile belongs to the patch in this row and column: the cosine similarity of its position embedding to "
-            "those of all patches (arXiv:2010.11929, figure 7)."
-        )
-        alt = f"{caption} Similarities are from {values.min():.2f} to {values.max():.2f}."
-        figure = maps.draw_position_similarities(values, config)
-        text = f"Positions are added to the tokens (position={config.position})."
-        return RunSection("positions", title, text, [DrawnFigure("positions", "", caption, alt, figure)])
+    if model.pos_embed is not None:
+        return _table_section(model, title)
     scores = offset_scores(model)
     if scores is None:
         text = POSITIONS.get(config.position, f"position={config.position} is not vitrine's: it has no table to show.")
@@ -198,6 +185,32 @@ def position_section(model: VisionTransformer) -> RunSection:
     label = "bias of the score" if bias else "mean cosine"
     figure = maps.draw_offset_scores(values[..., ::-1, ::-1].copy(), label, config)
     return RunSection("positions", title, text, [DrawnFigure("positions", "", caption, alt, figure)])
+
+
+def _table_section(model: VisionTransformer, title: str) -> RunSection:
+    """Positions that are added to tokens: the table, and the similarities of its rows where it is not too long."""
+    config = model.config
+    text = f"Positions are added to the tokens (position={config.position})."
+    table = model.position_table()[0].detach().float().cpu().numpy()
+    first = f", {prefix_tokens(config)} first" if config.prefix else ""
+    caption = f"What is added to the tokens: a row for each{first}, a column for each channel."
+    alt = f"{caption} Values are from {table.min():.2f} to {table.max():.2f}."
+    figures = [DrawnFigure("position_table", "Table", caption, alt, maps.draw_position_table(table))]
+    try:
+        found = position_similarities(model)
+    except RunError as error:
+        return RunSection("positions", title, f"{text} There is no figure of their similarities: {error}.", figures)
+    assert found is not None
+    values = found.numpy()
+    caption = (
+        "Each tile belongs to the patch in this row and column: the cosine similarity of its position embedding to "
+        "those of all patches (arXiv:2010.11929, figure 7)."
+    )
+    alt = f"{caption} Similarities are from {values.min():.2f} to {values.max():.2f}."
+    drawn = maps.draw_position_similarities(values, config)
+    return RunSection(
+        "positions", title, text, [*figures, DrawnFigure("positions", "Similarities", caption, alt, drawn)]
+    )
 
 
 def reader(config: ViTConfig) -> str:

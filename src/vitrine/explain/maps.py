@@ -25,6 +25,7 @@ from vitrine.training.plots import show_image
 
 MOST_LINES = 12  # blocks or heads of a figure of tiles
 MOST_TILES = 14  # along a side of a figure of similarities
+MOST_ROWS = 512  # tokens or channels of a table, more than a figure has pixels for
 
 
 @styled()
@@ -64,6 +65,23 @@ def draw_filters(components: np.ndarray, shares: np.ndarray) -> Figure:
         scaled = 0.5 + values / (2 * max(np.abs(values).max(), 1e-12))
         axes.imshow(scaled.transpose(1, 2, 0) if len(values) == 3 else scaled[0], cmap=SIGNED, vmin=0, vmax=1)
         axes.set_title(f"{100 * share:.1f} %", fontsize=7, pad=2)
+    return figure
+
+
+@styled()
+def draw_position_table(table: np.ndarray) -> Figure:
+    """Draw the vectors (N, D) that are added to tokens: a row for each token, prefix tokens first."""
+    tokens, channels = table.shape
+    shown = table[np.ix_(evenly(tokens, MOST_ROWS), evenly(channels, MOST_ROWS))]
+    largest = float(np.abs(shown).max()) or 1.0
+    figure = Figure(figsize=(WIDTH, 3.0))
+    axes = figure.subplots()
+    ends = (-0.5, channels - 0.5, tokens - 0.5, -0.5)
+    image = axes.imshow(shown, cmap=SIGNED, vmin=-largest, vmax=largest, aspect="auto", extent=ends)
+    axes.set(xlabel="channel", ylabel="token")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    colour_bar(image, [axes], "value")
     return figure
 
 
