@@ -1,4 +1,4 @@
-"""Reproduce public ViT tutorials; the study itself is benchmarks/studies/reproductions.py."""
+"""Reproduce five ViT tutorials; the study itself is benchmarks/studies/reproductions.py."""
 
 import sys
 from pathlib import Path

@@ -22,7 +22,7 @@ PRINTED = {
         "embedded (2, 17, 64)",
         "logits (2, 100)",
         "854,308",
-        "first loss ",
+        "first loss 4.",  # ln 100, not ln 10
         "layers True",
     ],
     "pulfer_mnist": ["cut (3, 49, 16)", "patches (3, 49, 8)", "attn.weights (3, 2, 50, 50)", "1,642", "loss 1.4611"],

@@ -20,8 +20,6 @@ from vitrine.models import VisionTransformer
 from vitrine.runs.flatten import flatten
 from vitrine.training.pretrained import Pretrained
 
-pytestmark = pytest.mark.usefixtures("files_read_once")
-
 EXPERIMENTS = ROOT / "conf/experiment/tutorials"
 PAGE = ROOT / "docs/reproductions.md"
 
@@ -35,6 +33,18 @@ def load_facts():
 
 TUTORIALS = load_facts()
 T4 = "vit_base_anatomy"
+# Defaults that a faithful experiment relies on, as no tutorial has the part. T4's notes do not say how it trains.
+IN_NO_MODEL = """
+    model.qk_norm=false model.qkv_bias=true model.layer_scale=null model.registers=0 model.residual=true
+    model.norm=layernorm model.patch_stride=null model.patch_dropout=0 model.pretrained=null finetune.name=full
+"""
+IN_NO_TRAINING = """
+    optimizer.betas=[0.9,0.999] schedule.warmup=0 trainer.accumulate_grad_batches=1 trainer.image_schedule=null
+    augment.mixup=0 augment.cutmix=0 augment.erasing=0 augment.trivial=false augment.degrees=0 augment.translate=0
+    augment.scale=0 augment.shear=0 augment.elastic=0 augment.cutout=0 callbacks.ema=null
+    callbacks.early_stopping=null data.train_fraction=null data.per_class=null data.sampling=shuffle
+    loss.class_weights=null
+"""
 
 
 @pytest.fixture
@@ -66,8 +76,9 @@ def test_every_tutorial_has_its_facts():
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_faithful_experiment_has_every_published_setting(name, composed):
     classes = [f"model.num_classes={TUTORIALS[name].classes}"] if TUTORIALS[name].classes else []
+    absent = [*IN_NO_MODEL.split(), *(IN_NO_TRAINING.split() if TUTORIALS[name].epochs else ())]
     found = flatten(to_plain(composed(name, "faithful", *classes)))
-    wanted = flatten(to_plain(composed(name, "faithful", *classes, *published(name))))
+    wanted = flatten(to_plain(composed(name, "faithful", *classes, *published(name), *absent)))
     assert {key: (found[key], value) for key, value in wanted.items() if found[key] != value} == {}
     assert all(setting.place for setting in TUTORIALS[name].settings)
 

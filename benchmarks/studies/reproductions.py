@@ -1,4 +1,4 @@
-"""Reproduce public ViT tutorials: as published, with their quirks (faithful), and without them (corrected).
+"""Reproduce five ViT tutorials: as published, with their quirks (faithful), and without them (corrected).
 
 python scripts/reproduce.py                                  # everything a CPU can train; rerun it to continue
 python scripts/reproduce.py pulfer_mnist notebook_mnist32    # some tutorials

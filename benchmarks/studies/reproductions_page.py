@@ -108,7 +108,7 @@ def row(tutorial: Tutorial, results: Results) -> list[str]:
     faithful, corrected = results.get("faithful"), comparable(results).get("corrected")
     whole = faithful is not None and faithful["epochs"] >= tutorial.epochs
     best = str(ConfidenceInterval.of(faithful["best/acc"])) if faithful and whole and faithful["best/acc"] else ""
-    missing = PENDING if tutorial.reported else "nothing to reach"
+    missing = PENDING if tutorial.reported else "not trained: nothing to reach"
     cells = [missing if result is None else accuracy(tutorial, result) for result in (faithful, corrected)]
     parameters = f"{tutorial.parameters:,}; corrected {tutorial.corrected_parameters:,}"
     commit = faithful["commit"][:7] if faithful else ""
@@ -171,13 +171,17 @@ def section(name: str, tutorial: Tutorial, results: Results, folder: Path) -> It
 
 def comparison(tutorial: Tutorial, faithful: Mapping[str, Any]) -> str:
     """The reported result next to those of the seeds."""
-    values = np.array(faithful["test/acc"])
-    text = f"Reported: {tutorial.reported}. The accuracy stands for {stands_for(tutorial)}. Faithful runs over "
-    text += (
-        f"{plural(len(values), 'seed')} end at {values.min():.4f} to {values.max():.4f}: {place_of(values, tutorial)}"
-    )
-    if faithful["best/acc"]:
-        best = np.array(faithful["best/acc"])
+    values, best = np.array(faithful["test/acc"]), np.array(faithful["best/acc"])
+    text = f"Reported: {tutorial.reported}. The accuracy stands for {stands_for(tutorial)}. "
+    if len(values) == 1:
+        text += f"The faithful run ends at {values[0]:.4f}, {place_of(values, tutorial)}"
+        if len(best):
+            epoch = np.argmax(faithful["curves"][0]) + 1
+            text += f". Its best epoch, number {epoch}, is at {best[0]:.4f}, {place_of(best, tutorial)}"
+        return text + "."
+    text += f"Faithful runs over {len(values)} seeds end at {values.min():.4f} to {values.max():.4f}: "
+    text += place_of(values, tutorial)
+    if len(best):
         text += f". In their best epochs they are at {best.min():.4f} to {best.max():.4f}: {place_of(best, tutorial)}"
     if tutorial.loss is not None:
         text += f". Their test loss is {ConfidenceInterval.of(faithful['test/loss'])}; reported {tutorial.loss:g}"
@@ -204,7 +208,8 @@ def place_of(values: np.ndarray, tutorial: Tutorial) -> str:
     """How many accuracies lie below, in and above the range that the published one stands for."""
     low, high = tutorial.accuracy or (0.0, 1.0)
     counts = {"below it": values < low, "in it": (values >= low) & (values < high), "above it": values >= high}
-    return ", ".join(f"{int(hit.sum())} {name}" for name, hit in counts.items() if hit.any())
+    found = {name: int(hit.sum()) for name, hit in counts.items() if hit.any()}
+    return ", ".join(name if len(values) == 1 else f"{count} {name}" for name, count in found.items())
 
 
 def cost_of(name: str) -> str:
@@ -224,12 +229,6 @@ def loss_table(tutorial: Tutorial, faithful: Mapping[str, Any]) -> list[str]:
 
 def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
     """Effect of removing a single quirk from the faithful experiment, paired by seed, all by one commit."""
-    yield ""
-    yield (
-        "What each quirk costs: the faithful experiment with one change. Differences are paired, "
-        f"over the seeds of both; their 95 % intervals hold together, for all {len(tutorial.quirks)} (Bonferroni)."
-    )
-    yield ""
     rows, effects, measured = [], [], comparable(results)
     compared: set[int] = set()
     for quirk in tutorial.quirks:
@@ -242,12 +241,16 @@ def quirk_table(tutorial: Tutorial, results: Results) -> Iterator[str]:
             interval = f" [{found.low:+.4f}, {found.high:+.4f}]" if math.isfinite(found.low) else ""
             cells = [str(ConfidenceInterval.of(result["test/acc"])), f"{found.mean:+.4f}{interval}"]
         rows.append([quirk.explained, f"{quirk.change}: `{quirk.overrides}`", *cells])
+    said = "What each quirk costs: the faithful experiment with one change."
     if compared:
+        said += " Differences are paired, over the seeds of both; their 95 % intervals hold together, for all "
+        said += f"{len(tutorial.quirks)} (Bonferroni)."
         faithful = measured["faithful"]
         seeds = sorted(compared & set(faithful["seeds"]))
         values = [dict(zip(faithful["seeds"], faithful["test/acc"], strict=True))[seed] for seed in seeds]
         same = f"as published, seeds {listed(seeds)}"
         rows.insert(0, [same, "nothing", str(ConfidenceInterval.of(values)), ""])
+    yield from ("", said, "")
     yield from markdown_table(["in the tutorial", "changed to", "test accuracy", "difference"], rows)
     where: dict[str, list[str]] = {}
     for name in ("faithful", *(quirk.change for quirk in tutorial.quirks)):

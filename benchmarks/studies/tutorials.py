@@ -1,4 +1,4 @@
-"""What five public ViT tutorials publish, from tutorials.yaml: for reproductions.py, its page, and the tests."""
+"""What five ViT tutorials publish, from tutorials.yaml: for reproductions.py, its page, and the tests."""
 
 from dataclasses import dataclass
 from pathlib import Path
