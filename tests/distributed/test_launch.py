@@ -2,8 +2,10 @@
 
 import pytest
 from helpers.running import SMALL
+from torch.distributed import HashStore
 
 from vitrine import compose
+from vitrine.distributed import rendezvous
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.launch import Launch, launched
 from vitrine.errors import ConfigError, RunError
@@ -44,3 +46,17 @@ def test_machines_with_different_numbers_of_ranks_under_srun(monkeypatch, tasks)
     )  # fmt: skip
     with pytest.raises(RunError, match="every machine needs the same number"):
         launched()
+
+
+def test_a_rank_that_is_stopped_because_of_anothers_error_prints_nothing(monkeypatch):
+    store = HashStore()
+    monkeypatch.setattr(rendezvous, "_store_of_all_attempts", lambda: store)
+
+    def reports(rank, message):
+        monkeypatch.setattr(rendezvous, "launched", lambda: Launch("torchrun", rank, count=2, local_rank=rank, nodes=1))
+        return rendezvous.first_to_report(message)
+
+    assert reports(1, "no such key: deepth")
+    assert not reports(0, "interrupted")
+    assert not reports(0, "no such key")
+    assert reports(0, "the disk is full")

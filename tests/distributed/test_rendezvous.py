@@ -314,7 +314,7 @@ def test_a_configuration_error_is_printed_once(tmp_path):
     assert done.returncode != 0
     assert out == ""
     assert err.count("did you mean depth?") == 1
-    assert err.count("vitrine: ") == 1
+    assert err.count("vitrine: ") == 1, err
     assert list(tmp_path.iterdir()) == []
 
 

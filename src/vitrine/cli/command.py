@@ -62,12 +62,12 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
                 _carry_out(command, flags, chosen)
         except (VitrineError, Interrupted) as error:
             if received and isinstance(error, ConfigError):  # a library has made one of the signal's exception
-                error = Interrupted("interrupted")
+                error = Interrupted(Interrupted.reason)
             _exit_with(error, error.exit_code, show_traceback)
         except BaseException as error:  # Lightning turns Ctrl-C into SystemExit, and other libraries into errors
             if not (received or isinstance(error, KeyboardInterrupt)):
                 raise
-            _exit_with(Interrupted("interrupted"), Interrupted.exit_code, show_traceback=False)
+            _exit_with(Interrupted(Interrupted.reason), Interrupted.exit_code, show_traceback=False)
 
 
 def _check_text(arguments: Sequence[str]) -> None:

@@ -211,7 +211,8 @@ def meet() -> None:
 def first_to_report(message: str) -> bool:
     """Whether this rank should print an error that ends the command: the first rank that has it does, and only once.
 
-    After a restart by ``torchrun --max-restarts`` the same error is not printed again.
+    After a restart by ``torchrun --max-restarts`` the same error is not printed again. Nor is it printed that torchrun
+    stopped this rank, as it does after another's error.
     """
     if (launch := launched()) is None:
         return True
@@ -221,7 +222,9 @@ def first_to_report(message: str) -> bool:
     except RuntimeError:  # the process that served the store has ended, and reported what there was to report
         return False
     first_reporter, _, reported = first.partition(" ")
-    return first_reporter == reporter or not (message in reported or reported in message)
+    if first_reporter == reporter:
+        return True
+    return message != Interrupted.reason and not (message in reported or reported in message)
 
 
 def remember(key: str, value: str) -> None:
