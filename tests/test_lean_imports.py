@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.running import SMALL
 
 
 def run(code):
@@ -28,6 +29,16 @@ def test_a_training_imports_nothing_that_it_does_not_need_and_plots_of_metrics_a
         "print(torchmetrics.utilities.plot.plot_curve.__module__)"
     )
     assert (done.stdout, done.stderr) == ("[]\ntorchmetrics.utilities.plot\n", "")
+
+
+def test_a_whole_training_imports_neither_scikit_learn_nor_pandas_nor_the_statistics_of_scipy(tmp_path):
+    done = run(
+        "import sys\n"
+        "from vitrine import compose, fit\n"
+        f"fit(compose({[*SMALL, 'debug=quick', 'accelerator=cpu', f'paths.output_dir={tmp_path}']}))\n"
+        "print([name for name in ('sklearn', 'scipy', 'pandas', 'torchvision') if name in sys.modules])"
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 @pytest.mark.whole

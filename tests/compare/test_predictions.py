@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import confusion_matrix, f1_score, recall_score
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from vitrine.compare.load import load_results
-from vitrine.compare.predictions import Predictions, calibration, confusion, hardest_images, per_class_accuracy
+from vitrine.compare.predictions import (
+    Predictions,
+    calibration,
+    confusion,
+    hardest_images,
+    per_class_accuracy,
+    per_class_f1,
+)
 
 
 def judged(predicted, labels, confidence=None, chance=None) -> Predictions:
@@ -55,6 +63,20 @@ def test_the_error_of_several_runs_is_the_mean_of_theirs():
 def test_confusion_counts_true_by_predicted_over_runs():
     runs = [judged([0, 1, 1], [0, 0, 1]), judged([0, 0, 1], [0, 0, 1])]
     assert confusion(runs, 3).tolist() == [[3, 1, 0], [0, 2, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_scores_of_classes_are_those_of_scikit_learn(several):
+    random = np.random.default_rng(0)
+    if several:
+        labels, predicted = random.random((2, 90, 4)) < 0.3
+    else:
+        labels, predicted = random.integers(0, 4, 90), random.integers(0, 6, 90)  # some are taken for no class
+        counts = confusion_matrix(labels, predicted, labels=range(4))
+        assert confusion([judged(predicted, labels)], 4).tolist() == counts.tolist()
+    for ours, theirs in ((per_class_accuracy, recall_score), (per_class_f1, f1_score)):
+        expected = theirs(labels, predicted, labels=range(4), average=None)
+        assert ours([judged(predicted, labels)], 4)[0] == pytest.approx(expected)
 
 
 def test_class_accuracy_is_nan_for_a_class_without_images():

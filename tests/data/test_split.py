@@ -1,8 +1,10 @@
 """Random validation splits: stratified, reproducible, identified by a hash."""
 
+import numpy as np
 import pytest
 import torch
 from helpers.running import write_image_folder
+from sklearn.model_selection import train_test_split
 
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
@@ -44,6 +46,19 @@ def test_the_hash_depends_on_the_validation_indices_alone():
     assert TrainValSplit(train[:3], val.clone()).hash == known
     for other in ([3, 5, 7], [2, 5, 8], [2, 5], [2, 5, 7, 9], [2, 7]):
         assert TrainValSplit(train, torch.tensor(other)).hash != known
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_images_held_out_are_those_of_scikit_learn(seed):
+    random = np.random.default_rng(seed)
+    classes = int(random.integers(2, 12))
+    labels = np.concatenate([np.arange(classes).repeat(2), random.choice(classes, random.integers(50, 800))])
+    labels = 3 * random.permutation(labels)  # classes without images lie between
+    fraction = random.uniform(0.2, 0.8)
+    train, val = train_test_split(np.arange(len(labels)), test_size=fraction, stratify=labels, random_state=seed)
+    found = split_train_val(torch.from_numpy(labels), fraction, seed)
+    assert found.train.tolist() == sorted(train)
+    assert found.val.tolist() == sorted(val)
 
 
 def test_a_class_too_rare_to_be_in_both_parts_is_refused():

@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrine.compare.load import RunResult
 from vitrine.errors import RunError
-from vitrine.runs.predictions import read_predictions
+from vitrine.runs.predictions import class_counts, confusion_counts, read_predictions
 
 BINS = 15  # of confidence, as in arXiv:1706.04599
 
@@ -133,30 +133,24 @@ def confusion(runs: Sequence[Predictions], classes: int) -> np.ndarray:
 
     There is none where images have several labels.
     """
-    from sklearn.metrics import confusion_matrix
-
-    return np.sum([confusion_matrix(run.labels, run.predicted, labels=range(classes)) for run in runs], axis=0)
+    return np.sum([confusion_counts(run.labels, run.predicted, classes) for run in runs], axis=0)
 
 
 def per_class_accuracy(runs: Sequence[Predictions], classes: int) -> np.ndarray:
     """Compute the accuracy of each run on each class, (runs, classes); NaN for a class without images."""
-    from sklearn.metrics import recall_score
-
-    return np.stack(
-        [
-            recall_score(run.labels, run.predicted, labels=range(classes), average=None, zero_division=np.nan)
-            for run in runs
-        ]
-    )
+    counts = [class_counts(run.labels, run.predicted, classes) for run in runs]
+    return np.stack([_share(correct, of_class) for correct, of_class, _ in counts])
 
 
 def per_class_f1(runs: Sequence[Predictions], classes: int) -> np.ndarray:
     """Compute F1 of each run for each class, (runs, classes); NaN for a class that is neither true nor predicted."""
-    from sklearn.metrics import f1_score
+    counts = [class_counts(run.labels, run.predicted, classes) for run in runs]
+    return np.stack([_share(2 * correct, of_class + taken) for correct, of_class, taken in counts])
 
-    return np.stack(
-        [f1_score(run.labels, run.predicted, labels=range(classes), average=None, zero_division=np.nan) for run in runs]
-    )
+
+def _share(counts: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """``counts`` of ``total``; NaN where this is 0."""
+    return np.divide(counts, total, out=np.full(counts.shape, np.nan), where=total > 0)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Random parts of the training images, stratified by class: a validation split or fold, and a part to train on."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,24 +72,57 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
     Raises:
         DataError: there are too few images of a class for training, or in all for either part to have every class.
     """
-    from sklearn.model_selection import train_test_split
-
     counts = torch.bincount(labels)
     _check_alone(counts, classes)
-    try:
-        train, val = train_test_split(
-            np.arange(len(labels)), test_size=fraction, stratify=labels.numpy(), random_state=seed
-        )
-    except ValueError as error:
+    present, rarest = int((counts > 0).sum()), int(counts[counts > 0].min())
+    held_out = math.ceil(fraction * len(labels))
+    if rarest < 2 or min(held_out, len(labels) - held_out) < present:
         raise DataError(
             f"cannot split data.val_fraction={fraction:g} of {len(labels)} images off for validation; "
-            f"the rarest class has {int(counts[counts > 0].min())}: {error}"
-        ) from None
-    found = TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
+            f"the rarest class has {rarest}: each class needs 2, and each part as many as there are classes, {present}"
+        )
+    found = hold_out(labels, held_out, seed)
     if len(lost := set(labels.tolist()) - set(labels[found.train].tolist())):
         names = listed([classes[label] if classes else label for label in sorted(lost)], MAX_LISTED)
         raise DataError(f"data.val_fraction={fraction:g} leaves no training image of {names}; give it a smaller value")
     return found
+
+
+def hold_out(labels: Tensor, count: int, seed: int) -> TrainValSplit:
+    """Hold out ``count`` images, of each class in proportion to its images; ``seed`` alone decides which.
+
+    They are those that scikit-learn's ``train_test_split`` chooses. Its import would be a quarter of the time before
+    the first training step.
+
+    Args:
+        labels: (N,) int64.
+        count: number of images, in [1, N).
+        seed: of the random choice.
+    """
+    classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
+    generator = np.random.RandomState(seed)
+    sizes = np.array([len(images) for images in classes])
+    kept = _in_proportion(sizes, len(labels) - count, generator)
+    left = _in_proportion(sizes - kept, count, generator)  # all of them, but it draws
+    parts = [generator.permutation(images) for images in classes]
+    train = np.concatenate([part[:most] for part, most in zip(parts, kept, strict=True)])
+    val = np.concatenate([part[most : most + more] for part, most, more in zip(parts, kept, left, strict=True)])
+    return TrainValSplit(torch.from_numpy(np.sort(train)), torch.from_numpy(np.sort(val)))
+
+
+def _in_proportion(sizes: np.ndarray, count: int, generator: np.random.RandomState) -> np.ndarray:
+    """Share ``count`` among classes in proportion to sizes, the largest remainders first; ties are drawn."""
+    exact = sizes / sizes.sum() * count
+    shares = np.floor(exact)
+    missing, remainders = int(count - shares.sum()), exact - shares
+    for remainder in np.unique(remainders)[::-1]:
+        if missing == 0:
+            break
+        equal = np.flatnonzero(remainders == remainder)
+        drawn = generator.choice(equal, min(missing, len(equal)), replace=False)
+        shares[drawn] += 1
+        missing -= len(drawn)
+    return shares.astype(int)
 
 
 def split_fold(labels: Tensor, folds: int, fold: int, seed: int, classes: Sequence[str] = ()) -> TrainValSplit:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrine.runs.predictions import class_counts
 from vitrine.training.metrics import wilson_interval
 
 
@@ -30,13 +31,7 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, classes: int) -> Cla
     Intervals are Wilson's. F1 = 2 J / (1 + J), where J is the share of correct images among those that are of a class
     or taken for it; the ends of J's interval give those of F1.
     """
-    if labels.ndim == 2:
-        correct, of_class, taken = (chosen.sum(axis=0) for chosen in (labels & predicted, labels, predicted))
-    else:
-        correct, of_class, taken = (
-            np.bincount(chosen, minlength=classes)[:classes]
-            for chosen in (labels[labels == predicted], labels, predicted)
-        )
+    correct, of_class, taken = class_counts(labels, predicted, classes)
     overlap = wilson(correct, of_class + taken - correct)
     return ClassScores(wilson(correct, of_class), wilson(correct, taken), 2 * overlap / (1 + overlap), of_class)
 

@@ -1,4 +1,4 @@
-"""Write and read predictions.npz, the logits and labels of a run's test images."""
+"""Write and read predictions.npz, the logits and labels of a run's test images, and count what was predicted."""
 
 import zipfile
 from collections.abc import Mapping
@@ -33,3 +33,23 @@ def read_predictions(path: Path, *names: str) -> list[np.ndarray]:
             return [stored[name] for name in names]
     except Exception as error:  # reading a damaged file can fail in any way
         raise RunError(f"cannot read {path}: {first_line(error)}") from None
+
+
+def confusion_counts(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Count images by true and predicted class, both (N,): (classes, classes); those of other classes are left out."""
+    known = (labels < classes) & (predicted < classes)
+    pairs = np.bincount(labels[known].astype(int) * classes + predicted[known], minlength=classes**2)
+    return pairs.reshape(classes, classes)
+
+
+def class_counts(labels: np.ndarray, predicted: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Count the images that are taken for their class, those of a class, and those taken for it, (classes,) each.
+
+    ``labels`` and ``predicted`` are (N,); where images have several labels, (N, classes) bool.
+    """
+    if labels.ndim == 2:
+        return (labels & predicted).sum(axis=0), labels.sum(axis=0), predicted.sum(axis=0)
+    correct, of_class, taken = (
+        np.bincount(chosen, minlength=classes)[:classes] for chosen in (labels[labels == predicted], labels, predicted)
+    )
+    return correct, of_class, taken

@@ -17,6 +17,7 @@ from vitrine.config.parts import is_dotted
 from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
+from vitrine.runs.predictions import confusion_counts
 from vitrine.text import class_name
 from vitrine.training.figure_style import ATTENTION, COLOURS, INK, WRONG, bare, blues, colour_bar, save, short, styled
 from vitrine.training.lit_module import Classifier
@@ -97,9 +98,7 @@ def lr_range(rates: Sequence[float], losses: Sequence[float], found: float, widt
 
 def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
     """Draw confusion.png: test labels against predictions; with counts in the cells of up to twelve classes."""
-    from sklearn.metrics import confusion_matrix
-
-    counts = confusion_matrix(labels, logits.argmax(axis=1), labels=range(len(classes)))
+    counts = confusion_counts(labels, logits.argmax(axis=1), len(classes))
     figure = confusion(counts, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
     right = np.trace(counts) / max(1, len(labels))  # some may be taken for an output that is no class
     figure.suptitle(f"{len(labels):,} test images, {right:.2%} correct", fontsize=9)
