@@ -20,6 +20,14 @@ def test_scores_are_those_of_scikit_learn():
     assert found.support.tolist() == support.tolist()
 
 
+def test_wilsons_interval_ends_at_0_and_1_exactly_and_encloses_its_share():
+    for count in range(1, 60):
+        found = wilson(np.arange(count + 1), np.full(count + 1, count))
+        assert (found[0, 1], found[-1, 2]) == (0, 1)
+        assert (found[:, 1] <= found[:, 0]).all()
+        assert (found[:, 0] <= found[:, 2]).all()
+
+
 def test_wilsons_interval_is_the_published_one():
     """Newcombe (1998), Statistics in Medicine 17, table I, method 3: 81 of 263 and 0 of 20."""
     assert wilson(np.array([81, 0]), np.array([263, 20])) == pytest.approx(

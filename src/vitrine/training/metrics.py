@@ -160,7 +160,7 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     centre = share + squared / (2 * count)
     reach = QUANTILE * math.sqrt(share * (1 - share) / count + squared / (4 * count**2))
     low, high = ((centre + side * reach) / (1 + squared / count) for side in (-1, 1))
-    return max(0.0, low), min(1.0, high)
+    return low if correct else 0.0, high if correct < count else 1.0  # exactly, which rounding would miss
 
 
 class Outputs(Metric):
