@@ -56,7 +56,8 @@ def main() -> None:
         title="The tutorials' epochs",
         text=f"Seconds for the training steps of an epoch, without data and evaluation: median of {ROUNDS} rounds, in "
         "turn with each other, and the fastest and slowest round. T2 by itself, beside its guide's loops, has [its own "
-        "section](#a-tutorials-loops). T5 computes in bfloat16, for which some processors have no instructions.",
+        "section](#a-tutorials-loops). T5 computes in bfloat16, for which some processors have no instructions. A row "
+        "of an earlier commit was timed by another call; each round is kept of the last call's rows alone.",
         columns=["experiment", "network", "precision", "s", "range", "measured on"],
         rows=list(rows.values()),
         claims={},
