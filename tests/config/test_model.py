@@ -175,6 +175,7 @@ BROKEN = [
     ({"position": "rope_mixed", "dim": 24, "heads": 4}, "heads", "heads=3"),
     ({"position": "rope", "dim": 66, "heads": 1}, "dim", "dim=68"),
     ({"position": "sincos2d", "dim": 66, "heads": 2}, "dim", "dim=68"),
+    ({"position": "sincos2d", "dim": 66, "heads": 3}, "dim", "dim=72"),
     (BIG_VISION | {"dim": 4}, "dim", "dim=8"),
     ({"rope_theta": 10.0}, "rope_theta", "rope_theta=null"),
     ({"class_token": False}, "pool", "pool=mean"),

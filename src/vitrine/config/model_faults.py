@@ -86,7 +86,7 @@ def _patch_embed_fits_the_patch(config: ViTConfig, fault: AddFault, prefix: str)
     elif config.dim % 2 ** (halvings - 1):
         step = 2 ** (halvings - 1)
         problem = f"must be divisible by {step} for {prefix}patch_embed=conv_stem, whose channels double up to it"
-        fault("dim", problem, f"dim={_up(config.dim, step)}")
+        fault("dim", problem, f"dim={_wider(config, step)}")
     if config.stride != config.patch_hw:
         fault("patch_stride", f"is fixed by {prefix}patch_embed=conv_stem to the patch size", "patch_stride=null")
     if config.image_hw == config.patch_hw:
@@ -97,7 +97,7 @@ def _heads_share_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> N
     rotary = config.position in ROTARY_THETA
     counts = [one for one in _divisors(config.dim) if one <= MOST_HEADS and not (rotary and config.dim // one % 4)]
     if not counts:
-        fault("dim", f"must be divisible by 4 for {prefix}position={config.position}", f"dim={_up(config.dim, 4)}")
+        fault("dim", f"must be divisible by 4 for {prefix}position={config.position}", f"dim={_wider(config, 4)}")
     elif config.heads not in counts:
         fours = (
             f", into heads whose width {prefix}position={config.position} can rotate, a multiple of 4" if rotary else ""
@@ -108,7 +108,7 @@ def _heads_share_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> N
 
 def _position_fits_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     if config.position == "sincos2d" and config.dim % 4:
-        fault("dim", f"must be divisible by 4 for {prefix}position=sincos2d", f"dim={_up(config.dim, 4)}")
+        fault("dim", f"must be divisible by 4 for {prefix}position=sincos2d", f"dim={_wider(config, 4)}")
     elif config.position == "sincos2d" and config.sincos_frequencies == "big_vision" and config.dim < 8:
         fault("dim", f"must be >= 8 for {prefix}sincos_frequencies=big_vision", "dim=8")
     if config.rope_theta is not None and config.position not in ROTARY_THETA:
@@ -193,8 +193,10 @@ def _near(number: int, allowed: list[int]) -> int:
     return min(allowed, key=lambda candidate: abs(candidate - number))
 
 
-def _up(number: int, step: int) -> int:
-    return -(-number // step) * step
+def _wider(config: ViTConfig, step: int) -> int:
+    """The next width that ``step`` divides, and the heads as well if they divide this one."""
+    step = step if config.dim % config.heads else math.lcm(step, config.heads)
+    return -(-config.dim // step) * step
 
 
 def _some(numbers: list[int]) -> str:
