@@ -99,9 +99,9 @@ def hold_out(labels: Tensor, count: int, seed: int) -> TrainValSplit:
         count: number of images, in [1, N).
         seed: of the random choice.
     """
-    classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
+    sizes = np.unique(labels.numpy(), return_counts=True)[1]
+    classes = np.split(labels.numpy().argsort(kind="stable"), sizes.cumsum()[:-1])
     generator = np.random.RandomState(seed)
-    sizes = np.array([len(images) for images in classes])
     kept = _in_proportion(sizes, len(labels) - count, generator)
     left = _in_proportion(sizes - kept, count, generator)  # all of them, but it draws
     parts = [generator.permutation(images) for images in classes]
