@@ -172,11 +172,9 @@ def table(results: Mapping[str, list[dict[str, Any]]]) -> list[str]:
         where = sorted({f"{run['machine']}, {run['device']}" for run in runs})
         if beside := kept.get(ITSELF_LATER):
             values = listed([f"{run['test/acc']:.4f}" for run in beside])
-            lines += [
-                "",
-                "† Trained later, on a processor without AVX-512, which rounds otherwise: compare with what T2",
-            ]
-            lines += [f"itself reached there, {reached(beside)} (seeds 0, 1 and 2: {values})."]
+            there = "on a processor without AVX-512, which rounds otherwise"
+            lines += ["", f"† Trained later, {there}: compare with what T2 itself reached there, {reached(beside)}"]
+            lines += [f"(seeds 0, 1 and 2: {values})."]
         lines += ["", f"Trained by commit {runs[0]['commit'][:7]} in {runs[0]['precision']} on {'; '.join(where)}."]
     return lines
 

@@ -157,7 +157,7 @@ def _resized(split: Split, size: Size) -> Split:
 
 def digits(config: DataConfig) -> ImageDataset:
     """scikit-learn's digits, 8 x 8, 17 grey levels scaled to 0..255. The test split is fixed: a fifth of each class."""
-    package = find_spec("sklearn")  # whose import would be a quarter of the time before the first training step
+    package = find_spec("sklearn")  # importing it would be a quarter of the time before the first training step
     assert package is not None
     assert package.origin is not None
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")

@@ -91,7 +91,7 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
 def hold_out(labels: Tensor, count: int, seed: int) -> TrainValSplit:
     """Hold out ``count`` images, of each class in proportion to its images; ``seed`` alone decides which.
 
-    They are those that scikit-learn's ``train_test_split`` chooses. Its import would be a quarter of the time before
+    They are those that scikit-learn's ``train_test_split`` chooses. Importing it would be a quarter of the time before
     the first training step.
 
     Args:
