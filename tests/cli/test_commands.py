@@ -137,7 +137,7 @@ def test_images_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["seed=-1"], ["seed=-1", "must be >= 0"]),
         (["model.patch_size=3"], ["model.patch_size=3", "must divide the image size, 8: 1, 2, 4, 8"]),
         (["model.heads=5"], ["model.heads=5", "must divide the width, model.dim=192", "model.heads=4"]),
-        (["model.dim=90", "position=sincos2d"], ["model.dim=90", "divisible by 4", "model.dim=92"]),
+        (["model.dim=90", "position=sincos2d"], ["model.dim=90", "divisible by 4", "model.dim=96"]),
         (["data=imagefolder"], ["data.root", "needs the folder of your images"]),
         (["data=csv"], ["data.root", "needs a CSV file with columns path, label and optionally split"]),
         (["data=csv", "data.root=nowhere.csv"], ["data.root=nowhere.csv", "is not a CSV file"]),

@@ -103,7 +103,7 @@ def test_an_override_changes_what_its_group_stands_for(compose, pictures):
         ),
         (
             ["model.dim=66", "position=sincos2d"],
-            Fault("model.dim", "66", "must be divisible by 4 for model.position=sincos2d", "model.dim=68"),
+            Fault("model.dim", "66", "must be divisible by 4 for model.position=sincos2d", "model.dim=72"),
         ),
         (
             ["data.batch_size=63", "trainer.devices=2"],

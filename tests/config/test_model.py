@@ -452,3 +452,9 @@ def test_names_and_types_of_another_version_are_refused():
 @pytest.mark.parametrize("key", ["mlp_ratio", "position", "image_size"])
 def test_none_is_refused_where_a_value_is_needed(key):
     assert vit_faults(config(**{key: None})) == [Fault(key, "null", "must have a value")]
+
+
+@pytest.mark.parametrize(("dim", "heads", "near"), [(66, 0, 68), (66, 3, 72), (65_534, 7, 65_536)])
+def test_a_suggested_width_is_one_that_the_heads_share_if_there_is_any(dim, heads, near):
+    found = {fault.key: fault.nearest for fault in vit_faults(config(position="sincos2d", dim=dim, heads=heads))}
+    assert found["dim"] == f"dim={near}"

@@ -44,6 +44,7 @@ CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
 POSITION_INITS = ("small", "normal", "uniform")
 
 MOST_HEADS = 1024
+WIDEST = 65_536  # channels
 OF_ANY_MODEL = ("image_size", "patch_size", "in_channels", "num_classes", "name", "options")  # of a user's model, too
 
 
@@ -121,7 +122,7 @@ class ViTConfig:
         rare=True,
     )
     options: dict[str, Any] = part_options()
-    dim: int = number(192, ge=1, le=65_536)
+    dim: int = number(192, ge=1, le=WIDEST)
     depth: int = number(12, ge=1, le=1000)
     heads: int = number(3, ge=1, le=MOST_HEADS)
     patch_embed: str = part(PATCH_EMBEDS, "conv", interface=Interface(("config",)))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from vitrine.config import fields as limits
-from vitrine.config.model import MOST_HEADS, POSITIONS_IN_ATTENTION, ROTARY_THETA, ViTConfig
+from vitrine.config.model import MOST_HEADS, POSITIONS_IN_ATTENTION, ROTARY_THETA, WIDEST, ViTConfig
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.size import SIDES, height_width, plain_size, size_override
 from vitrine.errors import Fault
@@ -195,8 +195,15 @@ def _near(number: int, allowed: list[int]) -> int:
 
 def _wider(config: ViTConfig, step: int) -> int:
     """The next width that ``step`` divides, and the heads as well if they divide this one."""
-    step = step if config.dim % config.heads else math.lcm(step, config.heads)
-    return -(-config.dim // step) * step
+    if config.heads > 0 and config.dim % config.heads == 0:
+        both = math.lcm(step, config.heads)
+        if (width := _up(config.dim, both)) <= WIDEST:
+            return width
+    return _up(config.dim, step)
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
 
 
 def _some(numbers: list[int]) -> str:
