@@ -19,7 +19,8 @@ from tutorials import Tutorial
 from vitrine.compare.simultaneous import Family
 from vitrine.compare.statistics import ConfidenceInterval, Difference, difference
 from vitrine.config import ViTConfig
-from vitrine.explain.maps import draw_patches
+from vitrine.explain.maps import draw_patches, show_table
+from vitrine.models.learned import similarities
 from vitrine.text import listed, plural
 
 DOCS = ROOT / "docs"
@@ -335,14 +336,13 @@ def draw_accuracy(faithful: Mapping[str, Any], published: tuple[float, float], p
 
 def draw_positions(model: Any, path: Path) -> None:
     """Draw the positional table, and the cosine similarity of its rows."""
-    table = model.pos_embed.detach()[0].numpy()
-    norms = np.linalg.norm(table, axis=1, keepdims=True).clip(1e-9)
+    table = model.position_table()[0].detach()
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.imshow(table, aspect="auto", cmap="RdBu", vmin=-np.abs(table).max(), vmax=np.abs(table).max())
-    left.set(xlabel="channel", ylabel="token", title="table")
-    right.imshow((table / norms) @ (table / norms).T, cmap="viridis")
+    show_table(left, table.numpy())
+    left.set_title("table")
+    right.imshow(similarities(table), cmap="viridis")
     right.set(xlabel="token", ylabel="token", title="cosine similarity")
-    for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+    for axis in (right.xaxis, right.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path, dpi=100)

@@ -71,17 +71,9 @@ def draw_filters(components: np.ndarray, shares: np.ndarray) -> Figure:
 @styled()
 def draw_position_table(table: np.ndarray) -> Figure:
     """Draw the vectors (N, D) that are added to tokens: a row for each token, prefix tokens first."""
-    tokens, channels = table.shape
-    shown = table[np.ix_(evenly(tokens, MOST_ROWS), evenly(channels, MOST_ROWS))]
-    largest = float(np.abs(shown).max()) or 1.0
     figure = Figure(figsize=(WIDTH, 3.0))
     axes = figure.subplots()
-    ends = (-0.5, channels - 0.5, tokens - 0.5, -0.5)
-    image = axes.imshow(shown, cmap=SIGNED, vmin=-largest, vmax=largest, aspect="auto", extent=ends)
-    axes.set(xlabel="channel", ylabel="token")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    colour_bar(image, [axes], "value")
+    colour_bar(show_table(axes, table), [axes], "value")
     return figure
 
 
@@ -174,6 +166,18 @@ def draw_patch_similarities(similarity: np.ndarray) -> Figure:
         axes.set_title(f"after block {depth}" if depth else "embedded", fontsize=8, pad=2)
     colour_bar(image, list(grid), "cosine similarity")
     return figure
+
+
+def show_table(axes: Axes, table: np.ndarray) -> AxesImage:
+    """Show vectors (N, D), a row for each token; evenly spaced ones if there are many."""
+    tokens, channels = table.shape
+    shown = table[np.ix_(evenly(tokens, MOST_ROWS), evenly(channels, MOST_ROWS))]
+    largest = float(np.abs(shown).max()) or 1.0
+    ends = (-0.5, channels - 0.5, tokens - 0.5, -0.5)
+    axes.set(xlabel="channel", ylabel="token")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    return axes.imshow(shown, cmap=SIGNED, vmin=-largest, vmax=largest, aspect="auto", extent=ends)
 
 
 def show_tiles(
