@@ -53,7 +53,8 @@ def main() -> None:
         "startup",
         title="From Enter to the first step",
         text="Seconds of a fresh process, on a warm disk. `train.py` trains `vit_nano` on digits; its seconds end as "
-        "the first step begins, with its batch ready.",
+        "the first step begins, with its batch ready. On an Intel Xeon with 2 cores, at commit f079532, torch with an "
+        "optimiser took 2.56 s and the first step began after 3.87 s, when a training still imported scikit-learn.",
         columns=["what", "median", "fastest", "slowest"],
         rows=[
             [name, *(f"{value:.2f} s" for value in (median(all_), min(all_), max(all_)))]
