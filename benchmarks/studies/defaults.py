@@ -125,7 +125,7 @@ def train_shorter(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             found += own
             continue
         sweep = ["-m", f"model={model}", *change.split(), *folds, *workers]
-        sweep.append(f"hydra.sweep.dir={shorter_folder(model, change).relative_to(ROOT)}")
+        sweep.append(f'hydra.sweep.dir="{shorter_folder(model, change).relative_to(ROOT)}"')
         if run_command("train.py", *sweep).code:
             raise SystemExit(f"run `python train.py {' '.join(sweep)}` to see why it failed")
         found += collect_shorter(model, change)
