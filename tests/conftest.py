@@ -69,6 +69,7 @@ def pytest_unconfigure():
 
 def pytest_collection_modifyitems(config, items):
     """Deselect tests above the chosen level, except in files and tests that the command line names."""
+    _refuse_idle_marks(items)
     chosen = "slow" if config.getoption("slow") else "whole" if config.getoption("all") else "quick"
     named = [_Named(config.invocation_params.dir, argument) for argument in config.args]
     left_out = [
@@ -91,6 +92,17 @@ def _level(item):
     """The level that runs the test: ``quick`` on a test or a parameter overrides ``whole`` on its file or function."""
     marks = {mark.name for mark in item.iter_markers()}
     return "slow" if "slow" in marks else "quick" if "quick" in marks or "whole" not in marks else "whole"
+
+
+def _refuse_idle_marks(items):
+    """Refuse ``quick`` on some parameters of a test that is quick anyway: it was meant to leave the others out."""
+    idle = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "quick" in marks and "whole" not in marks:
+            idle[item.nodeid.partition("[")[0]] = None
+    if idle:
+        raise pytest.UsageError(f"marked quick without whole, which changes nothing: {', '.join(idle)}")
 
 
 class _Named:

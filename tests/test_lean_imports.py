@@ -31,6 +31,7 @@ def test_a_training_imports_nothing_that_it_does_not_need_and_plots_of_metrics_a
     assert (done.stdout, done.stderr) == ("[]\ntorchmetrics.utilities.plot\n", "")
 
 
+@pytest.mark.whole
 def test_a_whole_training_imports_neither_scikit_learn_nor_pandas_nor_the_statistics_of_scipy(tmp_path):
     done = run(
         "import sys\n"

@@ -25,7 +25,7 @@ def collect(tmp_path):
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "test_x.py").write_text(FILE)
 
-    def run(*arguments):
+    def run(*arguments, code=0):
         plugin = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "--rootdir", str(tmp_path)]
         path = str(ROOT / "tests")
         done = python(
@@ -33,8 +33,9 @@ def collect(tmp_path):
             cwd=tmp_path,
             env={"PYTHONPATH": f"{ROOT / 'src'}:{path}"},
         )
-        assert done.returncode == 0, done.stdout
-        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line], done.stdout
+        output = done.stdout + done.stderr
+        assert done.returncode == code, output
+        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line], output
 
     return run
 
@@ -59,3 +60,10 @@ def test_a_level_runs_its_tests_and_counts_the_others(collect, arguments, tests,
     found, output = collect(*arguments)
     assert found == tests
     assert report in output if report else "left out" not in output
+
+
+@pytest.mark.whole
+def test_a_parameter_marked_quick_of_a_test_that_is_quick_anyway_is_refused(collect, tmp_path):
+    (tmp_path / "given" / "test_x.py").write_text(FILE.replace("@pytest.mark.whole\n", ""))
+    _, output = collect("given", code=pytest.ExitCode.USAGE_ERROR)
+    assert "marked quick without whole, which changes nothing: given/test_x.py::test_sampled" in output

@@ -91,6 +91,7 @@ def vitrine(installed, tmp_path):
     return run
 
 
+@pytest.mark.whole
 def test_the_installed_command_trains_and_evaluates_in_an_empty_folder(vitrine, installed, tmp_path):
     arguments = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
     done = vitrine("train", *arguments)
@@ -109,6 +110,7 @@ def test_the_installed_command_trains_and_evaluates_in_an_empty_folder(vitrine, 
     assert vitrine("runs", "--help").stdout.startswith("usage: vitrine runs ")
 
 
+@pytest.mark.whole
 def test_bash_completes_the_installed_command(installed, tmp_path):
     """As at a terminal: the function that bash calls on TAB, with the words before the cursor."""
     script = """

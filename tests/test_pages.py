@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 
 import pytest
+from helpers.levels import quick
 from helpers.running import ROOT, only_run, python, run_script, write_image_folder
 
 from vitrine.command.compose import points
@@ -119,7 +120,8 @@ def test_a_documented_command_runs(command, tmp_path, request):
     assert notes == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.whole
+@pytest.mark.parametrize("page", quick(["README.md", "docs/python.md"], ["README.md"]))
 def test_the_python_of_a_page_runs(page, tmp_path):
     (code,) = blocks(ROOT / page, "python")
     (tmp_path / "page.py").write_text(code.replace("trainer.max_epochs=2", "trainer.max_epochs=1"))

@@ -182,6 +182,7 @@ def test_what_is_said_of_a_trained_model_works_as_it_stands(tmp_path):
     assert tuple(found["row"].shape) == tuple(found["patch"].shape) == (2, 50)
 
 
+@pytest.mark.whole
 def test_the_things_to_try_can_be_typed(tmp_path):
     commands = re.findall(r"`python train\.py (.*?)`", PAGE.read_text())
     assert len(commands) >= 10

@@ -164,6 +164,7 @@ def test_each_run_is_shown_or_refused_in_one_line(outputs, command):
             assert (code, problem.count("\n")) in [(0, 0), (2, 1)], (folder.name, problem)
 
 
+@pytest.mark.whole
 def test_each_run_can_be_watched(outputs, command):
     for folder in sorted((outputs / "runs").iterdir()):
         code, _, problem = command(watch.main, folder, "--once")

@@ -74,6 +74,7 @@ def table(text):
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
+@pytest.mark.whole
 def test_a_run_like_another_has_its_configuration_and_records_which(outputs, runs):
     facts = json.loads((outputs / runs[1] / "run.json").read_text())
     assert facts["like"] == runs[0]

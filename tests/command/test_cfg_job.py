@@ -1,6 +1,7 @@
 """``--cfg job`` prints exactly what would be trained: it is the composition that a run starts from."""
 
 import pytest
+from helpers.levels import quick
 from omegaconf import OmegaConf
 
 from vitrine.cli.train import main
@@ -21,6 +22,7 @@ def run(tmp_path):
     return record.path
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -35,7 +37,7 @@ def run(tmp_path):
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("resolve", [False, True], ids=["", "resolved"])
+@pytest.mark.parametrize("resolve", quick([False, True], [False]), ids=["", "resolved"])
 def test_what_is_printed_is_what_would_be_trained(run, overrides, resolve, capsys):
     typed = [override.format(run=run) for override in overrides]
     main(["--cfg", "job", *typed, *(["--resolve"] if resolve else [])])

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from helpers.levels import quick
 from helpers.user_parts import enter_lab, imported
 
 from vitrine.command.compose import points
@@ -90,8 +91,10 @@ def test_names_in_the_space_of_a_named_folder_are_allowed(working_directory):
     assert len(made("sweep=mine", "model=vit_nano", multirun=True, folder="mine")) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
-    ("name", "value"), [("setup", ["touch x"]), ("sbatch", ["--wrap=x"]), ("partition", "a\ntouch x")]
+    ("name", "value"),
+    quick([("setup", ["touch x"]), ("sbatch", ["--wrap=x"]), ("partition", "a\ntouch x")], [("setup", ["touch x"])]),
 )
 def test_a_found_folder_gives_no_commands_to_a_launcher(working_directory, name, value):
     write(working_directory / "conf/local/default.yaml", {"launcher": {name: value, "account": "mine"}})

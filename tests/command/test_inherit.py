@@ -39,6 +39,7 @@ def test_nothing_typed_changes_nothing(run):
     assert changes(run) == {}
 
 
+@pytest.mark.whole
 def test_a_new_run_goes_where_new_runs_go_whatever_the_run_names(run, recipe):
     """Others may have made it."""
     theirs = {"output_dir": "/home/me", "data_dir": "/home/me/.config", "cache_dir": "/home/me/.ssh"}
@@ -92,6 +93,7 @@ def test_a_recipe_takes_what_it_names(run):
     assert "optimizer.name" not in changed
 
 
+@pytest.mark.whole
 def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
     run.write_config(to_plain(compose([*RECIPE, "logger=wandb", "logger.wandb.project=mine"])))
     assert changes(run) == {}

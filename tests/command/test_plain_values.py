@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import yaml
+from helpers.levels import quick
 
 from vitrine.command.composer import Composer
 from vitrine.command.overrides import all_groups, group_options, quote
@@ -77,6 +78,7 @@ def test_choices_that_set_plain_values_are_composed_once():
     assert assert_composes_each(axes, NANO, drawn=random.Random(0)) == 1
 
 
+@pytest.mark.whole
 def test_sizes_are_copied_that_no_other_value_is_computed_from():
     patches = ["model.patch_size=2", "model.patch_size=[2,4]", "model.patch_size=[4,4]", "model.patch_size=[4,0]"]
     images = ["data.image_size=8", "data.image_size=[8,16]", "data.image_size=[7,9]"]
@@ -88,8 +90,13 @@ def test_choices_that_set_other_keys_are_composed_apart():
     assert assert_composes_each([["norm_placement=pre", "norm_placement=post"], ["seed=0", "seed=1"]], NANO) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
-    "fixed", [["experiment=mine"], ["model.position=${model.norm}"], ["model.position=rope"], ["experiment=other"]]
+    "fixed",
+    quick(
+        [["experiment=mine"], ["model.position=${model.norm}"], ["model.position=rope"], ["experiment=other"]],
+        [["model.position=rope"]],
+    ),
 )
 def test_what_is_set_after_a_choice_stays(tmp_path, fixed):
     folder = tmp_path / "mine"

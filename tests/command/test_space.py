@@ -44,6 +44,7 @@ def written(**values):
     return "\n".join(map(str, found))
 
 
+@pytest.mark.whole
 def test_a_space_is_written_in_yaml_and_typed_over(space):
     assert space("sweep=optuna/lr_wd", "model=vit_nano") == {
         "optimizer.lr": Interval(1e-4, 1e-2, log=True),

@@ -117,6 +117,7 @@ def test_a_run_is_not_trusted_by_what_its_path_or_its_folder_says(lab, key):
     assert not imported(LAB)
 
 
+@pytest.mark.whole
 def test_a_trusted_run_is_inherited_with_its_options(lab):
     folder = run_folder(lab / "run")
     assert compose([f"like={folder}", f"trust=[{LAB}]", "seed=3"]).model.position_options == {"bands": 8}

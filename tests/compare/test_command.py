@@ -48,6 +48,7 @@ def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
     assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
 
 
+@pytest.mark.whole
 def test_a_closed_pipe_is_not_an_error(sweep, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)

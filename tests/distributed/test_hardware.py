@@ -177,6 +177,7 @@ def test_process_wide_options_are_restored():
         torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's memory is seen to")
 def test_freed_memory_stays_in_the_process(tmp_path):
     """In a process of its own: what other tests have left in the memory of this one may be put where a piece was."""

@@ -167,6 +167,7 @@ def test_a_table_is_printed_where_no_file_is_asked_for(predict, run, pictures):
     assert row.split() == [first, f"{likely:.4f}", second, f"{less:.4f}", str(path)]
 
 
+@pytest.mark.whole
 def test_a_name_that_is_no_text_or_moves_the_cursor_is_shown_in_one_line(run, pictures, tmp_path):
     facts = json.loads((run.record.path / "run.json").read_text())
     classes = [f"\x1b[2J{name}" for name in facts["classes"]]

@@ -89,6 +89,7 @@ def kinds(faults):
     return [(fault.key, re.sub(r"[\d., -]+(e-?\d+)?", " ", fault.problem)) for fault in faults]
 
 
+@pytest.mark.whole
 @settings(SETTINGS, max_examples=500)
 @given(config=spoiled() | ANY)
 def test_a_fault_is_gone_once_its_suggestion_is_followed(config):
@@ -100,6 +101,7 @@ def test_a_fault_is_gone_once_its_suggestion_is_followed(config):
             assert kind not in kinds(vit_faults(followed(config, fault.nearest))), fault
 
 
+@pytest.mark.whole
 @settings(SETTINGS, max_examples=500)
 @given(config=spoiled() | ANY)
 def test_following_one_suggestion_after_the_other_ends(config):

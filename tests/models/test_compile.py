@@ -136,6 +136,7 @@ def test_mixed_precision_is_one_graph(build, images_for, graphs, position):
         assert_one_graph(model, images_for(model.config).float(), graphs)
 
 
+@pytest.mark.whole
 def test_batches_of_other_sizes_and_evaluation_take_one_more_graph_each(build, images_for, graphs):
     model = build(drop_path=0.1)
     compiled = torch.compile(model, fullgraph=True, backend=graphs)

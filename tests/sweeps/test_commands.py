@@ -66,6 +66,7 @@ def whole(tmp_path_factory):
     return folder, done.stdout
 
 
+@pytest.mark.whole
 def test_each_trial_is_trained_in_a_separate_process(whole):
     folder, out = whole
     found = facts(folder)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers import deciding
 from helpers.deciding import FOUR, THREE, decide
+from helpers.levels import quick
 from helpers.searching import run, train
 
 from vitrine.command.compose import points
@@ -75,6 +76,7 @@ def test_a_sweep_that_decides_has_findings_and_no_best_configuration(tmp_path, c
     assert "\nposition=rope is better than position=learned after 3 seeds, " in printed
 
 
+@pytest.mark.whole
 def test_force_takes_up_the_trial_of_a_dead_machine(tmp_path, monkeypatch):
     queue = decide(tmp_path, *THREE, "force=true")
     trial = queue.ask()
@@ -182,6 +184,7 @@ def test_four_configurations_are_looked_at_together(tmp_path):
     assert {look.seeds for look in again.decision.looks("position=rope")} == {3}
 
 
+@pytest.mark.whole
 def test_a_sweep_is_not_decided_by_the_rule_of_another_version(tmp_path):
     queue = decide(tmp_path, *THREE)
     announced = known(queue)
@@ -194,6 +197,7 @@ def test_a_sweep_is_not_decided_by_the_rule_of_another_version(tmp_path):
     assert fault.problem.startswith("was another: verdicts hold only for what was announced")
 
 
+@pytest.mark.whole
 def test_a_run_that_failed_in_another_process_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
     one, other = decide(tmp_path, *THREE), decide(tmp_path, *THREE)
     monkeypatch.setattr(other, "_began", "2000-01-01T00:00:00+00:00")
@@ -246,7 +250,8 @@ def test_test_accuracy_uses_stored_predictions(tmp_path):
     assert queue.decision.resolution == 1 / 200
 
 
-@pytest.mark.parametrize("metric", ["test/loss", "test/top5_acc", "val/loss"])
+@pytest.mark.whole
+@pytest.mark.parametrize("metric", quick(["test/loss", "test/top5_acc", "val/loss"], ["test/loss"]))
 def test_a_verdict_by_another_metric_is_about_its_images(tmp_path, metric, capsys):
     """Stored predictions tell which images are classified correctly, which is the variance of accuracy alone."""
     queue = decided_on_200_images(tmp_path, metric)

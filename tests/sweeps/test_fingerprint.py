@@ -176,6 +176,7 @@ def test_names_show_what_varies_and_fit_in_a_folder_name():
     assert len(sweep_name([], ["x" * 300], "digits")) < 130
 
 
+@pytest.mark.whole
 def test_a_chosen_folder_with_files_that_no_run_wrote_is_refused_and_left_alone(tmp_path):
     def planned():
         chosen = [f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=${seed}"]

@@ -54,6 +54,7 @@ def test_a_finished_search_is_not_trained_again(old):
     assert trained(old) == before
 
 
+@pytest.mark.whole
 def test_more_seeds_are_trained_beside_the_old_ones_and_reported_as_of_another_version(old, capsys):
     before = trained(old)
     assert rerun(*SWEEP, "seed=1,2") == 0

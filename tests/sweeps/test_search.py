@@ -69,6 +69,7 @@ def test_suggestions_depend_on_results_and_not_on_interruptions(tmp_path, monkey
     assert set(trained(stopped).values()) == {1}
 
 
+@pytest.mark.whole
 def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
     overrides = [*TWO, "sweep.sampler=tpe", "sweep.n_trials=24"]
     one, other = run(search(tmp_path, *overrides)), run(search(tmp_path, *overrides, "seed=1"), most=3)
@@ -113,6 +114,7 @@ def test_a_search_ends_with_its_trials_and_can_be_extended(tmp_path):
     assert set(trained(more).values()) == {1}
 
 
+@pytest.mark.whole
 def test_other_overrides_space_or_objectives_make_another_search(tmp_path):
     first = search(tmp_path, *RANDOM, "sweep.n_trials=3").sweep.folder
     assert search(tmp_path, *RANDOM, "sweep.n_trials=4", "logger=tensorboard").sweep.folder == first
@@ -207,6 +209,7 @@ def test_with_a_pruner_the_first_seed_decides_about_the_others(tmp_path):
     assert (second.config.seed, second.pruning_rule) == (1, None)
 
 
+@pytest.mark.whole
 def test_a_pruned_trial_counts_neither_for_the_values_nor_for_the_importance_of_keys(tmp_path):
     """Optuna takes a pruned trial's last epoch for its value."""
     one = search(tmp_path, *RANDOM, "sweep.n_trials=21", "sweep.pruner=median")
@@ -224,6 +227,7 @@ def test_a_pruned_trial_counts_neither_for_the_values_nor_for_the_importance_of_
     assert one.importance() == {"val/acc": {}}
 
 
+@pytest.mark.whole
 def test_a_learning_sampler_limits_the_runs_at_a_time(tmp_path):
     one = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12")
     given = [one.ask() for _ in range(4)]
@@ -257,6 +261,7 @@ def test_failures_are_reported_and_retried_unless_a_metric_is_not_finite(tmp_pat
     assert sorted(trained(again).values()) == [1, 1, 1, 2]
 
 
+@pytest.mark.whole
 def test_a_configuration_that_was_suggested_twice_and_failed_is_retried(tmp_path):
     overrides = ["depth=1,2", "sweep.sampler=random", "sweep.n_trials=4"]
     one = run(search(tmp_path, *overrides), lambda config: "out of memory")
@@ -305,6 +310,7 @@ def test_a_grid_is_every_combination_once_in_its_order(tmp_path):
     assert run(search(tmp_path, *overrides, "sweep.n_trials=3")).done
 
 
+@pytest.mark.whole
 def test_a_search_is_shown_without_folders_that_were_deleted(tmp_path, capsys):
     overrides = ["depth=1,2,3", "sweep.sampler=grid"]
     one = run(search(tmp_path, *overrides), lambda config: 0.5 + 0.1 * config.model.depth)
@@ -334,6 +340,7 @@ def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
     ]
 
 
+@pytest.mark.whole
 def test_nsga2_takes_several_objectives(tmp_path):
     overrides = [
         *TWO,
@@ -368,6 +375,7 @@ def test_the_end_shows_trials_best_first_and_the_best_as_a_command(tmp_path, cap
     assert facts["search"]["space"]["optimizer.lr"] == {"low": 1e-4, "high": 1e-2, "log": True}
 
 
+@pytest.mark.whole
 def test_the_lowest_loss_ranks_first(tmp_path):
     overrides = ["depth=1,2,3", "sweep.sampler=grid", "sweep.metrics=[val/loss]"]
     one = run(search(tmp_path, *overrides), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
@@ -375,6 +383,7 @@ def test_the_lowest_loss_ranks_first(tmp_path):
     assert one.study.best_trial.user_attrs["varies"] == {"depth": "2"}
 
 
+@pytest.mark.whole
 def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
     overrides = ["sweep.name=mine", "sweep.n_trials=1"]
     run(search(tmp_path, *RANDOM, *overrides))

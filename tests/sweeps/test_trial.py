@@ -57,6 +57,7 @@ def test_an_interrupted_trial_is_resumed_with_the_same_result(make_trial, monkey
     assert len(RunRecord(trial.folder).facts["resumed"]) == 1
 
 
+@pytest.mark.whole
 def test_a_trial_whose_only_checkpoint_is_damaged_starts_over_and_keeps_what_it_had(make_trial, left, capsys):
     trial = make_trial()
     left(trial, "interrupted").last.write_bytes(b"half a checkpoint")
@@ -89,6 +90,7 @@ def test_a_sweep_folder_may_be_a_link(make_trial, tmp_path):
         assert (tmp_path / "disk" / "seed=0").is_dir()
 
 
+@pytest.mark.whole
 def test_a_failure_before_the_run_starts_is_recorded_and_retried(make_trial, small):
     broken = make_trial(data=replace(small.data, name="mnist", root="/proc/nowhere"))
     came = run_trial(broken)

@@ -247,7 +247,6 @@ def test_an_offline_session_does_not_replace_the_results_of_a_later_one(server, 
     assert script.sync([tmp_path]) == 0
 
 
-@pytest.mark.quick
 def test_a_run_that_cannot_be_pushed_keeps_no_other_from_it(server, tmp_path, capsys, script):
     well, no_text, no_number, config = (unsent(tmp_path) for _ in range(4))
     (no_text.path / "metrics.csv").write_bytes(b"epoch,step,seconds\n\xff,1,1\n")

@@ -118,7 +118,6 @@ def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatc
 
 
 @can_compile
-@pytest.mark.quick
 def test_a_trial_that_takes_too_long_is_abandoned(trained, monkeypatch, capsys):
     """The clock is replaced for uncompiled steps; the trial is as long as it is."""
     uncompiled = iter([1000.0])

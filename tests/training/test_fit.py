@@ -91,6 +91,7 @@ def test_the_schedule_is_followed_step_by_step(small):
     np.testing.assert_allclose(watch.lrs, expected, rtol=1e-6)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("precision", quick(["32-true", "bf16-mixed"], ["32-true"]))
 def test_gradients_are_clipped_to_the_given_norm(small, precision):
     watch = Watch()
@@ -112,7 +113,10 @@ def test_gradients_are_clipped_to_the_given_norm(small, precision):
     np.testing.assert_allclose(clipped, 0.01, rtol=1e-2)
 
 
-@pytest.mark.parametrize("overrides", [(), ("augment.mixup=1",), ("callbacks=[default,ema]",)])
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "overrides", quick([[], ["augment.mixup=1"], ["callbacks=[default,ema]"]], [["augment.mixup=1"]])
+)
 def test_a_batch_in_parts_is_the_same_step(small, overrides):
     """In float32, where adding up in another order is all that differs."""
     watches = {}
@@ -185,6 +189,7 @@ def test_every_optimizer_and_position_and_pool_trains(small):
         assert np.isfinite(metrics["test/loss"])
 
 
+@pytest.mark.whole
 def test_a_run_killed_as_soon_as_it_has_a_record_can_be_resumed(small, tmp_path):
     """A folder with a run.json is a run."""
     child = os.fork()
@@ -348,7 +353,11 @@ class Types(Callback):
         module.register_forward_hook(lambda _, args, logits: self.found.add(logits.dtype))
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("bf16-mixed", torch.float32)])
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    quick([("64-true", torch.float64), ("bf16-mixed", torch.float32)], [("64-true", torch.float64)]),
+)
 def test_mixed_images_train_in_half_precision_and_with_unused_classes(small, precision, dtype):
     overrides = ("debug=quick", "augment=strong", "model.num_classes=12", f"trainer.precision={precision}")
     types = Types()

@@ -11,6 +11,7 @@ from vitrine.training.throughput import flops_per_image
 CHOICES = ["pool=cls", "pool=map", "position=relative", "patch_embed=conv_stem", "attention=local", "mlp=swiglu"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("choice", sampled(CHOICES, every=4))
 def test_layers_add_up_to_the_model(compose, choice):
     config = compose("model=vit_nano", choice).model

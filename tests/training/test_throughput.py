@@ -104,6 +104,7 @@ def test_a_slow_loader_counts_as_waiting(trained, monkeypatch):
     assert slow["images_per_second"] < 256 / 0.4
 
 
+@pytest.mark.whole
 def test_validation_does_not_count(trained, monkeypatch):
     class SlowValidation(Callback):
         def on_validation_batch_start(self, *_):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.levels import quick
 from helpers.running import ROOT
 
 from vitrine.compare.sequential import Decision
@@ -20,7 +21,8 @@ def decisions(study):
 @pytest.mark.parametrize(
     ("method", "paired"), [("group_sequential", True), ("group_sequential", False), ("anytime", True)]
 )
-@pytest.mark.parametrize(("arms", "shape"), [(3, "normal"), (5, "half differ")])
+@pytest.mark.whole
+@pytest.mark.parametrize(("arms", "shape"), quick([(3, "normal"), (5, "half differ")], [(5, "half differ")]))
 def test_simulated_sweeps_end_as_decisions_do(decisions, method, paired, arms, shape):
     scenario = decisions.Scenario(arms, shape, paired, method, 0.8)
     x = decisions.values(scenario, 20, np.random.default_rng(0))
@@ -59,9 +61,13 @@ def test_committed_errors_power_and_seeds_are_what_is_promised(decisions):
             assert found["found"] >= found["fixed_power"] - short, scenario
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("arms", "paired", "changes"),
-    [(2, True, {"effect": 4.0}), (2, False, {"images": 1.0}), (5, True, {"max_seeds": 5})],
+    quick(
+        [(2, True, {"effect": 4.0}), (2, False, {"images": 1.0}), (5, True, {"max_seeds": 5})],
+        [(2, True, {"effect": 4.0})],
+    ),
 )
 def test_committed_results_are_of_the_present_rule(decisions, arms, paired, changes):
     scenario = decisions.Scenario(arms, "normal", paired, "group_sequential", **changes)

@@ -18,6 +18,7 @@ def runs(*accuracies, commit="abc"):
     return [{"seed": seed, "test/acc": accuracy} | facts for seed, accuracy in zip(SEEDS, accuracies, strict=False)]
 
 
+@pytest.mark.whole
 def test_the_page_has_the_costs_of_the_models_and_the_accuracies_of_the_record(study_of_things, monkeypatch, tmp_path):
     published = study_of_things.PAGE.read_text()
     monkeypatch.setattr(study_of_things, "PAGE", Path(shutil.copy(study_of_things.PAGE, tmp_path)))

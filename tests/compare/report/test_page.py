@@ -199,6 +199,7 @@ def test_everything_has_a_name_and_a_heading_of_the_right_level(small_page, open
     assert page.evaluate("links => links.filter(link => !document.querySelector(link))", links) == []
 
 
+@pytest.mark.whole
 def test_neither_a_diverged_run_nor_markup_in_names_breaks_the_page(tmp_path, write_run, opened):
     evil = "</script><script>document.title='predicted'</script><img src=x onerror=alert(1)>"
     for seed in (0, 1):
@@ -279,6 +280,7 @@ def test_parallel_coordinates_have_a_tick_for_each_choice_and_the_mean_last(smal
     assert all(0 <= place <= 1 for trace in plot.traces for place in trace["y"])
 
 
+@pytest.mark.whole
 def test_no_code_is_made_from_text(small_page, opened):
     """The page forbids it, so that nothing that comes from a run can become code."""
     page, troubles = opened(small_page)
