@@ -60,7 +60,6 @@ SHORTER = {
         "trainer.max_epochs=16 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 model.patch_dropout=0.25",
         "trainer.max_epochs=16 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 model.patch_dropout=0.5",
         "trainer.max_epochs=16 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 trainer.image_schedule=[6,0.5]",
-        "model.patch_dropout=0.5",
     ],
     "vit_nano": [
         "",
