@@ -2,19 +2,22 @@
 
 python benchmarks/studies/defaults.py            # trains what is missing, then writes docs/defaults.md
 python benchmarks/studies/defaults.py shorter    # likewise, of its second table: trainings of half as long
-python benchmarks/studies/defaults.py --table    # only writes the page
+python benchmarks/studies/defaults.py recipe     # experiment=digits/quick, which was chosen there, beside the defaults
+python benchmarks/studies/defaults.py --table    # only writes the page, and the recipe's head
 
 Runs land in outputs/defaults; the values of every run are kept in defaults.json, which the page is written from. Test
-accuracy is neither read nor shown.
+accuracy is neither read nor shown, but for the recipe's, once it was chosen.
 """
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from seeds import ROOT, SEEDS, STUDIES, finished_runs, run_command, train_seeds
+from seeds import ROOT, SEEDS, STUDIES, finished_runs, run_command, train_seeds, write_head
 
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.runs import RunRecord
@@ -60,6 +63,7 @@ SHORTER = {
         "trainer.max_epochs=16 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 model.patch_dropout=0.25",
         "trainer.max_epochs=16 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 model.patch_dropout=0.5",
         "trainer.max_epochs=16 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 trainer.image_schedule=[6,0.5]",
+        "trainer.max_epochs=12 optimizer=muon optimizer.lr=4e-3 model.drop_path=0 model.patch_dropout=0.25",
     ],
     "vit_nano": [
         "",
@@ -75,19 +79,32 @@ HALF = 0.52  # of the defaults' images; smaller batches leave fewer of an epoch 
 SHORTER_HEAD = f"""
 ## In less time
 
-Two minutes are long for a first command. Each row is trained {FOLDS} times with seed 0, on four fifths of the training
-images, and measured on the fifth that is left. The second column is the number of images that a training sees, next to
-the defaults'. The last two are paired by fold, with 95 % intervals (Student's t). Those are a little too narrow, as
-folds share training images, and the best of many rows looks better than it is. The test images were not used. Rows with
-a † were trained later, in float32 on a processor without bfloat16.
+Two minutes are long for a first command, and so are five where there is no bfloat16. Each row is trained {FOLDS} times
+with seed 0, on four fifths of the training images, and measured on the fifth that is left. The second column is the
+number of images that a training sees, next to the defaults'. The last two are paired by fold, with 95 % intervals
+(Student's t). Those are a little too narrow, as folds share training images, and the best of many rows looks better
+than it is. The test images were not used. Rows with a † were trained later, in float32 on a processor without bfloat16.
 
 | command | images seen | validation accuracy | above the defaults' | loss minus the defaults' loss |
 |---|---|---|---|---|
 """
-KEPT = """
-Five folds cannot tell it from the defaults, and it takes about two thirds of their time, as a step with Muon is longer
-([speed.md](speed.md#what-muon-adds-to-a-step)). The defaults stay AdamW's. Muon trains the matrices inside the blocks,
-of which a linear probe and a model of your own have none.
+RECIPE = "experiment=digits/quick"
+RECIPE_SEEDS = range(5)
+KEPT = f"""
+Five folds cannot tell it from the defaults. It is a recipe, `{RECIPE}`, and not what `model=vit_tiny` does by
+itself: defaults have to work with every other choice, but Muon trains the matrices inside the blocks, of which a linear
+probe and a model of your own have none, and `position=conv` needs all patches of an image.
+"""
+RECIPE_HEAD = """
+Both, in turn, over {count} seeds:
+
+| command | test accuracy | time, start to end |
+|---|---|---|
+{rows}
+
+The recipe takes {ratio} of the time. Its accuracy minus the defaults', paired by seed: {above}. Written by
+`python benchmarks/studies/defaults.py recipe`; {precision} on {machine}; {device}; at commit {commit}. Half the epochs
+are more than half the time, as a step with Muon is longer ([speed.md](speed.md#what-muon-adds-to-a-step)).
 """
 TAIL = """
 Written by `python benchmarks/studies/defaults.py`; {precision} on {machine}; {device}; {commit}.
@@ -97,30 +114,34 @@ Written by `python benchmarks/studies/defaults.py`; {precision} on {machine}; {d
 def main() -> None:
     """Train what is missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=["changes", "shorter"], default="changes", help="which table")
+    parser.add_argument("part", nargs="?", choices=list(PARTS), default="changes", help="which table")
     parser.add_argument("--table", action="store_true", help="train nothing, only write the page")
     options = parser.parse_args()
     if not options.table:
         known = json.loads(JSON.read_text())
-        found = {"shorter": train_shorter(known["shorter"])} if options.part == "shorter" else train_changes()
-        JSON.write_text(json.dumps(known | found, indent=1) + "\n")
-    PAGE.write_text(page(json.loads(JSON.read_text())))
+        JSON.write_text(json.dumps(known | PARTS[options.part](known), indent=1) + "\n")
+    results = json.loads(JSON.read_text())
+    PAGE.write_text(page(results))
+    if runs := [run for run in results.get("recipe", []) if run["command"] == RECIPE]:
+        accuracy = ConfidenceInterval.of([run["test/acc"] for run in runs])
+        cost = f"{seconds_of(runs)} start to end; {runs[0]['machine']}, {runs[0]['precision']}"
+        write_head(RECIPE, f"test accuracy {accuracy} ({len(runs)} seeds), {cost}")
 
 
-def train_changes() -> dict[str, Any]:
+def train_changes(known: Mapping[str, Any]) -> dict[str, Any]:
     """Train the changes of the first table, and return their values."""
     for change in CHANGES:
         train_seeds(runs_of(change), [*BASE.split(), *change.split()])
     return collect()
 
 
-def train_shorter(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Train the sweeps of the second table that are not among the ``known`` runs, and return the values of all."""
+def train_shorter(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the sweeps of the second table that are not among the ``known`` results, and return the values of all."""
     folds = [f"data.folds={FOLDS}", f"data.fold={','.join(map(str, range(FOLDS)))}"]
     workers = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
     found = []
     for model, change in shorter_trainings():
-        if own := [run for run in known if (run["model"], run["change"]) == (model, change)]:
+        if own := [run for run in known["shorter"] if (run["model"], run["change"]) == (model, change)]:
             found += own
             continue
         sweep = ["-m", f"model={model}", *change.split(), *folds, *workers]
@@ -128,7 +149,26 @@ def train_shorter(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if run_command("train.py", *sweep).code:
             raise SystemExit(f"run `python train.py {' '.join(sweep)}` to see why it failed")
         found += collect_shorter(model, change)
-    return found
+    return {"shorter": found}
+
+
+def train_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the defaults and the recipe, in turn, and return the values of their runs."""
+    found = []
+    for seed in RECIPE_SEEDS:
+        for command in (BASE, RECIPE):
+            folder = OUT / "recipe" / command / f"seed-{seed}"
+            if not (took := folder / "took.json").exists():
+                arguments = [*command.split(), f"seed={seed}", f'paths.output_dir="{folder.relative_to(ROOT)}"']
+                cost = run_command("train.py", *arguments)
+                if cost.code:
+                    raise SystemExit(f"run `python train.py {' '.join(arguments)}` to see why it failed")
+                took.write_text(json.dumps(asdict(cost)))
+            (run,) = finished_runs(folder)
+            values = {"command": command, "seed": seed, "commit": run["code"].get("commit")}
+            values |= {"machine": f"{run['machine']['processor']}, {run['machine']['cores']} cores"}
+            found.append(values | {key: run[key] for key in ("device", "precision", "seconds", "test/acc", "val/acc")})
+    return {"recipe": found}
 
 
 def shorter_trainings() -> list[tuple[str, str]]:
@@ -176,6 +216,13 @@ def collect() -> dict[str, Any]:
     }
 
 
+PARTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "changes": train_changes,
+    "shorter": train_shorter,
+    "recipe": train_recipe,
+}
+
+
 def page(results: Mapping[str, Any]) -> str:
     """Text of docs/defaults.md."""
     val = results["images"]["val"]
@@ -198,7 +245,31 @@ def page(results: Mapping[str, Any]) -> str:
         text += f"\nOf the rows with at most {HALF} of the images, `{shortest(shorter)}` has the lowest loss.\n"
         text += KEPT
         text += f"\nWritten by `python benchmarks/studies/defaults.py shorter`, at commit {commits}.\n"
+    if recipe := results.get("recipe"):
+        text += recipe_text(recipe)
     return text
+
+
+def recipe_text(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The recipe beside the defaults: test accuracy, and whole commands' time."""
+    of = {command: [run for run in runs if run["command"] == command] for command in (BASE, RECIPE)}
+    rows = [
+        f"| `{command}` | {ConfidenceInterval.of([run['test/acc'] for run in own])} | {seconds_of(own)} |"
+        for command, own in of.items()
+    ]
+    pairs = list(zip(of[RECIPE], of[BASE], strict=True))
+    ratio = median(ours["seconds"] / defaults["seconds"] for ours, defaults in pairs)
+    above = ConfidenceInterval.of([ours["test/acc"] - defaults["test/acc"] for ours, defaults in pairs])
+    shared = {key: " or ".join(sorted({run[key] for run in runs})) for key in ("precision", "machine", "device")}
+    commit = " and ".join(sorted({run["commit"][:7] for run in runs}))
+    return RECIPE_HEAD.format(
+        count=len(pairs), rows="\n".join(rows), ratio=f"{ratio:.2f}", above=above, commit=commit, **shared
+    )
+
+
+def seconds_of(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The range of the runs' times: ``113 to 121 s``."""
+    return f"{min(run['seconds'] for run in runs):.0f} to {max(run['seconds'] for run in runs):.0f} s"
 
 
 def shortest(runs: Sequence[Mapping[str, Any]]) -> str:
