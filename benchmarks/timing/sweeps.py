@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measure import ROOT, TIMING, at_commit, measured_on, write_between
+from measure import ROOT, TIMING, at_commit, measured_on, write_between, write_rounds
 
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
@@ -30,6 +30,7 @@ OUT = ROOT / "outputs" / "sweeps_benchmark"
 JSON = TIMING / "sweeps.json"
 PAGE = ROOT / "docs" / "sweeps.md"
 TINY = ["model=vit_nano", "depth=1", "data.batch_size=256", "accelerator=cpu"]
+ROUNDS = 7
 START_UP = 5.0  # seconds to import everything once
 TWO_WORKERS = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
 
@@ -42,25 +43,20 @@ def train(*overrides: str, folder: Path) -> float:
     return time.perf_counter() - begin
 
 
-def check() -> dict[str, object]:
+def check() -> dict[str, Any]:
     """Check a grid of 1,000 trials; an invalid value makes sure that nothing starts."""
     grid = ["patch=2,4", "depth=1,2,3,4", "position=none,learned,sincos2d,rope,relative", "seed=range(25)"]
-    begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "train.py", "-m", "model=vit_nano", *grid, "optimizer.weight_decay=-1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2, done.stderr
-    return {
-        "what": "checking a grid of 1,000 trials",
-        "value": time.perf_counter() - begin,
-        "unit": "s",
-    }
+    command = [sys.executable, "train.py", "-m", "model=vit_nano", *grid, "optimizer.weight_decay=-1"]
+    seconds = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        seconds.append(time.perf_counter() - begin)
+        assert done.returncode == 2, done.stderr
+    return {"what": "checking a grid of 1,000 trials", **described(seconds)}
 
 
-def rerun() -> dict[str, object]:
+def rerun() -> dict[str, Any]:
     """Rerun a sweep of 1,000 finished trials: one that was trained, and copies of its results."""
     folder = OUT / "thousand"
     shutil.rmtree(folder, ignore_errors=True)
@@ -68,8 +64,14 @@ def rerun() -> dict[str, object]:
     grid = ["position=learned,none", "seed=range(500)"]
     train("-m", *overrides, "position=learned,none", "seed=0,1", folder=folder)
     finish_all([*overrides, *grid, f"paths.output_dir={folder}"])
-    seconds = min(train("-m", *overrides, *grid, folder=folder) for _ in range(3))
-    return {"what": "rerunning a finished sweep of 1,000 trials", "value": seconds, "unit": "s"}
+    seconds = [train("-m", *overrides, *grid, folder=folder) for _ in range(ROUNDS)]
+    return {"what": "rerunning a finished sweep of 1,000 trials", **described(seconds)}
+
+
+def described(seconds: list[float]) -> dict[str, Any]:
+    """The median of a command's rounds, with the fastest and slowest."""
+    unit = f"s ({min(seconds):.2f} to {max(seconds):.2f})"
+    return {"value": median(seconds), "unit": unit, "rounds": {"command": seconds}}
 
 
 def finish_all(overrides: list[str]) -> None:
@@ -84,44 +86,52 @@ def finish_all(overrides: list[str]) -> None:
         record.write_metrics(first.metrics)
 
 
-def overhead() -> dict[str, object]:
+def overhead() -> dict[str, Any]:
     """Trials in processes, one at a time, against the same trainings as separate commands."""
     overrides = [*TINY, "trainer.max_epochs=10"]
     shutil.rmtree(OUT / "overhead", ignore_errors=True)
     one = ["hydra/launcher=process", "launcher.workers=1", f"launcher.threads={os.cpu_count()}"]
     apart = train("-m", *overrides, "seed=range(6)", *one, folder=OUT / "overhead")
-    by_hand = sum(train(*overrides, f"seed={seed}", folder=OUT / "overhead" / "by_hand") for seed in range(6))
+    by_hand = [train(*overrides, f"seed={seed}", folder=OUT / "overhead" / "by_hand") for seed in range(6)]
     return {
         "what": "a trial of a sweep, in its own process, against a separate command",
-        "value": (by_hand - apart) / 6,
+        "value": (sum(by_hand) - apart) / 6,
         "unit": "s less",
+        "rounds": {"sweep of six": [apart], "separate command": by_hand},
     }
 
 
-def two_workers() -> dict[str, object]:
+def two_workers() -> dict[str, Any]:
     """Sixteen trials of vit_nano on digits: two at a time against sequentially in one process."""
     overrides = ["model=vit_nano", "accelerator=cpu", "seed=range(16)"]
     shutil.rmtree(OUT / "sixteen", ignore_errors=True)
     together = train("-m", *overrides, *TWO_WORKERS, folder=OUT / "sixteen" / "two")
     alone = train("-m", *overrides, folder=OUT / "sixteen" / "one")
-    return describe_workers(together / alone)
+    return describe_workers(together, alone)
 
 
-def describe_workers(ratio: float) -> dict[str, object]:
+def describe_workers(together: float, alone: float) -> dict[str, Any]:
     """The ratio, and that of training alone: two trials on a thread each, against one on both threads."""
-    thread, threads = (
-        median(json.loads(path.read_text())["train_seconds"] for path in (OUT / "sixteen" / name).rglob("metrics.json"))
+    trained = {
+        name: [json.loads(path.read_text())["train_seconds"] for path in (OUT / "sixteen" / name).rglob("metrics.json")]
         for name in ("two", "one")
-    )
+    }
+    thread, threads = median(trained["two"]), median(trained["one"])
     return {
         "what": "16 trials of `vit_nano` on digits, 2 workers against hydra/launcher=basic",
-        "value": ratio,
+        "value": together / alone,
+        "rounds": {
+            "2 workers": [together],
+            "basic": [alone],
+            "a trial's training, 2 workers": trained["two"],
+            "a trial's training, basic": trained["one"],
+        },
         "unit": f"of the time, measured once; a trial trains {thread:.1f} s on one thread and {threads:.1f} s on both: "
         f"by training time alone {thread / 2 / threads:.2f}",
     }
 
 
-def kills() -> dict[str, object]:
+def kills() -> dict[str, Any]:
     """A sweep killed at ten random moments and rerun each time, against an undisturbed one."""
     overrides = ["-m", *TINY, "trainer.max_epochs=40", "trainer.deterministic=true", "seed=range(8)", *TWO_WORKERS]
     for name in ("whole", "killed"):
@@ -174,7 +184,10 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for name in options.parts or PARTS:
-        results[name] = PARTS[name]() | measured_on()
+        result = PARTS[name]()
+        if rounds := result.pop("rounds", None):
+            write_rounds(TIMING / "rounds" / f"sweeps_{name}.csv", {name: rounds})
+        results[name] = result | measured_on()
         print(name, results[name]["value"], flush=True)
         JSON.write_text(json.dumps(results, indent=1) + "\n")
     write_table(results)
