@@ -1,9 +1,10 @@
-"""torchmetrics without the metrics that nobody asks for, and with all of them for those who do."""
+"""torchmetrics without the metrics that nobody asks for, PyTorch without its compiler, and all of both on demand."""
 
 import subprocess
 import sys
 
 import pytest
+from helpers.levels import quick
 from helpers.running import SMALL
 
 
@@ -12,12 +13,13 @@ def run(code):
 
 
 UNUSED = ("torchvision", "scipy", "torchmetrics.image", "matplotlib", "sklearn", "tensorboard", "wandb", "pandas")
+COMPILER = ("torch._dynamo.eval_frame", "torch._inductor", "sympy")
 
 
 def test_a_training_imports_nothing_that_it_does_not_need_and_plots_of_metrics_are_there_all_the_same():
     done = run(
         "import sys, vitrine.training.fit, vitrine.training.evaluate, vitrine.tracking.loggers\n"
-        f"print([name for name in {UNUSED} if name in sys.modules])\n"
+        f"print([name for name in {UNUSED + COMPILER} if name in sys.modules])\n"
         "import torch\n"
         "from torchmetrics.classification.accuracy import BinaryAccuracy\n"
         "accuracy = BinaryAccuracy()\n"
@@ -32,14 +34,54 @@ def test_a_training_imports_nothing_that_it_does_not_need_and_plots_of_metrics_a
 
 
 @pytest.mark.whole
-def test_a_whole_training_imports_neither_scikit_learn_nor_pandas_nor_the_statistics_of_scipy(tmp_path):
+def test_a_whole_training_imports_neither_scikit_learn_nor_pandas_nor_scipy_nor_the_compiler(tmp_path):
     done = run(
         "import sys\n"
         "from vitrine import compose, fit\n"
         f"fit(compose({[*SMALL, 'debug=quick', 'accelerator=cpu', f'paths.output_dir={tmp_path}']}))\n"
-        "print([name for name in ('sklearn', 'scipy', 'pandas', 'torchvision') if name in sys.modules])"
+        "unused = ['sklearn', 'scipy', 'pandas', 'torchvision', 'torch._dynamo.eval_frame', 'torch._inductor']\n"
+        "print([name for name in unused if name in sys.modules])"
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+FIRST = {
+    "a model is compiled": "",
+    "a module of it is imported": "from torch._dynamo.utils import counters\n",
+    "its options are imported": "import torch._dynamo.config\n",
+    "a name is asked for": "torch._dynamo.list_backends\n",
+    "PyTorch asks for repeatable results": "torch.use_deterministic_algorithms(False)\n",
+}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("first", quick(FIRST.values(), [""]), ids=FIRST)
+def test_the_compiler_is_there_once_it_is_needed(first):
+    done = run(
+        "import sys, torch, vitrine.training.fit\n"
+        "from lightning.fabric.wrappers import OptimizedModule\n"
+        "layer = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.AdamW(layer.parameters())\n"
+        "def step(model):\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "step(layer)\n"
+        "assert not isinstance(layer, OptimizedModule) and 'torch._dynamo.eval_frame' not in sys.modules\n"
+        f"{first}"
+        "compiled = torch.compile(layer, backend='eager')\n"
+        "step(compiled)\n"
+        "assert isinstance(compiled, OptimizedModule) and not isinstance(layer, OptimizedModule)\n"
+        "assert isinstance(compiled, torch._dynamo.OptimizedModule)\n"
+        "for name in ('config', 'utils', 'eval_frame'):\n"
+        "    assert getattr(torch._dynamo, name) is sys.modules[f'torch._dynamo.{name}'], name\n"
+        "    assert sys.modules[f'torch._dynamo.{name}'].__spec__.name == f'torch._dynamo.{name}'\n"
+        "assert torch._dynamo.eval_frame.config is torch._dynamo.config\n"
+        "assert torch._dynamo.utils.counters['frames'] == {'total': 1, 'ok': 1}\n"
+        "step(layer)\n"
+        "print('fine')\n"
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
 @pytest.mark.whole

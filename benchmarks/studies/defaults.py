@@ -90,7 +90,7 @@ With `model.patch_dropout` and `trainer.image_schedule`, an image takes less tim
 |---|---|---|---|---|
 """
 RECIPE = "experiment=digits/quick"
-RECIPE_SEEDS = range(5)
+RECIPE_SEEDS = SEEDS
 KEPT = f"""
 Five folds cannot tell it from the defaults. It is a recipe, `{RECIPE}`, and not what `model=vit_tiny` does by
 itself: defaults have to work with every other choice, but Muon trains the matrices inside the blocks, of which a linear

@@ -7,7 +7,7 @@ and ``load_run(folder)`` opens one. Each is imported when it is first used: ``im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vitrine.lean_imports import postpone_metrics
+from vitrine.lean_imports import postpone_unused
 
 if TYPE_CHECKING:
     from vitrine.command.compose import compose as compose
@@ -22,7 +22,7 @@ _HOMES = {
     "resume": "vitrine.training.resume",
 }
 
-postpone_metrics()
+postpone_unused()
 
 __all__ = ["compose", "fit", "load_run", "resume"]
 

@@ -96,6 +96,14 @@ class Hardware:
             torch.backends.cudnn.allow_tf32 = before[1]
 
 
+def lightning_deterministic(wanted: bool) -> bool | None:
+    """Lightning's ``deterministic``: ``None`` where PyTorch's switch is off and stays off.
+
+    Setting it imports PyTorch's compiler, which takes a second or two.
+    """
+    return wanted or (False if torch.are_deterministic_algorithms_enabled() else None)
+
+
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
     """Keep freed memory in the process instead of returning it to the system: each training step needs it again.

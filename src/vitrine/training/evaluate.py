@@ -17,7 +17,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
-from vitrine.distributed.hardware import Hardware, choose, on_one_device
+from vitrine.distributed.hardware import Hardware, choose, lightning_deterministic, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
@@ -87,7 +87,7 @@ def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardwar
         accelerator=hardware.accelerator,
         devices=1,
         precision=hardware.lightning_precision,  # type: ignore[arg-type]
-        deterministic=config.trainer.deterministic,
+        deterministic=lightning_deterministic(config.trainer.deterministic),
         limit_test_batches=config.debug.limit_batches,
         logger=False,
         enable_checkpointing=False,

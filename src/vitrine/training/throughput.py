@@ -43,6 +43,11 @@ PEAKS: dict[str, tuple[float, float, float]] = {
 }
 
 
+# Depth times squared width of 24 M parameters, and tokens: up to these, operations are counted on the CPU. On the meta
+# device, which takes no memory, PyTorch imports sympy, and works out shapes in Python: five times as long for vit_tiny.
+SMALL_MODEL, SHORT_SEQUENCE = 2_000_000, 1024
+
+
 def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
     """Floating-point operations of a forward pass on one image: matrix products only, a multiply-add counting as 2.
 
@@ -53,7 +58,8 @@ def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
 
 def _count_flops(config: ViTConfig, *, training: bool = False) -> tuple[nn.Module, FlopCounterMode]:
     """Return a model and the counted operations of its forward pass; see :func:`flops_per_image`."""
-    device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
+    small = config.depth * config.dim**2 <= SMALL_MODEL and config.tokens <= SHORT_SEQUENCE
+    device = "cpu" if small or names_of(config) else "meta"  # a user's code may compute with values
     with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
         if isinstance(model, VisionTransformer):

@@ -18,6 +18,7 @@ from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import build_list
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.feature_source import Extract
+from vitrine.distributed.hardware import lightning_deterministic
 from vitrine.distributed.launch import Launch
 from vitrine.errors import Interrupted
 from vitrine.signals import restored_handlers
@@ -138,7 +139,7 @@ def build_trainer(
         num_nodes=hardware.nodes,
         strategy="ddp" if hardware.devices > 1 else "auto",
         precision=hardware.lightning_precision,  # type: ignore[arg-type]
-        deterministic=config.trainer.deterministic,
+        deterministic=lightning_deterministic(config.trainer.deterministic),
         limit_train_batches=config.debug.limit_batches,
         detect_anomaly=config.debug.detect_anomaly,
         callbacks=list(callbacks),

@@ -39,7 +39,6 @@ GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # without any of them 
 # Imports of the server process: slow modules that start no threads. So all trials of a sweep run the code that it
 # started with, even if files are edited meanwhile.
 PRELOADED = [
-    "torch._dynamo",
     "vitrine.training.fit",
     "vitrine.training.resume",
     "vitrine.sweeps.launchers.process",
