@@ -2,7 +2,7 @@
 
 python benchmarks/studies/defaults.py            # trains what is missing, then writes docs/defaults.md
 python benchmarks/studies/defaults.py shorter    # likewise, of its second table: trainings of half as long
-python benchmarks/studies/defaults.py recipe     # experiment=digits/quick, which was chosen there, beside the defaults
+python benchmarks/studies/defaults.py recipe     # experiment=digits/quick, which was chosen there
 python benchmarks/studies/defaults.py --table    # only writes the page, and the recipe's head
 
 Runs land in outputs/defaults; the values of every run are kept in defaults.json, which the page is written from. Test
@@ -12,12 +12,21 @@ accuracy is neither read nor shown, but for the recipe's, once it was chosen.
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from seeds import ROOT, SEEDS, STUDIES, finished_runs, run_command, train_seeds, write_head
+from seeds import (
+    ROOT,
+    SEEDS,
+    STUDIES,
+    commits_of,
+    finished_runs,
+    format_result,
+    run_command,
+    summarize,
+    train_seeds,
+    write_recipe_heads,
+)
 
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.runs import RunRecord
@@ -90,22 +99,16 @@ With `model.patch_dropout` and `trainer.image_schedule`, an image takes less tim
 |---|---|---|---|---|
 """
 RECIPE = "experiment=digits/quick"
-RECIPE_SEEDS = SEEDS
 KEPT = f"""
 Five folds cannot tell it from the defaults. It is a recipe, `{RECIPE}`, and not what `model=vit_tiny` does by
 itself: defaults have to work with every other choice, but Muon trains the matrices inside the blocks, of which a linear
 probe and a model of your own have none, and `position=conv` needs all patches of an image.
 """
-RECIPE_HEAD = """
-Both, in turn, over {count} seeds:
-
-| command | test accuracy | time, start to end |
-|---|---|---|
-{rows}
-
-The recipe takes {ratio} of the time. Its accuracy minus the defaults', paired by seed: {above}. Written by
-`python benchmarks/studies/defaults.py recipe`; {precision} on {machine}; {device}; at commit {commit}. Half the epochs
-are more than half the time, as a step with Muon is longer ([speed.md](speed.md#what-muon-adds-to-a-step)).
+RECIPE_TEXT = """
+The recipe's test accuracy is {accuracy} over {count} seeds, in {seconds} from start to end; {precision} on {machine};
+{device}; `python benchmarks/studies/defaults.py recipe`, {commits}. README has those of `model=vit_tiny`, in
+bf16-mixed. Half the epochs are more than half the time, as a step with Muon is longer
+([speed.md](speed.md#what-muon-adds-to-a-step)).
 """
 TAIL = """
 Written by `python benchmarks/studies/defaults.py`; {precision} on {machine}; {device}; {commit}.
@@ -123,10 +126,8 @@ def main() -> None:
         JSON.write_text(json.dumps(known | PARTS[options.part](known), indent=1) + "\n")
     results = json.loads(JSON.read_text())
     PAGE.write_text(page(results))
-    if runs := [run for run in results.get("recipe", []) if run["command"] == RECIPE]:
-        accuracy = ConfidenceInterval.of([run["test/acc"] for run in runs])
-        cost = f"{seconds_of(runs)} start to end; {runs[0]['machine']}, {runs[0]['precision']}"
-        write_head(RECIPE, f"test accuracy {accuracy} ({len(runs)} seeds), {cost}")
+    if recipe := results.get("recipe"):
+        write_recipe_heads([recipe])
 
 
 def train_changes(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,22 +155,9 @@ def train_shorter(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Train the defaults and the recipe, in turn, and return the values of their runs."""
-    found = []
-    for seed in RECIPE_SEEDS:
-        for command in (BASE, RECIPE):
-            folder = OUT / "recipe" / command / f"seed-{seed}"
-            if not (took := folder / "took.json").exists():
-                arguments = [*command.split(), f"seed={seed}", f'paths.output_dir="{folder.relative_to(ROOT)}"']
-                cost = run_command("train.py", *arguments)
-                if cost.code:
-                    raise SystemExit(f"run `python train.py {' '.join(arguments)}` to see why it failed")
-                took.write_text(json.dumps(asdict(cost)))
-            (run,) = finished_runs(folder)
-            values = {"command": command, "seed": seed, "commit": run["code"].get("commit")}
-            values |= {"machine": f"{run['machine']['processor']}, {run['machine']['cores']} cores"}
-            found.append(values | {key: run[key] for key in ("device", "precision", "seconds", "test/acc", "val/acc")})
-    return {"recipe": found}
+    """Train the recipe over seeds, and return what it came to."""
+    train_seeds(OUT / "recipe", [RECIPE])
+    return {"recipe": summarize(RECIPE, finished_runs(OUT / "recipe"))}
 
 
 def shorter_trainings() -> list[tuple[str, str]]:
@@ -247,30 +235,11 @@ def page(results: Mapping[str, Any]) -> str:
         text += KEPT
         text += f"\nWritten by `python benchmarks/studies/defaults.py shorter`, at commit {commits}.\n"
     if recipe := results.get("recipe"):
-        text += recipe_text(recipe)
+        accuracy, seconds = format_result(recipe)
+        shared = {key: recipe[key] for key in ("precision", "machine", "device")}
+        count, commits = len(recipe["seeds"]), f"at {commits_of([recipe])}"
+        text += RECIPE_TEXT.format(accuracy=accuracy, seconds=seconds, count=count, commits=commits, **shared)
     return text
-
-
-def recipe_text(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The recipe beside the defaults: test accuracy, and whole commands' time."""
-    of = {command: [run for run in runs if run["command"] == command] for command in (BASE, RECIPE)}
-    rows = [
-        f"| `{command}` | {ConfidenceInterval.of([run['test/acc'] for run in own])} | {seconds_of(own)} |"
-        for command, own in of.items()
-    ]
-    pairs = list(zip(of[RECIPE], of[BASE], strict=True))
-    ratio = median(ours["seconds"] / defaults["seconds"] for ours, defaults in pairs)
-    above = ConfidenceInterval.of([ours["test/acc"] - defaults["test/acc"] for ours, defaults in pairs])
-    shared = {key: " or ".join(sorted({run[key] for run in runs})) for key in ("precision", "machine", "device")}
-    commit = " and ".join(sorted({run["commit"][:7] for run in runs}))
-    return RECIPE_HEAD.format(
-        count=len(pairs), rows="\n".join(rows), ratio=f"{ratio:.2f}", above=above, commit=commit, **shared
-    )
-
-
-def seconds_of(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The range of the runs' times: ``113 to 121 s``."""
-    return f"{min(run['seconds'] for run in runs):.0f} to {max(run['seconds'] for run in runs):.0f} s"
 
 
 def shortest(runs: Sequence[Mapping[str, Any]]) -> str:

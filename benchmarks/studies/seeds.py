@@ -39,7 +39,6 @@ __all__ = [
     "train_seeds",
     "with_remaining_time",
     "write_between",
-    "write_head",
     "write_recipe_heads",
 ]
 
@@ -207,16 +206,12 @@ def cost_table(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
 def write_recipe_heads(summaries: Iterable[Mapping[str, Any]]) -> None:
     """Write cost and result of each recipe to the line of its file that begins with "# Measured:"."""
     for summary in summaries:
+        _, _, recipe = summary["command"].partition("experiment=")
+        path = ROOT / "conf" / "experiment" / f"{recipe}.yaml"
+        if not recipe or "# Measured:" not in path.read_text():
+            continue
         accuracy, seconds = format_result(summary)
         cost = f"{seconds} start to end, {summary['memory'] / 1e9:.1f} GB; {summary['machine']}, {summary['device']}"
-        write_head(summary["command"], f"test accuracy {accuracy} ({len(summary['test/acc'])} seeds), {cost}")
-
-
-def write_head(command: str, measured: str) -> None:
-    """Write what was measured to the line of the recipe's file that begins with "# Measured:", if there is one."""
-    _, _, recipe = command.partition("experiment=")
-    path = ROOT / "conf" / "experiment" / f"{recipe}.yaml"
-    if recipe and "# Measured:" in path.read_text():
+        head = f"# Measured: test accuracy {accuracy} ({len(summary['test/acc'])} seeds), {cost}."
         lines = path.read_text().splitlines()
-        head = f"# Measured: {measured}."
         path.write_text("\n".join(head if line.startswith("# Measured:") else line for line in lines) + "\n")
