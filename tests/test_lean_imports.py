@@ -1,4 +1,4 @@
-"""torchmetrics without the metrics that nobody asks for, PyTorch without its compiler, and all of both on demand."""
+"""Metrics that nobody asks for and PyTorch's compiler are not imported, and work for those who need them."""
 
 import subprocess
 import sys

@@ -30,6 +30,7 @@ from seeds import (
 
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.runs import RunRecord
+from vitrine.text import listed
 
 OUT = ROOT / "outputs" / "defaults"
 JSON = STUDIES / "defaults.json"
@@ -229,11 +230,11 @@ def page(results: Mapping[str, Any]) -> str:
     facts = {"precision": shared["precision"], "device": shared["device"]}
     text = head + "\n".join(rows) + "\n" + TAIL.format(machine=results["machine"], commit=commit, **facts)
     if shorter := results.get("shorter"):
-        commits = " and ".join(sorted({run["commit"][:7] for run in shorter}))
+        commits = listed(sorted({run["commit"][:7] for run in shorter}))
         text += SHORTER_HEAD + "\n".join(shorter_table(shorter)) + "\n"
         text += f"\nOf the rows with at most {HALF} of the images, `{shortest(shorter)}` has the lowest loss.\n"
         text += KEPT
-        text += f"\nWritten by `python benchmarks/studies/defaults.py shorter`, at commit {commits}.\n"
+        text += f"\nWritten by `python benchmarks/studies/defaults.py shorter`, at commits {commits}.\n"
     if recipe := results.get("recipe"):
         accuracy, seconds = format_result(recipe)
         shared = {key: recipe[key] for key in ("precision", "machine", "device")}
