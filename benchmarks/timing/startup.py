@@ -55,8 +55,8 @@ def main() -> None:
         text="Seconds of a fresh process, on a warm disk. `train.py` trains `vit_nano` on digits; its seconds end as "
         "the first step begins, with its batch ready. An optimiser's first step imports PyTorch's compiler, which "
         "`train.py` leaves for later. At commit ddcfa8c, before it did, `train.py` took 7.13 s on an AMD EPYC with 2 "
-        "cores; at f079532, when it also imported scikit-learn, 3.87 s on an Intel Xeon with 2 cores, torch with an optimiser "
-        "2.56 s.",
+        "cores; at f079532, when it also imported scikit-learn, 3.87 s on an Intel Xeon with 2 cores, torch with an "
+        "optimiser 2.56 s.",
         columns=["what", "median", "fastest", "slowest"],
         rows=[
             [name, *(f"{value:.2f} s" for value in (median(all_), min(all_), max(all_)))]
