@@ -91,4 +91,7 @@ def test_fresh_seeds_are_as_many_others_at_least_three():
     assert fresh_seeds([0]) == "seed=1,2,3"
     assert fresh_seeds([0, 5, 2, 3]) == "seed=6,7,8,9"
     assert fresh_seeds([]) == "seed=0,1,2"
+    assert fresh_seeds(range(10)) == "seed=10,11,12,13,14,15,16,17,18,19"
+    assert fresh_seeds(range(500)) == "seed=range(500,1000)"
+    assert fresh_seeds_command("outputs/a", range(11)).endswith(" -m like=outputs/a 'seed=range(11,22)'")
     assert fresh_seeds_command("outputs/a b", [1]).endswith(" -m 'like=outputs/a b' seed=2,3,4")

@@ -9,6 +9,7 @@ from statistics import fmean, variance
 from vitrine.runs.provenance import program
 
 REACH = 2  # standard errors: of 2, 2.5, 3 and 4, the least bias in simulations with and without outliers
+MOST_LISTED = 10  # fresh seeds in a command; more are a range
 
 
 def corrected_for_selection(means: Sequence[float], errors: Sequence[float], chosen: int) -> float:
@@ -99,14 +100,16 @@ def luck_of(corrected: str) -> str:
 
 
 def fresh_seeds(seeds: Sequence[int]) -> str:
-    """Return the override for as many other seeds as ``seeds``, at least three."""
+    """Return the override for as many other seeds as ``seeds``, at least three; many are a range."""
     first = max(seeds, default=-1) + 1
-    return f"seed={','.join(str(first + number) for number in range(max(3, len(seeds))))}"
+    fresh = range(first, first + max(3, len(seeds)))
+    many = f"range({fresh.start},{fresh.stop})"
+    return f"seed={many if len(fresh) > MOST_LISTED else ','.join(map(str, fresh))}"
 
 
 def fresh_seeds_command(run: str, seeds: Sequence[int]) -> str:
     """Return the command that trains a run's configuration on other seeds than ``seeds``."""
-    return f"{program('train')} -m {shlex.quote(f'like={run}')} {fresh_seeds(seeds)}"
+    return f"{program('train')} -m {shlex.join([f'like={run}', fresh_seeds(seeds)])}"
 
 
 def _squares_within(groups: Sequence[Sequence[float]]) -> float:
