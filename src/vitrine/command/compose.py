@@ -57,9 +57,10 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         composer = Composer(command, loader)
         asked = (runs_of_multirun if multirun else single_run)(composer, overrides, found)
-    checked = check_devices and command == "train" and not found
+    on_gpus = [point.config for point in asked if command == "train" and point.config.trainer.accelerator == "gpu"]
+    checked = check_devices and on_gpus and not found
     if checked and not (multirun and launcher(arguments) == "slurm"):  # which has other machines
-        found += _missing_devices([point.config for point in asked if isinstance(point.config, TrainConfig)])
+        found += _missing_devices(on_gpus)
     if found:
         raise ConfigError(found)
     return asked
@@ -73,7 +74,7 @@ def launcher(arguments: list[str]) -> str:
     """
     with composing() as loader:
         overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
-        choices = hydra_settings("train", fixed_overrides(overrides)).hydra.runtime.choices
+        choices = Composer("train", loader).settings(fixed_overrides(overrides)).runtime.choices
     if found := [*choice_faults("hydra/launcher", choices), *choice_faults("hydra/sweeper", choices)]:
         raise ConfigError(found)
     return str(choices["hydra/launcher"])
@@ -122,11 +123,8 @@ def as_composed(command: str, arguments: list[str]) -> DictConfig:
     return composed
 
 
-def _missing_devices(configs: Sequence[TrainConfig]) -> list[Fault]:
-    """Return a fault where a GPU is asked for by name and missing. Imports torch, but only then."""
-    on_gpus = [config for config in configs if config.trainer.accelerator == "gpu"]
-    if not on_gpus:
-        return []
+def _missing_devices(on_gpus: Sequence[TrainConfig]) -> list[Fault]:
+    """Return a fault where a configuration that asks for GPUs by name lacks one. Imports torch."""
     from vitrine.distributed.hardware import choose, gpus, missing_gpu
 
     if not gpus():  # reported once, not for each trial

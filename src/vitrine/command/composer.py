@@ -2,14 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -21,7 +20,7 @@ from vitrine.command.inherit import inherited_base
 from vitrine.command.overrides import quote
 from vitrine.command.plain_values import is_among, later_keys, referred, values_of, with_values
 from vitrine.command.resolvers import SCHEMAS
-from vitrine.command.sources import composing, primary_config, sources
+from vitrine.command.sources import composing, from_files, primary_config, sources
 from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, names_part, untrusted
 from vitrine.config import TrainConfig
 from vitrine.config.fields import faults
@@ -80,7 +79,7 @@ class Composer:
             ConfigError: it cannot be composed.
         """
         parsed = [self._parse(override) for override in for_hydra(overrides)]
-        choices = tuple(override.input_line or "" for override, chooses_file in parsed if chooses_file)
+        choices = _choices(parsed)
         values = [override for override, chooses_file in parsed if not chooses_file]
         try:
             config, found = self._with_overrides(self._base(choices), values)
@@ -119,6 +118,17 @@ class Composer:
             found = error.faults
         return ConfigError(found) if found else config
 
+    def settings(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the node ``hydra`` of the files that ``overrides`` choose, with typed settings of Hydra, unresolved.
+
+        Raises:
+            ConfigError: it cannot be composed.
+        """
+        try:
+            return from_files(self.command, _choices(self._parse(override) for override in for_hydra(overrides)))[1]
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError([composition_fault(error)]) from None
+
     def section(self, override: str) -> str:
         """Return the section that ``override`` sets a value in and that can be off; "" if there is none."""
         return optional_section(self.schema, override.partition("=")[0])
@@ -155,9 +165,8 @@ class Composer:
         """
         try:
             parsed = [self._parse(text) for text in for_hydra(overrides)]
-            choices = [override for override, chooses_file in parsed if chooses_file]
             typed = Counter(override.key_or_group for override, chooses_file in parsed if not chooses_file)
-            lines = tuple(override.input_line or "" for override in choices)
+            lines = _choices(parsed)
             base = self._base(lines)
             if {"like", "resume"} & set(typed) or base.like is not None or base.resume is not None:
                 return frozenset()
@@ -217,7 +226,7 @@ class Composer:
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
         """Return the configuration of these choices from groups."""
         if choices not in self._bases:
-            self._bases[choices] = hydra.compose(primary_config(self.command), list(choices))
+            self._bases[choices], _ = from_files(self.command, choices)
         return self._bases[choices]
 
     def _inherited_base(
@@ -324,6 +333,10 @@ class Variants:
             overrides = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
             checked: TrainCommand | ConfigError = self._composer.checked(quote(overrides, self._composer.loader))
             return checked
+
+
+def _choices(parsed: Iterable[tuple[Override, bool]]) -> tuple[str, ...]:
+    return tuple(override.input_line or "" for override, chooses_file in parsed if chooses_file)
 
 
 def _counted(override: Override) -> Fault:

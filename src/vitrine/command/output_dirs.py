@@ -9,7 +9,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.compose import Point, hydra_settings
+from vitrine.command.compose import Point, composing, hydra_settings
+from vitrine.command.composer import Composer
 from vitrine.errors import ConfigError, Fault, first_line
 
 UNSET = "."  # in conf/train.yaml: vitrine names the folder
@@ -26,22 +27,25 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     if ignored := sorted(key for key in typed if key.startswith(f"hydra.{other}.")):
         hint = "hydra.sweep.dir=DIR is the folder of a sweep" if multirun else "it is for -m; use hydra.run.dir=DIR"
         raise ConfigError([Fault(key, "", f"has no effect here: {hint}") for key in ignored])
-    composed = hydra_settings("train", points[0].overrides)
-    folder = _resolved(composed, f"hydra.{kind}.dir", 0, typed)
+    with composing() as loader:
+        settings = Composer("train", loader).settings(points[0].overrides)
+
+    def is_set(key: str) -> bool:
+        return key in typed or _unresolved(settings, key) != UNSET
+
+    key = f"hydra.{kind}.dir"
+    folder = _resolved(points[0], key, 0) if is_set(key) else None
     if folder is not None and points[0].config.resume is not None:
         raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
     if folder == "":
-        raise ConfigError([Fault(f"hydra.{kind}.dir", "", "is empty; it takes the folder to write to")])
+        raise ConfigError([Fault(key, "", "is empty; it takes the folder to write to")])
     placed = [replace(point, folder=None if folder is None else Path(folder)) for point in points]
     key = "hydra.sweep.subdir"
-    if not multirun or _resolved(composed, key, 0, typed) is None:
+    if not multirun or not is_set(key):
         return placed
     if points[0].space:
         raise ConfigError([Fault(key, "", "has no effect here: a search names the folders of its trials")])
-    names = [
-        _resolved(hydra_settings("train", point.overrides), key, number, typed) or ""
-        for number, point in enumerate(points)
-    ]
+    names = [_resolved(point, key, number) for number, point in enumerate(points)]
     problem = "must name one folder for each trial, without / or a dot before it, such as ${hydra.job.num} or s-${seed}"
     if unusable := [name for name in names if "/" in name or not name or name.startswith(".")]:
         raise ConfigError([Fault(key, unusable[0], problem)])
@@ -50,17 +54,21 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     return [replace(point, subfolder=name) for point, name in zip(placed, names, strict=True)]
 
 
-def _resolved(composed: DictConfig, key: str, number: int, typed: set[str]) -> str | None:
-    """Return the value of a setting for the trial of this number; ``None`` if it is not set."""
-    _, section, name = key.split(".")
-    raw = OmegaConf.to_container(composed.hydra[section], resolve=False)
-    assert isinstance(raw, dict)
-    if raw[name] == UNSET and key not in typed:
-        return None
+def _resolved(point: Point, key: str, number: int) -> str:
+    """Return the value of a setting for the trial of this number."""
+    composed = hydra_settings("train", point.overrides)
     with read_write(composed.hydra), open_dict(composed.hydra):
         composed.hydra.job.num, composed.hydra.job.id = number, str(number)
     HydraConfig.instance().set_config(composed)
     try:
         return str(OmegaConf.select(composed, key, throw_on_missing=True))
     except OmegaConfBaseException as error:
-        raise ConfigError([Fault(key, str(raw[name]), first_line(error))]) from None
+        raise ConfigError([Fault(key, _unresolved(composed.hydra, key), first_line(error))]) from None
+
+
+def _unresolved(settings: DictConfig, key: str) -> str:
+    """Return the value of a key of the node ``hydra`` as it was written."""
+    _, section, name = key.split(".")
+    values = OmegaConf.to_container(settings[section], resolve=False)
+    assert isinstance(values, dict)
+    return str(values[name])
