@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,13 @@ def secret_keys(values: Any) -> list[str]:
     known = _environment_secrets()
 
     def search(value: Any, key: str) -> Iterator[str]:
+        if isinstance(value, (int, float)):  # most are, and to ask for a Mapping takes long
+            return
         if isinstance(value, str):
-            if _redact(value, known) != value:
+            if _has_secret(value, known):
                 yield key
         elif isinstance(value, list):
-            if any(isinstance(item, str) and _redact(item, known) != item for item in value):
+            if any(isinstance(item, str) and _has_secret(item, known) for item in value):
                 yield key
         elif isinstance(value, Mapping) or is_dataclass(value):
             for name, inner in (value if isinstance(value, Mapping) else vars(value)).items():
@@ -55,17 +58,23 @@ def secret_keys(values: Any) -> list[str]:
     return list(search(values, ""))
 
 
+@lru_cache(10_000)
+def _has_secret(text: str, known: tuple[str, ...]) -> bool:
+    """Whether a value of a configuration contains a secret; the trials of a grid have most values in common."""
+    return _redact(text, known) != text
+
+
 def _redact(text: str, known: Iterable[str]) -> str:
     for value in known:
         text = text.replace(value, "***")
     return FORMATS.sub("***", text)
 
 
-def _environment_secrets() -> list[str]:
+def _environment_secrets() -> tuple[str, ...]:
     """Values of environment variables with secret names, longest first; the path of a key file is not a secret."""
     values = {value for name, value in os.environ.items() if is_secret_name(name)}
     secrets = (value for value in values if len(value) >= MIN_LENGTH and not value.isdigit() and not _is_path(value))
-    return sorted(secrets, key=len, reverse=True)
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def _is_path(text: str) -> bool:

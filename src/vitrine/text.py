@@ -122,8 +122,7 @@ def print_table(table: "Table") -> None:
     """Print a rich table at its full width. A terminal wraps longer lines itself, so that paths can be copied whole."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, Console(width=10_000).measure(table).maximum)
+    console = Console(highlight=False, soft_wrap=True, width=10_000)  # a table is as wide as its cells
     with console.capture() as captured:
         console.print(table, crop=False)
     # without the spaces that fill the last column, which would wrap into blank lines

@@ -100,6 +100,8 @@ def check_nesting(values: Any) -> None:
         if count > MAX_VALUES:
             raise ValueError(f"it holds more than {MAX_VALUES:,} values")
         for item in items:
+            if item is None or isinstance(item, (str, float, bool)):  # most are, and to ask for a Mapping takes long
+                continue
             if isinstance(item, Mapping):
                 collections.append((list(item.values()), depth + 1))
             elif isinstance(item, list | tuple):

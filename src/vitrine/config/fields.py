@@ -140,7 +140,12 @@ def part_options() -> Any:
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
-    return [fault for field, key, value in _values(config, prefix) for fault in _field_faults(field, key, value)]
+    return [
+        fault
+        for field, key, value in _values(config, prefix)
+        if "bounds" in field.metadata or "options" in field.metadata
+        for fault in _field_faults(field, key, value)
+    ]
 
 
 def _values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]", str, Any]]:
@@ -169,8 +174,7 @@ def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
 
 def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:
     if value is None:
-        limited = not field.metadata.keys().isdisjoint({"bounds", "options"})
-        if limited and field.default is not None and "None" not in str(field.type):
+        if field.default is not None and "None" not in str(field.type):
             yield Fault(key, "null", "must have a value")
         return
     if _is_not_a_size(field, value):

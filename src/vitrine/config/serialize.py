@@ -33,7 +33,7 @@ def to_plain(config: Any) -> dict[str, Any]:
         if is_dataclass(value):
             values[field.name] = to_plain(value)
         elif value != field.metadata.get("stored_unless", MISSING):
-            values[field.name] = deepcopy(value)
+            values[field.name] = deepcopy(value) if isinstance(value, (list, dict)) else value
     return values
 
 

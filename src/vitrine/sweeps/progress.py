@@ -56,6 +56,7 @@ class SweepProgress:
         self._describe, self._status = describe, status
         self._shown: list[str] = []  # of the status, as it was when a trial last ended
         self._written = 0  # trials in sweep.json
+        self._changed = False  # whether a trial has started or ended in this session
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
         self._session_start = time.monotonic()
@@ -82,6 +83,7 @@ class SweepProgress:
     def trial_started(self, trial: Trial) -> None:
         """Show that a trial was started."""
         self._add_new_trials()
+        self._changed = True
         self.results[trial.number] = TrialResult("running")
         self._started[trial.number] = time.monotonic()
         if self._written < len(self.results):
@@ -92,6 +94,7 @@ class SweepProgress:
     def trial_ended(self, trial: Trial, result: TrialResult) -> None:
         """Take a trial's result; show it if the trial was started here."""
         self._add_new_trials()
+        self._changed = True
         self.results[trial.number] = result
         if self._live:
             self._shown = self._status()
@@ -111,12 +114,14 @@ class SweepProgress:
             self._shown = lines
 
     def record_results(self) -> None:
-        """Read the results of trials that were not reported, and write sweep.json a last time."""
+        """Read the results of trials that were not reported, and write sweep.json a last time if anything changed."""
         self._add_new_trials()
+        before = list(self.results)
         for trial, result in zip(self.sweep.trials, self.results, strict=True):
             if result.status not in ENDED:  # on a full disk the folder may lack a failure that is known here
                 self.results[trial.number] = read_result(trial.folder)
-        self._write()
+        if self._changed or self.results != before:
+            self._write()
 
     def _write(self) -> None:
         try:

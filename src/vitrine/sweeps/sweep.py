@@ -97,8 +97,7 @@ class Sweep:
         own_name = sweep_name(common, keys, command.data.name)
         default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
         folder = newest(points[0].folder or default, command.rerun)
-        check_folder(folder)
-        _check_owner(folder, own_name)
+        _check_owner(folder, check_folder(folder), own_name)
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         accept = command.accept_changed_data
         for point in points:
@@ -124,7 +123,7 @@ class Sweep:
         overrides have another fingerprint when a default has changed.
         """
         described = {
-            trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **asdict(result)}
+            trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **vars(result)}
             for trial, result in zip(self.trials, results, strict=True)
         }
         asked = {tuple(sorted(trial.varies.items())) for trial in self.trials}
@@ -137,7 +136,7 @@ class Sweep:
                 if trial["folder"] in described or tuple(sorted(trial["varies"].items())) in asked:
                     continue
                 if (folder := self.folder / trial["folder"]).exists():
-                    described[trial["folder"]] = {**trial, **asdict(read_result(folder))}
+                    described[trial["folder"]] = {**trial, **vars(read_result(folder))}
             values = {
                 "format": FORMAT,
                 "name": self.folder.name,
@@ -251,14 +250,9 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: it is missing or damaged, or was written by another version of vitrine.
     """
-    check_format(folder)
-    try:
-        values = read_json(folder / "sweep.json")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder} is not a sweep: cannot read its sweep.json: {first_line(error)}") from None
-    if problem := misshapen(values, SHAPES):
-        raise RunError(f"{folder / 'sweep.json'}: {problem}")
-    return dict(values)
+    if (values := _read_sweep(folder)) is None:
+        raise RunError(f"{folder} is not a sweep: it has no sweep.json")
+    return values
 
 
 def newest(first: Path, rerun: bool) -> Path:
@@ -271,37 +265,49 @@ def newest(first: Path, rerun: bool) -> Path:
     return first if number == 1 else first.with_name(f"{first.name}@{number}")
 
 
-def check_folder(folder: Path) -> None:
-    """Raise RunError if a sweep cannot be continued in ``folder``, which others may have made.
+def check_folder(folder: Path) -> dict[str, Any]:
+    """Return what sweep.json in ``folder``, which others may have made, holds; nothing if there is none.
 
-    It was written by another version of vitrine, or what a sweep writes in it is a link that leads out of it.
+    Raises:
+        RunError: the sweep cannot be continued: its sweep.json is damaged or was written by another version of vitrine,
+            or what a sweep writes in the folder is a link that leads out of it.
     """
-    check_format(folder)
+    known = _read_sweep(folder)
     for path in (*(folder / name for name in WRITTEN), *folder.glob("logs/*")):
         refuse_link_out(path, path.parent)
+    return known or {}
 
 
-def check_format(folder: Path) -> None:
-    """Raise RunError if the sweep in ``folder`` was written by another version of vitrine, or cannot be read."""
+def _read_sweep(folder: Path) -> dict[str, Any] | None:
+    """Read sweep.json; ``None`` if there is none.
+
+    Raises:
+        RunError: it is damaged, or was written by another version of vitrine.
+    """
     path = folder / "sweep.json"
     if not path.exists():
-        return
+        return None
     try:
-        written = read_json(path).get("format")
-    except (OSError, ValueError, AttributeError) as error:
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError("it does not hold an object")
+    except (OSError, ValueError) as error:
         hint = "delete it, and the same command rebuilds it from the trials"
         but = "but that of sweep=decide holds what was announced: rerun=true starts over in a new folder"
         raise RunError(f"cannot read {path}: {first_line(error)}; {hint}; {but}") from None
-    if written != FORMAT:
+    if (written := values.get("format")) != FORMAT:
         raise RunError(
             f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "
             "rerun=true starts over in a new folder beside it, sweep.name=NAME in another one"
         )
+    if problem := misshapen(values, SHAPES):
+        raise RunError(f"{path}: {problem}")
+    return values
 
 
-def _check_owner(folder: Path, own_name: str) -> None:
-    """Raise RunError if ``folder`` holds another sweep that was given the same ``sweep.name``."""
-    owner = read_sweep(folder).get("own_name", own_name) if (folder / "sweep.json").exists() else own_name
+def _check_owner(folder: Path, known: Mapping[str, Any], own_name: str) -> None:
+    """Raise RunError if ``folder``, with a sweep.json that holds ``known``, is another sweep of the same name."""
+    owner = known.get("own_name", own_name)
     if owner != own_name or (folder / "study.journal").exists():
         raise RunError(f"{folder} holds another sweep, {owner or 'a search'}; set another sweep.name for {own_name}")
 
