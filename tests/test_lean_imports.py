@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.levels import quick
+from helpers.levels import quick, slow
 from helpers.running import SMALL
 
 
@@ -48,14 +48,15 @@ def test_a_whole_training_imports_neither_scikit_learn_nor_pandas_nor_scipy_nor_
 FIRST = {
     "a model is compiled": "",
     "a module of it is imported": "from torch._dynamo.utils import counters\n",
+    "PyTorch asks for repeatable results": "torch.use_deterministic_algorithms(False)\n",
     "its options are imported": "import torch._dynamo.config\n",
     "a name is asked for": "torch._dynamo.list_backends\n",
-    "PyTorch asks for repeatable results": "torch.use_deterministic_algorithms(False)\n",
 }
+WAYS = list(FIRST.values())
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("first", quick(FIRST.values(), [""]), ids=FIRST)
+@pytest.mark.parametrize("first", [*quick(WAYS[:3], WAYS[:1]), *map(slow, WAYS[3:])], ids=FIRST)
 def test_the_compiler_is_there_once_it_is_needed(first):
     done = run(
         "import sys, torch, vitrine.training.fit\n"
@@ -85,23 +86,29 @@ def test_the_compiler_is_there_once_it_is_needed(first):
 
 
 @pytest.mark.whole
-def test_every_metric_is_there_for_those_who_ask():
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import torchmetrics, vitrine.training.fit",
+        *map(slow, ["import vitrine.training.fit", "import vitrine"]),
+    ],
+)
+def test_every_metric_is_there_for_those_who_ask(before):
     """In a process each: what was asked before must not matter."""
-    for before in ("import vitrine.training.fit", "import torchmetrics, vitrine.training.fit", "import vitrine"):
-        done = run(
-            f"{before}\n"
-            "from torchmetrics import Accuracy, MetricCollection, functional\n"
-            "from torchmetrics.classification import BinaryAccuracy\n"
-            "import torch, torchmetrics\n"
-            "assert torchmetrics.__version__\n"
-            "both = MetricCollection({'one': BinaryAccuracy(), 'other': Accuracy(task='binary')})\n"
-            "both.update(torch.tensor([1, 0]), torch.tensor([1, 1]))\n"
-            "assert functional.accuracy(torch.tensor([1, 0]), torch.tensor([1, 1]), task='binary') == 0.5\n"
-            "assert torchmetrics.image.PeakSignalNoiseRatio\n"
-            "assert isinstance(both['one'], torchmetrics.Metric)\n"
-            "try:\n"
-            "    torchmetrics.nothing\n"
-            "except AttributeError:\n"
-            "    print('fine')\n"
-        )
-        assert (done.stdout, done.stderr) == ("fine\n", ""), before
+    done = run(
+        f"{before}\n"
+        "from torchmetrics import Accuracy, MetricCollection, functional\n"
+        "from torchmetrics.classification import BinaryAccuracy\n"
+        "import torch, torchmetrics\n"
+        "assert torchmetrics.__version__\n"
+        "both = MetricCollection({'one': BinaryAccuracy(), 'other': Accuracy(task='binary')})\n"
+        "both.update(torch.tensor([1, 0]), torch.tensor([1, 1]))\n"
+        "assert functional.accuracy(torch.tensor([1, 0]), torch.tensor([1, 1]), task='binary') == 0.5\n"
+        "assert torchmetrics.image.PeakSignalNoiseRatio\n"
+        "assert isinstance(both['one'], torchmetrics.Metric)\n"
+        "try:\n"
+        "    torchmetrics.nothing\n"
+        "except AttributeError:\n"
+        "    print('fine')\n"
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")

@@ -138,6 +138,7 @@ def test_vit_base_as_printed_starts_from_standard_normal_tokens_and_as_described
     assert described.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_quirk_is_removed_by_its_overrides(name, composed):
     faithful = to_plain(composed(name, "faithful"))

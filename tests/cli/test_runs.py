@@ -81,6 +81,7 @@ def test_a_run_like_another_has_its_configuration_and_records_which(outputs, run
     assert "\nlike: null\n" in (outputs / runs[1] / "config.yaml").read_text()
 
 
+@pytest.mark.whole
 def test_diff_shows_what_was_typed_and_nothing_else(command, runs):
     done = command("diff", *runs)
     assert done.returncode == 0, done.stderr

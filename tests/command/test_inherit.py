@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from helpers.levels import sampled
 
 from vitrine import compose
 from vitrine.command.compose import launcher, points
@@ -49,23 +50,28 @@ def test_a_new_run_goes_where_new_runs_go_whatever_the_run_names(run, recipe):
     assert vars(compose([f"resume={run.path}"]).paths) == theirs  # where its data was
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("overrides", "changed"),
-    [
-        (["seed=3"], {"seed": 3}),
-        (["seed=0", "data=mnist"], {}),
-        (["trainer.max_epochs=50"], {"trainer.max_epochs": 50}),
-        (["position=learned"], {"model.position": "learned"}),
-        (["patch=7"], {"model.patch_size": 7}),
-        (["data.image_size=32"], {"data.image_size": 32, "model.image_size": 32}),
-        (["callbacks=default"], {"callbacks.early_stopping": None}),
-        (["tags=[]", "augment.mixup=0"], {"tags": [], "augment.mixup": 0}),
-    ],
+    sampled(
+        [
+            (["seed=3"], {"seed": 3}),
+            (["seed=0", "data=mnist"], {}),
+            (["trainer.max_epochs=50"], {"trainer.max_epochs": 50}),
+            (["position=learned"], {"model.position": "learned"}),
+            (["patch=7"], {"model.patch_size": 7}),
+            (["data.image_size=32"], {"data.image_size": 32, "model.image_size": 32}),
+            (["callbacks=default"], {"callbacks.early_stopping": None}),
+            (["tags=[]", "augment.mixup=0"], {"tags": [], "augment.mixup": 0}),
+        ],
+        every=4,
+    ),
 )
 def test_what_is_typed_changes_and_what_follows_from_it(run, overrides, changed):
     assert changes(run, *overrides) == changed
 
 
+@pytest.mark.whole
 def test_a_group_takes_its_file_as_hydra_would(run):
     assert changes(run, "optimizer=adamw") == {
         "optimizer.name": "adamw",

@@ -85,6 +85,7 @@ def test_sizes_are_copied_that_no_other_value_is_computed_from():
     assert assert_composes_each([patches, images, ["augment=light"]], NANO) == len(images)
 
 
+@pytest.mark.whole
 def test_choices_that_set_other_keys_are_composed_apart():
     """``norm_placement=post`` also turns the last normalisation off."""
     assert assert_composes_each([["norm_placement=pre", "norm_placement=post"], ["seed=0", "seed=1"]], NANO) == 2
@@ -113,6 +114,7 @@ def test_what_is_set_after_a_choice_stays(tmp_path, fixed):
     assert_composes_each([positions, ["model.drop_path=0", "model.drop_path=0.1"]], fixed, folder=str(folder))
 
 
+@pytest.mark.whole
 def test_a_choice_that_decides_which_files_follow_is_composed(tmp_path):
     """Only with both choices is there a file that the primary configuration asks for."""
     (tmp_path / "joint").mkdir()

@@ -32,6 +32,7 @@ def compare(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.whole
 def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
     done = python(SCRIPT, "sweep", "--baseline", "none", "--target", "0.8", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -145,6 +146,7 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
     assert (code, stderr) == (2, f"vitrine: cannot write no/where.html: {tmp_path / 'no'} is not a folder\n")
 
 
+@pytest.mark.whole
 def test_wandb_without_a_login_is_reported(tmp_path):
     home = {"HOME": str(tmp_path), "WANDB_API_KEY": "", "NETRC": str(tmp_path / "netrc")}
     done = run_script("scripts/compare.py", "wandb:someone/project", "--group", "sweep", cwd=tmp_path, env=home)

@@ -54,6 +54,7 @@ def test_a_look_is_noted_once(looked_at):
     assert {tested.row.label: tested.verdict for tested in again.findings.comparisons}["rope"] == "better"
 
 
+@pytest.mark.whole
 def test_rows_with_seeds_from_after_a_look_get_no_verdict(looked_at, write_run):
     add_seed(write_run, looked_at, rope=0.96, learned=0.91)
     found = compared(looked_at)

@@ -6,6 +6,7 @@ import multiprocessing
 
 import pytest
 import torch
+from helpers.levels import quick
 from helpers.running import write_image_folder
 from PIL import Image
 
@@ -62,8 +63,9 @@ def epochs(source, balanced=None):
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("resident", quick([False, True], [False]))
 def test_batches_equal_those_of_the_finished_cache(config, partial, tmp_path, balanced, resident):
     read = load_dataset(config, tmp_path / "other cache").train
     assert isinstance(read.images, torch.Tensor)

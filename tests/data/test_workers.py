@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from helpers.running import ROOT, python
 
 from vitrine.data.workers import WorkerContext
@@ -27,6 +28,7 @@ def test_a_worker_can_be_terminated_although_signals_do_not_reach_it():
     assert not worker.is_alive()
 
 
+@pytest.mark.whole
 def test_workers_that_are_left_behind_neither_keep_the_command_nor_are_reported():
     began = time.monotonic()
     done = python("-c", LEFT_BEHIND, cwd=ROOT)

@@ -164,6 +164,7 @@ def test_a_patch_is_chosen_by_a_click_and_everything_by_the_keyboard(opened):
     assert opened.locator("#seen").inner_text() != before
 
 
+@pytest.mark.whole
 def test_the_first_query_is_what_the_head_reads(write_run, tmp_path):
     for pool in ("cls", "mean", "map"):
         run = load_run(write_run(tmp_path, f"pool={pool}", "model.registers=2").path)

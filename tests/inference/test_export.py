@@ -14,6 +14,7 @@ import onnx
 import pytest
 import torch
 from helpers.exporting import CONFIGURATIONS, trained_run, untrained_run
+from helpers.levels import quick
 from helpers.running import ROOT, own_file_systems, run_script
 from helpers.user_parts import write_package
 from PIL import Image
@@ -126,7 +127,8 @@ def test_quantized_weights_are_unsigned(run):
     assert {stored[name] for name in weights} == {onnx.TensorProto.UINT8}
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.whole
+@pytest.mark.parametrize("kept", quick([True, False], [True]))
 def test_the_cost_in_accuracy_is_measured_on_the_images_of_the_training_only(run, kept):
     record, config = RunRecord.open(run), load_run(run).config
     found = load_dataset(config.data, run, with_fingerprint=True).fingerprint
@@ -152,6 +154,7 @@ def test_the_cost_in_accuracy_has_an_interval_over_the_images():
     assert (same.changed, same.half_width) == (0, 0.75), "no change among four images leaves room for some"
 
 
+@pytest.mark.whole
 def test_an_export_that_differs_from_pytorch_is_refused_and_nothing_is_left(run, monkeypatch):
     """A wrong normalisation: a standard deviation that is a tenth of a percent off."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.levels import slow
 from helpers.pictures import stored_probabilities, write_test_images
 from helpers.running import ROOT, SMALL, own_file_systems, python, write_image_folder
 from PIL import Image
@@ -95,7 +96,8 @@ def some_of_cifar10(shared_data, folder):
     return folder
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.whole) for name in TRAINED])
+@pytest.mark.whole
+@pytest.mark.parametrize("name", [slow(name) if "reduced" in name else name for name in TRAINED])
 def test_every_data_set_is_prepared_as_in_training(name, predict, tmp_path, request):
     overrides = TRAINED[name]
     pictures = tmp_path / "pictures"
@@ -228,6 +230,7 @@ def test_doubtful_pictures_are_left_aside_and_the_others_measured(predict, run, 
     assert f"; accuracy of the others {right[sure].mean():.4f}\n" in out
 
 
+@pytest.mark.whole
 def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run, pictures, tmp_path, monkeypatch):
     command = [f"run={run.record.path}", f"input={pictures}", "output=x.csv", "batch_size=32"]
     assert predict(*command)[0] == 0
@@ -349,6 +352,7 @@ def test_probabilities_are_calibrated_on_validation_and_the_effect_reported(pred
     np.testing.assert_allclose([given[index] for index in range(360)], likeliest, atol=1e-3)
 
 
+@pytest.mark.whole
 def test_where_the_model_looked_is_written_for_each_picture(predict, run, bad_pictures, tmp_path):
     code, _, _ = predict(f"run={run.record.path}", f"input={bad_pictures}", "attention=maps")
     assert code == 4

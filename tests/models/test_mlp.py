@@ -27,6 +27,7 @@ def test_an_mlp_is_two_linear_maps_with_its_activation_between(randomise, noise,
     torch.testing.assert_close(mlp(tokens)[1, 2], mlp.fc2.weight @ hidden + mlp.fc2.bias, rtol=0, atol=1e-12)
 
 
+@pytest.mark.whole
 def test_compiled_gelu_is_pytorchs_own_in_bfloat16_on_a_cpu_and_written_by_the_compiler_elsewhere(noise):
     """A graph shows the call; outputs and gradients are equal bit by bit, as they are the same kernels'."""
 

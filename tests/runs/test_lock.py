@@ -227,6 +227,7 @@ def test_a_deleted_lock_file_is_written_again(folder):
     assert look(folder) == (LockState.FREE, None)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[" * 4000, b"\xff" * 9, b'{"pid": 1e999}', b"[]", json.dumps({"pid": "x" * 9999}).encode()],

@@ -82,6 +82,7 @@ def test_each_trial_is_trained_in_a_separate_process(whole):
     assert all("epoch 16/16" in path.read_text() for path in logs)
 
 
+@pytest.mark.whole
 def test_the_best_configuration_is_printed_as_a_command(whole):
     folder, out = whole
     (path,) = folder.glob("sweeps/*/sweep.json")
@@ -111,6 +112,7 @@ def test_a_rerun_trains_only_new_trials(whole):
     assert re.search(r"vit_nano_seed_\w+ +4 +4 +0 +0 +0 +0 +0 +val/acc 0", shown.stdout)
 
 
+@pytest.mark.whole
 def test_rerun_true_starts_over_in_a_new_folder(whole):
     folder, _ = whole
     before = facts(folder)

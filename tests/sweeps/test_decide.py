@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import deciding
 from helpers.deciding import FOUR, THREE, decide
-from helpers.levels import quick
+from helpers.levels import quick, slow
 from helpers.searching import run, train
 
 from vitrine.command.compose import points
@@ -130,7 +130,7 @@ def test_a_rerun_finds_what_is_done_and_trains_the_rest(tmp_path):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("configurations", [THREE, FOUR])
+@pytest.mark.parametrize("configurations", [THREE, slow(FOUR)])
 def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path, configurations):
     overrides = [*configurations, "sweep.max_seeds=4"]
     command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *overrides]
@@ -150,6 +150,7 @@ def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path, configur
     assert sum(trained(queue).values()) <= len(finished) + 1, "only the killed run was started twice"
 
 
+@pytest.mark.whole
 def test_a_failed_run_has_no_value_and_is_retried_by_a_rerun(tmp_path, capsys):
     def failing(config):
         return "out of memory" if config.model.position == "rope" and config.seed == 1 else accuracy(config)

@@ -48,6 +48,7 @@ def test_a_code_diff_that_is_no_file_is_one_line(make_trial, left):
         forget_outdated([trial])
 
 
+@pytest.mark.whole
 def test_a_search_counts_it_as_bad_and_shows_the_reason(tmp_path, other_code, capsys):
     overrides = ["depth=1,2", "sweep.sampler=grid"]
     one = run(search(tmp_path, *overrides), lambda config: ERROR if config.model.depth == 2 else 0.5)

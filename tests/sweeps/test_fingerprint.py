@@ -75,6 +75,7 @@ def test_the_folder_of_own_images_affects_the_result():
     assert all(facts_of("data.root").affects(source) for source in ("imagefolder", "csv", "huggingface"))
 
 
+@pytest.mark.whole
 def test_a_sweep_is_named_by_its_fixed_overrides_and_varying_keys(tmp_path):
     def name(*overrides):
         made = points("train", ["model=vit_nano", f"paths.output_dir={tmp_path}", *overrides], multirun=True)

@@ -68,6 +68,7 @@ def test_more_seeds_are_trained_beside_the_old_ones_and_reported_as_of_another_v
     assert "trials of different versions of vitrine (fingerprint versions 1 and 3)" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 def test_an_interrupted_old_trial_is_resumed_in_its_folder(old):
     (folder,) = old.glob("*/position=sincos2d,seed=1_*")
     (folder / "metrics.json").unlink()

@@ -128,6 +128,7 @@ def test_other_overrides_space_or_objectives_make_another_search(tmp_path):
         assert search(tmp_path, *overrides, "sweep.n_trials=3").sweep.folder != first
 
 
+@pytest.mark.whole
 def test_the_trial_of_a_killed_process_is_resumed_by_a_rerun(tmp_path):
     overrides = [*RANDOM, "sweep.n_trials=3"]
     killed = process(tmp_path, 60, *overrides)
@@ -153,6 +154,7 @@ def test_a_trial_killed_during_its_suggestion_is_replaced(tmp_path):
     assert one.study.trials[0].state == TrialState.FAIL
 
 
+@pytest.mark.whole
 def test_processes_share_a_search_and_train_no_trial_twice(tmp_path):
     overrides = [*RANDOM, "sweep.n_trials=8"]
     other = process(tmp_path, 1.0, *overrides)

@@ -25,6 +25,7 @@ from vitrine.sweeps.trial import (
 from vitrine.training.graceful_stop import GracefulStop
 
 
+@pytest.mark.whole
 def test_a_trial_is_trained_once_and_then_only_read(make_trial):
     trial = make_trial()
     first = run_trial(trial)
@@ -35,6 +36,7 @@ def test_a_trial_is_trained_once_and_then_only_read(make_trial):
     assert {path: path.stat().st_mtime_ns for path in trial.folder.rglob("*")} == files
 
 
+@pytest.mark.whole
 def test_an_interrupted_trial_is_resumed_with_the_same_result(make_trial, monkeypatch):
     whole = run_trial(make_trial(3))
     trial = replace(make_trial(3), folder=make_trial(3).folder.with_name("stopped"))

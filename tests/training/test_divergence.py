@@ -61,6 +61,7 @@ def test_the_first_non_finite_loss_stops_the_run_and_is_recorded(diverged):
     assert all(math.isfinite(value) for row in record.history() for value in row.values())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "stopping", [[], ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=9"]]
 )

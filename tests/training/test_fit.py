@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from helpers.levels import quick
+from helpers.levels import quick, slow
 from helpers.running import SMALL, only_run, write_image_folder
 from lightning.pytorch.callbacks import Callback
 from torch.nn import functional as F
@@ -91,8 +91,7 @@ def test_the_schedule_is_followed_step_by_step(small):
     np.testing.assert_allclose(watch.lrs, expected, rtol=1e-6)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("precision", quick(["32-true", "bf16-mixed"], ["32-true"]))
+@pytest.mark.parametrize("precision", ["32-true", slow("bf16-mixed")])
 def test_gradients_are_clipped_to_the_given_norm(small, precision):
     watch = Watch()
     overrides = (
@@ -323,6 +322,7 @@ class Logits(Callback):
         self.batches.append((self.logits, batch[1], float(outputs["loss"])))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("loss", ["cross_entropy", "softmax_cross_entropy"])
 def test_mixed_images_have_soft_targets_by_share_of_each_class(small, loss):
     """Their loss is the mean of both labels' by what is in them; they are right where the heavier class is found."""
@@ -392,6 +392,7 @@ def test_the_attention_kernel_that_was_chosen_is_the_one_that_trains(tmp_path, m
     assert any(calls) is fused
 
 
+@pytest.mark.whole
 def test_an_evaluation_decodes_a_first_chunk_of_the_training_images_and_no_more(tmp_path, monkeypatch):
     monkeypatch.setattr("vitrine.data.pixel_store.CHUNK", 1)
     write_image_folder(tmp_path / "images", "train", "test")

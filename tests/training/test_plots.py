@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.levels import quick
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -75,6 +76,7 @@ def test_curves_show_training_and_validation_side_by_side(tmp_path, epochs):
         assert has_colour(half, VAL)
 
 
+@pytest.mark.whole
 def test_other_numbers_give_other_curves_and_the_same_numbers_the_same(tmp_path):
     first, same, other = (pixels(draw_curves(run(tmp_path, 3, bend=bend))) for bend in (1.0, 1.0, 0.5))
     assert np.array_equal(first, same)
@@ -140,7 +142,8 @@ def cell(picture: np.ndarray, row: int, column: int, count: int) -> np.ndarray:
     return picture[round(y), round(x)]
 
 
-@pytest.mark.parametrize("count", [2, 10, 100])
+@pytest.mark.whole
+@pytest.mark.parametrize("count", quick([2, 10, 100], [10]))
 def test_a_confusion_matrix_is_dark_where_predictions_are(tmp_path, count):
     labels = np.arange(count).repeat(4)
     predictions = (labels + 1) % count  # each class taken for the next one

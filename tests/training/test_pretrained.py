@@ -323,6 +323,7 @@ def test_a_path_that_the_system_refuses_is_a_configuration_error(name):
         compose([*SMALL, f"model.pretrained={name}"])
 
 
+@pytest.mark.whole
 def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))
     best = first.run_dir / "checkpoints" / "best.ckpt"

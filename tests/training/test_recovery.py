@@ -100,14 +100,15 @@ def test_the_last_two_states_and_the_best_are_three_files(stopped):
     assert {path.stat().st_nlink for path in files} == {1}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("damaged", "missing", "from_step"),
     [
         (["last"], [], 10),
-        pytest.param([], ["last"], 10, marks=pytest.mark.whole),  # killed between two renames
-        pytest.param(["last", "previous"], [], 10, marks=pytest.mark.whole),  # the best epoch is the second
-        pytest.param(["last", "best"], [], 10, marks=pytest.mark.whole),
-        pytest.param(["previous", "best"], [], 12, marks=pytest.mark.whole),
+        ([], ["last"], 10),  # killed between two renames
+        (["last", "previous"], [], 10),  # the best epoch is the second
+        (["last", "best"], [], 10),
+        (["previous", "best"], [], 12),
     ],
 )
 def test_a_run_is_resumed_from_the_newest_state_that_reads_whole(stopped, whole, capsys, damaged, missing, from_step):
@@ -188,6 +189,7 @@ def test_a_checkpoint_without_a_state_of_training_is_moved_aside(stopped, capsys
     assert step(stopped.last) == 10
 
 
+@pytest.mark.whole
 def test_without_hard_links_and_locks_the_states_are_kept_as_well(tmp_path, monkeypatch, whole):
     """As on some network file systems; renaming over a file that another process has open is no matter."""
 
@@ -223,6 +225,7 @@ class Rivals(Callback):
             self.refused.append(str(error.value))
 
 
+@pytest.mark.whole
 def test_a_run_has_one_writer_at_a_time(tmp_path, whole):
     rivals = Rivals(tmp_path)
     record = RunRecord(fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[rivals]).run_dir)

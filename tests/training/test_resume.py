@@ -140,7 +140,8 @@ STOPPING = [
 ]
 
 
-@pytest.mark.parametrize("step", [pytest.param(23, marks=pytest.mark.whole), 33])
+@pytest.mark.whole
+@pytest.mark.parametrize("step", [23, 33])
 def test_a_resumed_run_stops_early_where_it_would_have(tmp_path, step, capsys):
     with pytest.raises(Interrupted):
         fit(compose([*STOPPING, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step)])
@@ -251,6 +252,7 @@ def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
         assert record.facts["storage"]["place"] == name
 
 
+@pytest.mark.whole
 def test_a_killed_run_resumes_from_its_last_epoch(whole, tmp_path):
     running = start_script("train.py", *OVERRIDES, f"paths.output_dir={tmp_path}", cwd=ROOT)
     deadline = time.monotonic() + 300
@@ -310,6 +312,7 @@ def test_a_run_killed_before_its_first_checkpoint_restarts_in_its_folder(whole, 
     assert_same(record, whole)
 
 
+@pytest.mark.whole
 def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys, monkeypatch):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)

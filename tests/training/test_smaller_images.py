@@ -70,6 +70,7 @@ class Tokens(Callback):
             self.seen[block.training].append(given[0].shape[1])
 
 
+@pytest.mark.whole
 def test_epochs_have_the_images_and_the_flops_of_the_schedule(tmp_path, capsys):
     overrides = [*SMALL, "depth=1", "trainer.compile=nothing", "trainer.max_epochs=3", "debug.limit_batches=2"]
     overrides += ["trainer.image_schedule=[4,0.34,6,0.67]", "callbacks=[default,ema]", f"paths.output_dir={tmp_path}"]

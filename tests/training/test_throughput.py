@@ -60,6 +60,7 @@ def trained(tmp_path):
     return train
 
 
+@pytest.mark.whole
 def test_speed_is_recorded_by_epoch_and_overall(trained):
     record = trained("trainer.max_epochs=3", callbacks=[Slow()])
     speed = record.facts["speed"]
@@ -89,6 +90,7 @@ def test_patches_that_are_left_out_count_neither_as_flops_nor_in_utilisation(tra
     assert "in training, on 8 of 16 patches" in capsys.readouterr().out
 
 
+@pytest.mark.whole
 def test_a_slow_loader_counts_as_waiting(trained, monkeypatch):
     batches = TrainLoader.__iter__
 

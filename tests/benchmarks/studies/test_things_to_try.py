@@ -42,6 +42,7 @@ def test_an_accuracy_is_shown_once_all_seeds_are_trained_by_the_commit_of_t2(stu
     assert heads([], runs(0.5, 0.5, 0.5)) == "not yet measured"
 
 
+@pytest.mark.whole
 def test_every_cheap_change_is_trained_once_for_each_seed_the_cheapest_first(study_of_things):
     jobs = study_of_things.jobs("DIR")
     labels = [job.label for job in jobs]

@@ -40,6 +40,7 @@ def pixels(source: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
 
 
+@pytest.mark.whole
 def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browser, tmp_path):
     found = compare(load_results([real]))
     assert found.table.columns == ["model.position"]

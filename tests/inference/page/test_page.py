@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.levels import quick
+from helpers.levels import quick, sampled
 from helpers.running import ROOT, write_image_folder
 from PIL import ExifTags, Image
 
@@ -215,6 +215,7 @@ def test_images_and_patches_that_are_not_square_are_answered_and_shown_as_they_a
     opened.page.close()
 
 
+@pytest.mark.whole
 def test_a_class_whose_name_is_not_utf_8_is_shown_with_its_byte(tmp_path, browser):
     record = write_run(tmp_path, classes=["caf\udce9", *"123456789"])
     opened = OpenPage(browser, write_page(record.path).path)
@@ -315,17 +316,21 @@ def turned() -> Image.Exif:
     return exif
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "content", "tolerance"),
-    [
-        ("grey.png", picture("L", (50, 40)), 0),
-        ("colour.png", picture("RGB", (300, 211)), 0),
-        ("same.png", picture("RGB", (32, 32)), 0),
-        ("small.bmp", picture("RGB", (9, 30), "BMP"), 0),
-        ("lossless.webp", picture("RGB", (64, 48), "WEBP", lossless=True), 0),
-        ("photo.jpg", picture("RGB", (120, 90), "JPEG", subsampling=0), 3),
-        ("turned.jpg", picture("RGB", (120, 90), "JPEG", subsampling=0, exif=turned()), 3),
-    ],
+    sampled(
+        [
+            ("grey.png", picture("L", (50, 40)), 0),
+            ("colour.png", picture("RGB", (300, 211)), 0),
+            ("same.png", picture("RGB", (32, 32)), 0),
+            ("small.bmp", picture("RGB", (9, 30), "BMP"), 0),
+            ("lossless.webp", picture("RGB", (64, 48), "WEBP", lossless=True), 0),
+            ("photo.jpg", picture("RGB", (120, 90), "JPEG", subsampling=0), 3),
+            ("turned.jpg", picture("RGB", (120, 90), "JPEG", subsampling=0, exif=turned()), 3),
+        ],
+        every=5,
+    ),
 )
 def test_a_dropped_picture_is_prepared_as_in_training(colour, colour_page, tmp_path, name, content, tolerance):
     (tmp_path / name).write_bytes(content)
@@ -375,6 +380,7 @@ def test_dropping_something_else_than_a_file_is_explained(colour_page):
     assert colour_page.problem.startswith("That is not a file.")
 
 
+@pytest.mark.whole
 def test_a_run_without_its_data_gives_a_page_without_test_images(absent, browser):
     page = write_page(absent.path)
     assert re.match("no test images in the page: .*nowhere.* is not there from this folder", page.notes[0])

@@ -116,6 +116,7 @@ def test_slurm_s_reason_for_rejecting_jobs_is_printed_once(tmp_path, slurm):
     assert err.count("Invalid partition name") == 1
 
 
+@pytest.mark.whole
 def test_a_host_without_slurm_is_refused(tmp_path):
     code, _, err = ended(
         command(tmp_path, {**os.environ, "PATH": "/nowhere"}, *SMALL, "hydra/launcher=slurm", "seed=0")
