@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.levels import quick, slow
+from helpers.levels import slow
 from helpers.running import SMALL
 
 
@@ -56,7 +56,7 @@ WAYS = list(FIRST.values())
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("first", [*quick(WAYS[:3], WAYS[:1]), *map(slow, WAYS[3:])], ids=FIRST)
+@pytest.mark.parametrize("first", [*WAYS[:3], *map(slow, WAYS[3:])], ids=FIRST)
 def test_the_compiler_is_there_once_it_is_needed(first):
     done = run(
         "import sys, torch, vitrine.training.fit\n"

@@ -44,9 +44,7 @@ def collect(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "tests", "report"),
     [
-        pytest.param(
-            ["given"], QUICK, "2 tests left out; `uv run pytest --all` runs them too", marks=pytest.mark.quick
-        ),
+        (["given"], QUICK, "2 tests left out; `uv run pytest --all` runs them too"),
         (["given", "--all"], WHOLE, "1 test left out; `uv run pytest --slow` runs it too"),
         (["given", "--slow"], [*WHOLE, "test_slow"], None),
         (["given/test_x.py"], WHOLE, "1 test left out; `uv run pytest --slow` runs it too"),

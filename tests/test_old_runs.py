@@ -91,7 +91,6 @@ def test_a_trial_is_evaluated_by_its_unquoted_path(script):
     assert f"test accuracy  {stored(TRIAL)['test/acc']:.4f}" in script("eval.py", f"run=outputs/{TRIAL}")
 
 
-@pytest.mark.quick
 def test_an_interrupted_run_is_resumed_and_finished(script, outputs):
     record = RunRecord.open(outputs / STOPPED)
     before = record.history()

@@ -77,6 +77,7 @@ def test_a_found_primary_of_eval_does_not_decide_what_a_run_may_import(working_d
     assert not imported(LAB)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("sampler", [{}, {"sampler": "random", "n_trials": 2}])
 @pytest.mark.parametrize("values", [["learned", PART], [f"learned,{PART}"]])
 def test_names_in_a_found_space_are_not_typed(working_directory, values, sampler):

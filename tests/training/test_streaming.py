@@ -65,7 +65,6 @@ def test_streamed_images_train_the_same_as_images_in_memory(train, evaluate, pic
         assert f"{outcome(tmp_path / 'disk')[1]['test/acc']:.4f}" in again.stdout
 
 
-@pytest.mark.quick
 def test_images_are_streamed_automatically_if_memory_is_small(monkeypatch, capsys, pictures, tmp_path):
     overrides = [*PICTURES, f"data.root={pictures}", f"paths.data_dir={tmp_path}"]
     fit(compose([*overrides, f"paths.output_dir={tmp_path / 'memory'}"]))

@@ -59,6 +59,7 @@ def test_the_page_of_real_runs_shows_images_attention_and_positions(real, browse
     context.close()
 
 
+@pytest.mark.whole
 def test_hard_images_are_those_of_the_data(real):
     found = compare(load_results([real]))
     shown = hard_images(found, found.predictions).rows[0][1]
