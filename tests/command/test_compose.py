@@ -2,11 +2,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hydra
 import pytest
 from helpers.hub_files import write_hub_dataset
 from helpers.levels import sampled
 
-from vitrine.command.compose import points
+from vitrine.command.compose import composing, launcher, points
+from vitrine.command.output_dirs import place
+from vitrine.command.sources import Sources
 from vitrine.config.schema import OWN_FILES
 from vitrine.distributed.hardware import gpus
 from vitrine.errors import ConfigError, Fault
@@ -213,3 +216,27 @@ def test_limits_hold_for_each_trial_of_a_grid():
         ("augment.crop", "8"),
         ("model.drop_path", "1.0"),
     ]
+
+
+def test_a_command_composes_each_choice_of_files_once(tmp_path, monkeypatch):
+    """A run's values and where it goes, and the launcher of a sweep, come from the same compositions."""
+    chosen, compose = [], hydra.compose
+
+    def watched(name, overrides, **options):
+        chosen.append(overrides)
+        return compose(name, overrides, **options)
+
+    monkeypatch.setattr("hydra.compose", watched)
+    swept = ["model=vit_nano", "position=learned,rope", "seed=0,1"]
+    with composing(Sources.choose(str(tmp_path))):
+        place(points("train", ["model=vit_nano", "seed=3"], multirun=False), multirun=False)
+        assert chosen == [["model=vit_nano"]]
+        place(points("train", swept, multirun=True), multirun=True)
+        assert launcher(swept) == "basic"
+    assert chosen[1:] == [["model=vit_nano", "position=learned"]], "its other trials are copies"
+
+
+def test_a_composition_that_is_used_again_is_as_it_was(compose):
+    before = compose("model=vit_nano")
+    compose("model=vit_nano", "depth=3", "tags=[a]", "data.mean=[0.25]")
+    assert compose("model=vit_nano") == before

@@ -34,7 +34,10 @@ def change(default):
                 target = getattr(target, section)
             assert hasattr(target, leaf), path
             setattr(target, leaf, value)
-        return train_faults(config)
+        found = train_faults(config)
+        changed = {name: value for name, value in vars(config).items() if value != getattr(default, name)}
+        assert train_faults(replace(default, **changed), sound=default) == found
+        return found
 
     return call
 

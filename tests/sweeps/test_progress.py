@@ -37,6 +37,18 @@ def test_a_failure_that_its_folder_could_not_record_is_kept(started, left):
     ]
 
 
+def test_sweep_json_is_written_again_only_if_a_result_changed(make_trial, left, tmp_path):
+    sweep = Sweep(tmp_path / "sweep", [make_trial(0), make_trial(1)], [], ["seed"])
+    with SweepProgress(sweep, sweep.results(), live=False) as progress:
+        written = (sweep.folder / "sweep.json").read_text()
+        progress.record_results()
+        assert (sweep.folder / "sweep.json").read_text() == written, "the time of writing included"
+        left(sweep.trials[1], "interrupted")  # by another process
+        progress.record_results()
+    trials = json.loads((sweep.folder / "sweep.json").read_text())["trials"]
+    assert [trial["status"] for trial in trials] == ["new", "interrupted"]
+
+
 def test_a_sweep_json_that_cannot_be_written_is_reported_and_stops_nothing(started, left, capsys):
     (started.sweep.folder / "sweep.json").unlink()
     (started.sweep.folder / "locks" / "sweep.lock").unlink()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class Composer:
         self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
         self._plain: dict[str, dict[str, Any] | None] = {}  # values of keys that each override sets
         self._independent: dict[tuple[str, ...], frozenset[str]] = {}  # which are, by the rest
-        self._siblings: dict[tuple[str, ...], Any] = {}  # by the overrides without independent values
+        self._siblings: dict[tuple[str, ...], tuple[Any, Any]] = {}  # by the rest: one, and again if it has no faults
         self._count = cache(count_classes)  # once for all trials of a multirun
         self._check_writable = cache(lambda folder: check_writable(Path(folder)))
 
@@ -106,17 +107,20 @@ class Composer:
         is_first = not self._bases  # and may be the only one
         values, shared = ({}, ()) if is_first else self._split(overrides)
         found: list[Fault] = []
-        if (sibling := self._siblings.get(shared)) is not None:
+        sibling, sound = self._siblings.get(shared, (None, None))
+        if sibling is not None:
             config = with_values(sibling, values)
         else:
             config, found = self._converted(overrides)
-            if values and config is not None and not found:
-                self._siblings[shared] = config
+        if config is None:
+            return ConfigError(found)
         try:
-            found = [*found, *([] if config is None else self._limits_of(config))]
+            limits = self._limits_of(config, sound)
         except ConfigError as error:
-            found = error.faults
-        return ConfigError(found) if found else config
+            return error
+        if values and sibling is None and not found:
+            self._siblings[shared] = config, None if limits else config
+        return ConfigError([*found, *limits]) if found or limits else config
 
     def settings(self, overrides: Sequence[str]) -> DictConfig:
         """Return the node ``hydra`` of the files that ``overrides`` choose, with typed settings of Hydra, unresolved.
@@ -200,10 +204,10 @@ class Composer:
         except (HydraException, OmegaConfBaseException) as error:
             return None, [composition_fault(error)]
 
-    def _limits_of(self, config: Any) -> list[Fault]:
-        """Return the faults of a whole configuration."""
+    def _limits_of(self, config: Any, sound: Any = None) -> list[Fault]:
+        """Return the faults of a whole configuration; ``sound`` is one without faults that may share sections."""
         if isinstance(config, TrainCommand):
-            found = [*train_faults(config), *unmeasured(config)]
+            found = [*train_faults(config, sound), *unmeasured(config)]
             if config.resume is not None:
                 recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=ANY)
                 found += resume_faults(recorded, config.run)
@@ -266,7 +270,12 @@ class Composer:
         return self._records[folder]
 
     def _parse(self, text: str) -> tuple[Override, bool]:
-        if text not in self._parsed:
+        if text in self._parsed:
+            return self._parsed[text]
+        number = re.fullmatch(r"([a-z_.]+)=([1-9]\d{0,17})", text)
+        if number and not (zero := self._parse(f"{number[1]}=0"))[1]:  # the parser takes a millisecond for each seed
+            self._parsed[text] = replace(zero[0], _value=int(number[2]), input_line=text), False
+        else:
             override = OverridesParser.create(config_loader=self.loader).parse_override(text)
             name, repository = override.key_or_group, self.loader.repository  # type: ignore[attr-defined]
             # eval's accelerator is a key, although train has a group of that name.

@@ -1,9 +1,10 @@
 """Checks of a whole configuration: each value's limits, and values of several keys that exclude each other."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
@@ -24,12 +25,20 @@ from vitrine.text import as_override, listed, nearest
 WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 
 
-def train_faults(config: TrainConfig) -> list[Fault]:
-    """Return all faults in ``config`` that can be found without its data and, unless a user's part needs it, torch."""
-    found = vit_faults(config.model, "model.")
-    others = replace(config, model=None)  # type: ignore[arg-type]
+def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[Fault]:
+    """Return all faults in ``config`` that can be found without its data and, unless a user's part needs it, torch.
+
+    Values in sections that are those of ``sound``, a configuration without faults, are only checked against others.
+    """
+    sections = {} if sound is None else {name: part for name, part in vars(sound).items() if is_dataclass(part)}
+    known: dict[str, Any] = dict.fromkeys(
+        name for name, section in sections.items() if getattr(config, name) is section
+    )
+    new = replace(config, **known)
+    found = [] if new.model is None else vit_faults(new.model, "model.")
+    others = replace(new, model=None)  # type: ignore[arg-type]
     found += [*faults(others), *part_faults(others)]
-    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(config)]
+    found += [Fault(key, "", SECRET_PROBLEM) for key in secret_keys(new)]
     broken = {fault.key for fault in found}
     for uses, check in _CHECKS:
         if not broken & set(uses):  # a value outside its limits is reported once
