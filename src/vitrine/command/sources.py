@@ -177,7 +177,7 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
 
 
 def from_files(command: str, choices: Sequence[str]) -> tuple[DictConfig, DictConfig]:
-    """Return what Hydra composes for ``command`` with choices of files, and its node ``hydra``, inside `composing`.
+    """Return what Hydra composes for ``command`` with choices of files, and its node ``hydra``; in :func:`composing`.
 
     The same choices are composed once, so the result is to be copied before it is changed.
 
