@@ -22,7 +22,7 @@ PRINTED = {
         "embedded (2, 17, 64)",
         "logits (2, 100)",
         "854,308",
-        "first loss 4.",  # ln 100, not ln 10
+        "first loss ",
         "layers True",
     ],
     "pulfer_mnist": ["cut (3, 49, 16)", "patches (3, 49, 8)", "attn.weights (3, 2, 50, 50)", "1,642", "loss 1.4611"],
@@ -95,6 +95,8 @@ def test_a_notebook_trains_draws_and_predicts(name, data, kernel, tmp_path):
 
     printed = re.sub(" +", " ", texts(notebook))
     assert [line for line in (*PRINTED[name], "'test/acc': ", "true: ", "predicted: [(") if line not in printed] == []
+    for loss in re.findall(r"first loss (\S+)", printed):
+        assert 4.2 < float(loss) < 5.6, "near ln 100, by the initial weights, and far from ln 10"
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = 7 if name == "intuitive_cifar10" else 6
     assert sum("image/png" in output.get("data", {}) for output in shown) == pictures
