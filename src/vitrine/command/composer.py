@@ -62,12 +62,12 @@ class Composer:
         self.command = command
         self.schema = SCHEMAS[command]
         self.loader = loader
-        self._bases: dict[tuple[str, ...], DictConfig] = {}
+        self._inherited: dict[tuple[str, ...], DictConfig] = {}  # by the run and the choices
         self._records: dict[str, RunRecord] = {}
         self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
         self._plain: dict[str, dict[str, Any] | None] = {}  # values of keys that each override sets
         self._independent: dict[tuple[str, ...], frozenset[str]] = {}  # which are, by the rest
-        self._siblings: dict[tuple[str, ...], tuple[Any, Any]] = {}  # by the rest: one, and again if it has no faults
+        self._siblings: dict[tuple[str, ...], tuple[Any, bool]] = {}  # by the rest: one, and whether it has no faults
         self._count = cache(count_classes)  # once for all trials of a multirun
         self._check_writable = cache(lambda folder: check_writable(Path(folder)))
 
@@ -104,10 +104,10 @@ class Composer:
         Of configurations that differ only in values from which no other value is computed, one is composed. The others
         are copies of it with their values set, and checked as it is.
         """
-        is_first = not self._bases  # and may be the only one
+        is_first = not self._parsed  # and may be the only one
         values, shared = ({}, ()) if is_first else self._split(overrides)
         found: list[Fault] = []
-        sibling, sound = self._siblings.get(shared, (None, None))
+        sibling, sound = self._siblings.get(shared, (None, False))
         if sibling is not None:
             config = with_values(sibling, values)
         else:
@@ -115,11 +115,11 @@ class Composer:
         if config is None:
             return ConfigError(found)
         try:
-            limits = self._limits_of(config, sound)
+            limits = self._limits_of(config, sibling if sound else None)
         except ConfigError as error:
             return error
         if values and sibling is None and not found:
-            self._siblings[shared] = config, None if limits else config
+            self._siblings[shared] = config, not limits
         return ConfigError([*found, *limits]) if found or limits else config
 
     def settings(self, overrides: Sequence[str]) -> DictConfig:
@@ -229,9 +229,7 @@ class Composer:
 
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
         """Return the configuration of these choices from groups."""
-        if choices not in self._bases:
-            self._bases[choices], _ = from_files(self.command, choices)
-        return self._bases[choices]
+        return from_files(self.command, choices)[0]
 
     def _inherited_base(
         self, origin: str, choices: tuple[str, ...], parts: tuple[str, ...], *, resumes: bool
@@ -241,12 +239,12 @@ class Composer:
         Its folders are those of the run only if it is resumed: others may have made the run, for other folders.
         """
         key = ("resume" if resumes else "like", origin, *choices, *parts)
-        if key not in self._bases:
+        if key not in self._inherited:
             values, name = dict(self._records[origin].config), primary_config(self.command)
             if not resumes:
                 values.pop("paths", None)
-            self._bases[key] = inherited_base(name, values, choices, parts, self.loader)
-        return self._bases[key]
+            self._inherited[key] = inherited_base(name, values, choices, parts, self.loader)
+        return self._inherited[key]
 
     def _origin(self, config: DictConfig) -> str | None:
         """Return the run folder that the configuration starts from, if any."""

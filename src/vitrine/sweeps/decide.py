@@ -27,7 +27,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
-from vitrine.sweeps.sweep import Sweep, check_folder, newest, read_sweep
+from vitrine.sweeps.sweep import Sweep, check_folder, newest
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result, take_up
 from vitrine.text import plural
 
@@ -208,10 +208,10 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     own_name = sweep_name(common, keys, command.data.name, {"decides": True})
     name = command.sweep.name or own_name
     folder = newest(points[0].folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-    check_folder(folder)
+    known = check_folder(folder)
     decision = _new_decision(points)
-    if (folder / "sweep.json").exists():
-        _check_announced(folder, own_name, _plan_of(decision, Metric(command.sweep.metric)))
+    if known:
+        _check_announced(folder, known, own_name, _plan_of(decision, Metric(command.sweep.metric)))
     varying = [*keys, "seed"]
     return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name, decides=True)
 
@@ -329,8 +329,7 @@ def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _check_announced(folder: Path, own_name: str, plan: Mapping[str, Any]) -> None:
-    known = read_sweep(folder)
+def _check_announced(folder: Path, known: Mapping[str, Any], own_name: str, plan: Mapping[str, Any]) -> None:
     announced = known.get("decision")
     if announced is None or known.get("own_name") != own_name:
         raise RunError(f"{folder} holds another sweep; set another sweep.name for this one")
