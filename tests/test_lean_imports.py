@@ -1,10 +1,9 @@
-"""Metrics that nobody asks for and PyTorch's compiler are not imported, and work for those who need them."""
+"""A training imports neither PyTorch's compiler nor unused parts of torchmetrics; both work once they are used."""
 
 import subprocess
 import sys
 
 import pytest
-from helpers.levels import slow
 from helpers.running import SMALL
 
 
@@ -52,11 +51,10 @@ FIRST = {
     "its options are imported": "import torch._dynamo.config\n",
     "a name is asked for": "torch._dynamo.list_backends\n",
 }
-WAYS = list(FIRST.values())
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("first", [*WAYS[:3], *map(slow, WAYS[3:])], ids=FIRST)
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
 def test_the_compiler_is_there_once_it_is_needed(first):
     done = run(
         "import sys, torch, vitrine.training.fit\n"
@@ -89,8 +87,9 @@ def test_the_compiler_is_there_once_it_is_needed(first):
 @pytest.mark.parametrize(
     "before",
     [
+        "import vitrine.training.fit",
         "import torchmetrics, vitrine.training.fit",
-        *map(slow, ["import vitrine.training.fit", "import vitrine"]),
+        "import vitrine",
     ],
 )
 def test_every_metric_is_there_for_those_who_ask(before):

@@ -15,6 +15,7 @@ from vitrine.distributed.hardware import cpu_supports_bf16
 FOLDER = ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 SHORT = ["trainer.max_epochs=1", "debug.limit_batches=2", "trainer.compile=nothing", "accelerator=cpu"]
+SEED = "import torch; torch.manual_seed(1)"  # initial weights decide whether a first loss is above or below 5
 # What a cell prints, as each tutorial walks through it.
 PRINTED = {
     "comsci_mnist": [
@@ -22,7 +23,7 @@ PRINTED = {
         "embedded (2, 17, 64)",
         "logits (2, 100)",
         "854,308",
-        "first loss ",
+        "first loss 4.",  # ln 100, not ln 10
         "layers True",
     ],
     "pulfer_mnist": ["cut (3, 49, 16)", "patches (3, 49, 8)", "attn.weights (3, 2, 50, 50)", "1,642", "loss 1.4611"],
@@ -89,14 +90,12 @@ def test_a_notebook_trains_draws_and_predicts(name, data, kernel, tmp_path):
     if not cpu_supports_bf16():
         overrides.append("trainer.precision=32-true")  # emulated, a step of T5's takes most of a minute
     place = next(index for index, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", []))
-    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(f"%reset -f\noverrides = {overrides}"))
+    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(f"%reset -f\n{SEED}\noverrides = {overrides}"))
 
     NotebookClient(notebook, km=kernel, timeout=300).execute()
 
     printed = re.sub(" +", " ", texts(notebook))
     assert [line for line in (*PRINTED[name], "'test/acc': ", "true: ", "predicted: [(") if line not in printed] == []
-    for loss in re.findall(r"first loss (\S+)", printed):
-        assert 4.2 < float(loss) < 5.6, "near ln 100, by the initial weights, and far from ln 10"
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = 7 if name == "intuitive_cifar10" else 6
     assert sum("image/png" in output.get("data", {}) for output in shown) == pictures

@@ -263,7 +263,6 @@ def test_torchrun_restarts_a_single_process(tmp_path, accelerator):
     assert [start["step"] for start in json.loads((run / "run.json").read_text())["start_ups"]] == [0, 6]
 
 
-@pytest.mark.slow
 def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
     """``train.py`` itself, a rank killed from outside."""
     overrides = [*OVERRIDES, "trainer.max_epochs=15"]

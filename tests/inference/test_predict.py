@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.levels import slow
 from helpers.pictures import stored_probabilities, write_test_images
 from helpers.running import ROOT, SMALL, own_file_systems, python, write_image_folder
 from PIL import Image
@@ -97,7 +96,7 @@ def some_of_cifar10(shared_data, folder):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", [slow(name) if "reduced" in name else name for name in TRAINED])
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_data_set_is_prepared_as_in_training(name, predict, tmp_path, request):
     overrides = TRAINED[name]
     pictures = tmp_path / "pictures"

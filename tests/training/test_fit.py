@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from helpers.levels import quick, slow
+from helpers.levels import quick
 from helpers.running import SMALL, only_run, write_image_folder
 from lightning.pytorch.callbacks import Callback
 from torch.nn import functional as F
@@ -91,7 +91,8 @@ def test_the_schedule_is_followed_step_by_step(small):
     np.testing.assert_allclose(watch.lrs, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["32-true", slow("bf16-mixed")])
+@pytest.mark.whole
+@pytest.mark.parametrize("precision", quick(["32-true", "bf16-mixed"], ["32-true"]))
 def test_gradients_are_clipped_to_the_given_norm(small, precision):
     watch = Watch()
     overrides = (
