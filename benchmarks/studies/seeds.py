@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,33 +67,36 @@ def split_arguments(
     return asked, overrides
 
 
-def train_seeds(folder: Path, overrides: Sequence[str]) -> None:
-    """Run ``python train.py OVERRIDES`` for each seed, under ``folder``.
+def train_seeds(folder: Path, overrides: Sequence[str], at_once: int = 1) -> None:
+    """Run ``python train.py OVERRIDES`` for each seed, under ``folder``, several seeds ``at_once``.
 
     Finished seeds are skipped, an interrupted one is resumed. ``trainer.max_time`` limits all seeds together: when it
     is used up, this process exits with the same code as the training, and running it again continues.
     """
-    for seed in SEEDS:
-        place = folder / f"seed-{seed}"
-        if finished_runs(place):
-            continue
-        limited = with_remaining_time(overrides)
-        arguments = [*limited, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
-        if started := sorted(place.glob("runs/*/run.json")):
-            arguments = [f"resume={started[-1].parent.relative_to(ROOT)}"]
-            arguments += [override for override in limited if override.startswith("trainer.max_time=")]
-        print(f"{time.strftime('%H:%M:%S')} {' '.join(arguments)}", flush=True)
-        cost = run_command("train.py", *arguments)
-        note = place / "took.json"
-        before = CommandCost(**json.loads(note.read_text())) if note.exists() else CommandCost(0.0, 0, 0)
-        if place.exists():  # a refused command writes no folder
-            total = CommandCost(before.seconds + cost.seconds, max(before.memory, cost.memory), cost.code)
-            note.write_text(json.dumps(asdict(total)))
-        if cost.code == OutOfTime.exit_code:
-            print("out of time; rerun the same command to continue")
-            raise SystemExit(cost.code)
-        if cost.code:
-            raise SystemExit(f"exit code {cost.code}; run `python train.py {' '.join(arguments)}` to see why")
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(lambda seed: _train_seed(folder / f"seed-{seed}", seed, overrides), SEEDS))
+
+
+def _train_seed(place: Path, seed: int, overrides: Sequence[str]) -> None:
+    if finished_runs(place):
+        return
+    limited = with_remaining_time(overrides)
+    arguments = [*limited, f"seed={seed}", f"paths.output_dir={place.relative_to(ROOT)}"]
+    if started := sorted(place.glob("runs/*/run.json")):
+        arguments = [f"resume={started[-1].parent.relative_to(ROOT)}"]
+        arguments += [override for override in limited if override.startswith("trainer.max_time=")]
+    print(f"{time.strftime('%H:%M:%S')} {' '.join(arguments)}", flush=True)
+    cost = run_command("train.py", *arguments)
+    note = place / "took.json"
+    before = CommandCost(**json.loads(note.read_text())) if note.exists() else CommandCost(0.0, 0, 0)
+    if place.exists():  # a refused command writes no folder
+        total = CommandCost(before.seconds + cost.seconds, max(before.memory, cost.memory), cost.code)
+        note.write_text(json.dumps(asdict(total)))
+    if cost.code == OutOfTime.exit_code:
+        print("out of time; rerun the same command to continue")
+        raise SystemExit(cost.code)
+    if cost.code:
+        raise SystemExit(f"exit code {cost.code}; run `python train.py {' '.join(arguments)}` to see why")
 
 
 def with_remaining_time(overrides: Sequence[str]) -> list[str]:
@@ -211,7 +215,9 @@ def write_recipe_heads(summaries: Iterable[Mapping[str, Any]]) -> None:
         if not recipe or "# Measured:" not in path.read_text():
             continue
         accuracy, seconds = format_result(summary)
-        cost = f"{seconds} start to end, {summary['memory'] / 1e9:.1f} GB; {summary['machine']}, {summary['device']}"
-        head = f"# Measured: test accuracy {accuracy} ({len(summary['test/acc'])} seeds), {cost}."
+        beside = f" ({summary['at_once']} seeds at once)" if summary.get("at_once", 1) > 1 else ""
+        cost = f"{seconds} start to end{beside}, {summary['memory'] / 1e9:.1f} GB"
+        where = f"{summary['machine']}, {summary['device']}"
+        head = f"# Measured: test accuracy {accuracy} ({len(summary['test/acc'])} seeds), {cost}; {where}."
         lines = path.read_text().splitlines()
         path.write_text("\n".join(head if line.startswith("# Measured:") else line for line in lines) + "\n")

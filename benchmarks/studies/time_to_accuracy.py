@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="train nothing, only write")
     parser.add_argument("--quick", action="store_true", help="two steps, to check that it works; writes nothing")
     parser.add_argument("--data-root", default="data", help="folder of CIFAR-10; downloaded if missing")
+    parser.add_argument("--at-once", type=int, default=1, help="seeds that train side by side and share the device (1)")
     parser.add_argument(
         "arguments", nargs="*", metavar="RECIPE|KEY=VALUE", help=f"of {', '.join(RECIPES)}; then overrides"
     )
@@ -77,8 +78,9 @@ def main() -> None:
         return
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
     for recipe in recipes:
-        train_seeds(OUT / recipe, [f"experiment={recipe}", f"data.root={options.data_root}", *overrides])
-        results[recipe] = collect(recipe, OUT / recipe)
+        arguments = [f"experiment={recipe}", f"data.root={options.data_root}", *overrides]
+        train_seeds(OUT / recipe, arguments, options.at_once)
+        results[recipe] = collect(recipe, OUT / recipe) | {"at_once": options.at_once}
         rows = [f'"{name}": {json.dumps(results[name])}' for name in RECIPES if name in results]
         JSON.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     PAGE.write_text(page(results))
@@ -156,6 +158,8 @@ def table_row(recipe: str, result: Mapping[str, Any] | None, columns: int) -> st
     start_ups = [sum(sessions) for sessions in result["start_up"]]
     cells += [format_seconds(values) for values in (result["seconds"], start_ups, result["compiling"])]
     where = f"{result['device']}, {result['precision']}, torch {result['torch']}"
+    if result.get("at_once", 1) > 1:
+        where += f", {result['at_once']} seeds at once"
     where += f", {commits_of([result])}"
     where = f"{result['machine']}, {where}" if result["device"].startswith("CPU") else where
     cells += [f"{format_result(result)[0]} ({len(curves)} seeds)", where]

@@ -101,6 +101,7 @@ def publish(
     claims: Mapping[str, str],
     rounds: Mapping[str, Mapping[str, Sequence[float]]],
     script: str | None = None,
+    device: str | None = None,
 ) -> None:
     """Store the result of a benchmark, and write the pages that show it.
 
@@ -112,12 +113,14 @@ def publish(
         rows: of its table.
         claims: rows of the page's first table: what was measured, and the number.
         rounds: what the table was computed from: for each case, what each alternative measured in each round, in
-            seconds unless ``text`` names another unit.
+            seconds unless ``text`` names another unit. Empty if the table has every value.
         script: name of the benchmark's file; ``None`` is ``name``.
+        device: name of the GPU; ``None`` is the CPU.
     """
-    write_rounds(ROUNDS / f"{name}.csv", rounds)
+    if rounds:
+        write_rounds(ROUNDS / f"{name}.csv", rounds)
     results = json.loads(JSON.read_text()) if JSON.exists() else {}
-    result = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, **measured_on()}
+    result = {"title": title, "text": text, "columns": columns, "rows": rows, "claims": claims, **measured_on(device)}
     results[name] = {**result, "script": script or name}
     JSON.write_text(json.dumps(results, indent=1) + "\n")
     write_pages()
@@ -136,10 +139,16 @@ def write_rounds(path: Path, rounds: Mapping[str, Mapping[str, Sequence[float]]]
                 writer.writerows([case, alternative, number, f"{value:.7g}"] for number, value in enumerate(values))
 
 
-def measured_on() -> dict[str, Any]:
-    """The machine and the commit of what was measured just now, and whether the code differs from it."""
+def measured_on(device: str | None = None) -> dict[str, Any]:
+    """The machine and the commit of what was measured just now, and whether the code differs from it.
+
+    Args:
+        device: name of the GPU; ``None`` is the CPU.
+    """
     about, code = machine(), code_state()[0]
-    where = f"{about['processor']}, {about['cores']} cores, torch {torch.__version__.split('+')[0]}"
+    devices = [device] if device else []
+    devices += [about["processor"], f"{about['cores']} cores", f"torch {torch.__version__.split('+')[0]}"]
+    where = ", ".join(devices)
     return {"machine": where, "commit": code.get("commit"), "changed": code.get("changed", False)}
 
 
