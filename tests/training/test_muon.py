@@ -40,8 +40,8 @@ def one_after_another(found: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_in_float64_it_is_pytorchs(monkeypatch, nesterov):
-    monkeypatch.setattr(torch, "bfloat16", torch.float64)  # to which PyTorch rounds, whatever the weights are
+@pytest.mark.usefixtures("muon_in_float64")
+def test_in_float64_it_is_pytorchs(nesterov):
     ours, theirs = matrices(torch.float64), matrices(torch.float64)
     optimizers = [
         kind(some, nesterov=nesterov, **SETTINGS) for kind, some in ((Muon, ours), (torch.optim.Muon, theirs))

@@ -179,9 +179,9 @@ def with_gradients(model: VisionTransformer, step: int) -> None:
     [[], ["pool=cls", "position=relative", "attention=local"], ["optimizer.decay_all=true"]],
     ids=["plain", "tables", "decay-all"],
 )
-def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(overrides, monkeypatch):
-    """In float64, where only the order of sums differs; PyTorch rounds to bfloat16 whatever the weights are."""
-    monkeypatch.setattr(torch, "bfloat16", torch.float64)
+@pytest.mark.usefixtures("muon_in_float64")
+def test_muon_is_pytorchs_for_the_matrices_of_blocks_and_its_adamw_for_the_rest(overrides):
+    """In float64, where only the order of sums differs."""
     config = composed(*SMALL, *MUON, *overrides)
     torch.manual_seed(0)
     model, twin = VisionTransformer(config.model).double(), VisionTransformer(config.model).double()
