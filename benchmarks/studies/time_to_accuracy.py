@@ -141,6 +141,7 @@ def cost_lines(results: Mapping[str, Any]) -> list[str]:
     seeds = ", ".join(map(str, SEEDS))
     lines = [*cost_table(results.values()), ""]
     lines.append(f"Means over seeds {seeds} with 95 % intervals (Student's t), on {'; '.join(places)}.")
+    lines += [result["note"] for result in results.values() if "note" in result]  # of one measurement, written by hand
     return [*lines, f"Not yet measured: {missing}."] if missing else lines
 
 
