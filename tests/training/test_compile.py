@@ -306,7 +306,7 @@ def test_cuda_graphs_train_as_the_compiled_model_does(trained):
     """Whatever masks the compiler draws: PyTorch 2.11 draws other ones than without it."""
     one, other = (trained(what, "accelerator=gpu", f"trainer.compile={what}") for what in ("graphs", "model"))
     assert (one.facts["compiled"], other.facts["compiled"]) == ("graphs", "model")
-    assert losses(one) == losses(other)
+    np.testing.assert_allclose(losses(one), losses(other), rtol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
