@@ -1,10 +1,12 @@
 """Loaders: which images are in which batch of which rank."""
 
+import math
+
 import pytest
 import torch
 
 from vitrine.data.epoch_plan import plan_epoch
-from vitrine.data.loader import EvalLoader, TrainLoader
+from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once
 from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
 from vitrine.data.transforms.mixup import MixUpCutMix
 
@@ -42,6 +44,34 @@ def test_ranks_together_have_exactly_the_batches_of_one_process(numbered, world_
     for number, batch in enumerate(whole):
         for own, together in zip(batch, zip(*(share[number] for share in shares), strict=True), strict=True):
             assert torch.equal(torch.cat(together), own)
+
+
+@pytest.mark.parametrize("mixing", [None, MIXING])
+@pytest.mark.parametrize(
+    ("batch_size", "world_size", "drop_last"), [(4, 1, True), (5, 1, False), (6, 1, False), (6, 2, True)]
+)
+@pytest.mark.parametrize("at_once", [2, 3, 100])
+def test_batches_augmented_at_once_are_the_same_batches(numbered, at_once, batch_size, world_size, drop_last, mixing):
+    values = {"batch_size": batch_size, "drop_last": drop_last, "mixing": mixing, "position": (3, 1)}
+    values |= {"rank": world_size - 1, "world_size": world_size}
+    one_by_one = list(train_loader(numbered(27), **values))
+    together = list(train_loader(numbered(27), at_once=at_once, **values))
+    assert len(together) == len(one_by_one) > 2
+    for batch, expected in zip(together, one_by_one, strict=True):
+        assert all(torch.equal(own, its) for own, its in zip(batch, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("device", "shape", "batches"),
+    [
+        ("cuda", (128, 3, 32, 32), 8),
+        ("cuda", (1024, 3, 32, 32), 5),
+        ("cuda", (128, 3, 224, 224), 1),
+        ("cpu", (8, 1, 8, 8), 1),
+    ],
+)
+def test_small_batches_on_a_gpu_are_augmented_together(device, shape, batches):
+    assert batches_at_once(device, math.prod(shape)) == batches
 
 
 @pytest.mark.parametrize(("mixing", "batch_size"), [(None, 12), (MIXING, 12), (None, 6)])

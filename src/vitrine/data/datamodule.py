@@ -13,7 +13,7 @@ from vitrine.data.batch_source import BatchSource, PinnedMemorySource, Streaming
 from vitrine.data.datasets import load_dataset
 from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.loader import EvalLoader, TrainLoader, batches_per_epoch
+from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once, batches_per_epoch
 from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
 from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
@@ -127,15 +127,18 @@ class ImageDataModule(pl.LightningDataModule):
         def position() -> tuple[int, int]:
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
+        data, source = self.config.data, self._source(self.train)
+        values = data.batch_size * data.in_channels * math.prod(data.image_hw)
         return TrainLoader(
-            self._features(self._source(self.train)),
-            batch_size=self.config.data.batch_size,
-            augmentation=build_augmentation(augment, self.config.data),
+            self._features(source),
+            batch_size=data.batch_size,
+            at_once=batches_at_once(source.device.type, values) if isinstance(source, Split) else 1,
+            augmentation=build_augmentation(augment, data),
             mixing=MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
             seed=self.config.seed,
             position=position,
-            drop_last=self.config.data.drop_last,
-            balanced=self.train.first_labels if self.config.data.sampling == "balanced" else None,
+            drop_last=data.drop_last,
+            balanced=self.train.first_labels if data.sampling == "balanced" else None,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
         )

@@ -12,6 +12,20 @@ from vitrine.data.image_dataset import Batch
 from vitrine.data.transforms.augment import Augmentation
 from vitrine.data.transforms.mixup import MixUpCutMix
 
+# On a GPU, augmentation takes the time of its launches, some 120 whatever the number of images: half of a small model's
+# step on an H200. So it takes several batches at once, of at most as many values together.
+MOST_BATCHES, MOST_VALUES = 8, 2**24
+
+
+def batches_at_once(device: str, values: int) -> int:
+    """Return how many batches are augmented together.
+
+    Args:
+        device: type of the device that the images are on.
+        values: values of a batch of images, B * C * H * W.
+    """
+    return max(1, min(MOST_BATCHES, MOST_VALUES // values)) if device == "cuda" else 1
+
 
 class TrainLoader:
     """Augmented training batches in the order of the epoch plan.
@@ -29,6 +43,7 @@ class TrainLoader:
         drop_last: leave out images that do not fill a last batch; otherwise it is smaller, and there is one rank.
         balanced: labels of the images, (N,) on the CPU, to draw equally many of each class; ``None`` takes every image
             once.
+        at_once: batches that are augmented together, with equal results; see :func:`batches_at_once`.
         rank: rank of this process.
         world_size: number of ranks.
     """
@@ -44,6 +59,7 @@ class TrainLoader:
         mixing: MixUpCutMix | None = None,
         drop_last: bool = True,
         balanced: Tensor | None = None,
+        at_once: int = 1,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -56,6 +72,7 @@ class TrainLoader:
         self.mixing = mixing
         self.seed = seed
         self.position = position
+        self.at_once = at_once
         self.rank = rank
         self.world_size = world_size
 
@@ -77,11 +94,17 @@ class TrainLoader:
         first, last = self._share_start(self.rank), self._share_start(self.rank + 1)
         begins = range(start * self.batch_size, len(self) * self.batch_size, self.batch_size)
         shares = [slice(begin + first, begin + last) for begin in begins]
-        with closing(self.source.batches([plan.order[share] for share in shares])) as batches:
-            for share, (images, labels) in zip(shares, batches, strict=True):
-                draws, mixing_draws = plan.draws[share].split(sizes, dim=1)
+        at_once = 1 if mixing and (last - first) % 2 else self.at_once  # mixed images stay in their batch
+        groups = [shares[index : index + at_once] for index in range(0, len(shares), at_once)]
+        orders = [[plan.order[share] for share in group] for group in groups]
+        with closing(self.source.batches([torch.cat(order) for order in orders])) as batches:
+            for group, order, (images, labels) in zip(groups, orders, batches, strict=True):
+                draws, mixing_draws = torch.cat([plan.draws[share] for share in group]).split(sizes, dim=1)
                 images = augmentation(images, draws)
-                yield mixing(images, labels, mixing_draws) if mixing else (images, labels)
+                if mixing:
+                    images, labels = mixing(images, labels, mixing_draws)
+                lengths = [len(own) for own in order]
+                yield from zip(images.split(lengths), labels.split(lengths), strict=True)
 
     def _share_start(self, rank: int) -> int:
         """Index in a global batch at which the share of ``rank`` starts; even if neighbours are mixed."""
