@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="train nothing")
     parser.add_argument("arguments", nargs="*", metavar="KEY=VALUE", help="overrides that change no result")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     _, overrides = split_arguments(parser, options.arguments, (), NEUTRAL_IN_SWEEPS)
     if not options.page:
         write_text(RESULTS, json.dumps(train(overrides), indent=1) + "\n")

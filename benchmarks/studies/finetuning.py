@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the commands, and do nothing else")
     parser.add_argument("--data-root", default="data", help="folder with cifar10/{train,test}/<class>/*.png")
     parser.add_argument("arguments", nargs="*", metavar="KEY=VALUE", help="overrides that change no result")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     _, overrides = split_arguments(parser, options.arguments, (), NEUTRAL_IN_SWEEPS)
     if options.list:
         print(f"python train.py {' '.join(pretraining())}")

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the commands, and do nothing else")
     parser.add_argument("--data-root", default="data", help="folder of MNIST and CIFAR-10; downloaded if missing")
     parser.add_argument("arguments", nargs="*", metavar="NAME|KEY=VALUE", help=f"{' or '.join(DATA)}; overrides")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     names, overrides = split_arguments(parser, options.arguments, DATA, NEUTRAL_IN_SWEEPS)
     names = names or list(DATA)
     if options.list:

@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the commands, and do nothing else")
     parser.add_argument("--data-root", default="data", help="folder of CIFAR-10; downloaded if missing")
     parser.add_argument("arguments", nargs="*", metavar="NAME|KEY=VALUE", help="SCALE/QUESTION as in --list; overrides")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     asked, overrides = split_arguments(parser, options.arguments, names, NEUTRAL_IN_SWEEPS)
     if options.list:
         for name in names:

@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument(
         "arguments", nargs="*", metavar="RECIPE|KEY=VALUE", help=f"of {', '.join(RECIPES)}; then overrides"
     )
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     recipes, overrides = split_arguments(parser, options.arguments, RECIPES, NEUTRAL)
     if bool(recipes) == options.table:
         parser.error(f"name recipes to train ({', '.join(RECIPES)}), or pass --table")
