@@ -251,7 +251,7 @@ def main() -> None:
     if options.list:
         for name in names:
             for setting in folders(name):
-                print(f"{name:<16} python train.py {' '.join([*command(name), *setting.split()])}")
+                print(f"{name:<20} python train.py {' '.join([*command(name), *setting.split()])}")
         return
     if bool(asked) == options.table:
         parser.error("name a question, or pass --table or --list")
