@@ -182,7 +182,8 @@ QUESTIONS = {
         found="Training falls short, not generalisation: accuracy on the mixed and augmented training images is 0.55 "
         "to 0.57 in the last epoch (their loss 1.53 to 1.54), and validation accuracy still rises. It is the recipe, "
         "not the GPU: on a CPU, uncompiled, the mean losses of the first steps, 20 at a time, are the same within "
-        "0.4 %. The other rows wait for a GPU: `python benchmarks/studies/recipes.py whole-fast/underfit "
+        "0.4 %. Every image is mixed here; the code of another recipe for a model of this size (arXiv:2112.13492) mixes "
+        "half of its batches. The other rows wait for a GPU: `python benchmarks/studies/recipes.py whole-fast/underfit "
         "hydra/launcher=process launcher.per_gpu=3`.",
     ),
     "parts": Question(
