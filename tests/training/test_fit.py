@@ -344,6 +344,16 @@ def test_mixed_images_have_soft_targets_by_share_of_each_class(small, loss):
     assert row["train/acc"] == pytest.approx(right, abs=1e-6)
 
 
+@pytest.mark.whole
+def test_a_share_of_the_images_is_mixed(small):
+    watch = Logits()
+    overrides = ("augment.cutmix=1.0", "augment.mix_share=0.25", "trainer.max_epochs=1")
+    fit(small(*overrides), callbacks=[watch])
+    targets = torch.cat([targets for _, targets, _ in watch.batches])
+    # A mixed image keeps a target of its own where its rectangle is empty, and where both have the same class.
+    assert 0.1 < (targets.max(dim=1).values < 1).float().mean() < 0.25
+
+
 class Types(Callback):
     """Keeps of what type the logits are from which the loss is worked out."""
 

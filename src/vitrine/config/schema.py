@@ -147,6 +147,7 @@ class AugmentConfig:
         mixup: alpha of MixUp (arXiv:1710.09412), a blend with another image of the batch and its label.
         cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, each image gets one of them at
             random.
+        mix_share: share of the images that are mixed, in (0, 1].
         parts: augmentations of your own, by dotted name, after these.
         parts_options: their arguments, by class name.
     """
@@ -163,6 +164,7 @@ class AugmentConfig:
     cutout: int = number(0, ge=0, le=4096)
     mixup: float = number(0.0, ge=0, le=100)
     cutmix: float = number(0.0, ge=0, le=100)
+    mix_share: float = number(1.0, gt=0, le=1)
     parts: list[str] = part_list(Interface())
     parts_options: dict[str, Any] = part_options()
 

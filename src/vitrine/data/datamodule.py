@@ -134,7 +134,7 @@ class ImageDataModule(pl.LightningDataModule):
             batch_size=data.batch_size,
             at_once=batches_at_once(source.device.type, values) if isinstance(source, Split) else 1,
             augmentation=build_augmentation(augment, data),
-            mixing=MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes) if augment.mixes else None,
+            mixing=self._mixing() if augment.mixes else None,
             seed=self.config.seed,
             position=position,
             drop_last=data.drop_last,
@@ -165,6 +165,10 @@ class ImageDataModule(pl.LightningDataModule):
     def on_exception(self, exception: BaseException) -> None:
         """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
+
+    def _mixing(self) -> MixUpCutMix:
+        augment = self.config.augment
+        return MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes, augment.mix_share)
 
     def _features(self, source: BatchSource) -> BatchSource:
         return source if self.features_of is None else FeatureSource(source, self.features_of)

@@ -89,6 +89,21 @@ def test_with_both_each_image_takes_one_at_random():
         assert torch.equal(targets[chosen], expected[1][chosen])
 
 
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
+def test_a_share_of_the_images_is_mixed_as_all_of_them_are_otherwise(mixup, cutmix):
+    images, labels = random_batch(4000, size=4)
+    numbers = draws(4000)
+    found, targets = MixUpCutMix(mixup, cutmix, CLASSES, share=0.25)(images, labels, numbers)
+    mixed = numbers[:, 0] < 0.25
+    assert torch.equal(found[~mixed], images[~mixed].float())
+    assert torch.equal(targets[~mixed], torch.nn.functional.one_hot(labels[~mixed], CLASSES).float())
+    numbers[:, 0] = torch.where(mixed, numbers[:, 0] * 4, numbers[:, 0])
+    expected, soft = MixUpCutMix(mixup, cutmix, CLASSES)(images, labels, numbers)
+    assert torch.equal(found[mixed], expected[mixed])
+    assert torch.equal(targets[mixed], soft[mixed])
+    assert 900 < mixed.sum() < 1100
+
+
 def test_targets_sum_to_one_and_have_at_most_two_classes():
     images, labels = random_batch(300)
     _, targets = MixUpCutMix(0.5, 0.5, 100)(images, labels, draws(300))

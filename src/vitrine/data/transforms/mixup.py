@@ -21,13 +21,15 @@ class MixUpCutMix:
         cutmix: alpha of CutMix (arXiv:1905.04899, section 3.1), whose area is Beta(alpha, alpha); 0 for none. The
             rectangle is centred anywhere and clipped to the image; the label follows the clipped area.
         classes: number of classes. With both, each image takes one of the two with equal probability.
+        share: of the images that are mixed, in (0, 1]; the others stay as they are.
     """
 
     num_draws = 4
 
-    def __init__(self, mixup: float, cutmix: float, classes: int) -> None:
+    def __init__(self, mixup: float, cutmix: float, classes: int, share: float = 1.0) -> None:
         self.mixup = mixup
         self.cutmix = cutmix
+        self.share = share
         self.mixup_share = 0.5 if mixup and cutmix else float(mixup > 0)  # of the images
         self.classes = classes
 
@@ -66,11 +68,13 @@ class MixUpCutMix:
             width: of the images.
 
         Returns:
-            Ratios (B,) float32, 1 for images with CutMix; and boxes (B, 4) int64, empty for images with MixUp.
+            Ratios (B,) float32, 1 for images with CutMix; and boxes (B, 4) int64, empty for images with MixUp. Both
+            for images that are not mixed.
         """
+        mixed, uniform = draws[:, 0] < self.share, (draws[:, 0] / self.share).clamp(max=1.0)  # in [0, 1) if mixed
         uses_mixup = draws[:, 1] < self.mixup_share
-        ratios = torch.where(uses_mixup, beta_quantile(draws[:, 0], self.mixup or 1.0), 1.0)
-        area = torch.where(uses_mixup, 0.0, 1 - beta_quantile(draws[:, 0], self.cutmix or 1.0))
+        ratios = torch.where(mixed & uses_mixup, beta_quantile(uniform, self.mixup or 1.0), 1.0)
+        area = torch.where(mixed & ~uses_mixup, 1 - beta_quantile(uniform, self.cutmix or 1.0), 0.0)
         size = torch.tensor([height, width])
         half = (area.sqrt()[:, None] * size / 2).long()
         centre = (draws[:, 2:] * size).long()
