@@ -354,6 +354,19 @@ def test_a_share_of_the_images_is_mixed(small):
     assert 0.1 < (targets.max(dim=1).values < 1).float().mean() < 0.25
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_batches_that_are_augmented_together_train_the_same(small, monkeypatch, share):
+    """As on a GPU."""
+    overrides = ("augment=strong", f"augment.mix_share={share}")
+    alone, together = Watch(), Watch()
+    fit(small(*overrides), callbacks=[alone])
+    monkeypatch.setattr("vitrine.data.datamodule.batches_at_once", lambda *_: 3)
+    fit(small(*overrides), callbacks=[together])
+    assert len(alone.losses) == 10
+    assert together.losses == alone.losses
+
+
 class Types(Callback):
     """Keeps of what type the logits are from which the loss is worked out."""
 

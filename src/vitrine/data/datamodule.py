@@ -127,12 +127,13 @@ class ImageDataModule(pl.LightningDataModule):
         def position() -> tuple[int, int]:
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
-        data, source = self.config.data, self._source(self.train)
-        values = data.batch_size * data.in_channels * math.prod(data.image_hw)
+        data, source, at_once = self.config.data, self._source(self.train), 1
+        if isinstance(source, Split) and not augment.parts:  # a user's part may reckon with a batch
+            at_once = batches_at_once(source.device.type, data.batch_size * data.in_channels * math.prod(data.image_hw))
         return TrainLoader(
             self._features(source),
             batch_size=data.batch_size,
-            at_once=batches_at_once(source.device.type, values) if isinstance(source, Split) else 1,
+            at_once=at_once,
             augmentation=build_augmentation(augment, data),
             mixing=self._mixing() if augment.mixes else None,
             seed=self.config.seed,
