@@ -71,10 +71,13 @@ def train_seeds(folder: Path, overrides: Sequence[str], at_once: int = 1) -> Non
     """Run ``python train.py OVERRIDES`` for each seed, under ``folder``, several seeds ``at_once``.
 
     Finished seeds are skipped, an interrupted one is resumed. ``trainer.max_time`` limits all seeds together: when it
-    is used up, this process exits with the same code as the training, and running it again continues.
+    is used up, this process exits with the same code as the training, and running it again continues. After a seed that
+    fails, none is started.
     """
-    with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda seed: _train_seed(folder / f"seed-{seed}", seed, overrides), SEEDS))
+    for start in range(0, len(SEEDS), at_once):
+        with ThreadPoolExecutor(at_once) as pool:
+            seeds = SEEDS[start : start + at_once]
+            list(pool.map(lambda seed: _train_seed(folder / f"seed-{seed}", seed, overrides), seeds))
 
 
 def _train_seed(place: Path, seed: int, overrides: Sequence[str]) -> None:

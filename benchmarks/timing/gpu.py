@@ -66,22 +66,31 @@ class Results:
 
     def __init__(self, quick: bool) -> None:
         self.quick = quick
+        self.rounds = 6 if quick else 20
         self.begin = time.monotonic()
 
-    def add(self, part: str, title: str, text: str, columns: Cells, rows: Sequence[Cells], **kept: Any) -> None:
+    def add(
+        self,
+        part: str,
+        title: str,
+        text: str,
+        columns: Cells,
+        rows: Sequence[Cells],
+        claims: Mapping[str, str] | None = None,
+        rounds: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+    ) -> None:
         """Print the table with the time since the start, and unless it is a small version, publish it."""
         if self.quick:
             print("\n".join(["", title, *markdown_table(columns, rows)]))
         else:
-            claims, rounds = kept.get("claims", {}), kept.get("rounds", {})
             publish(
                 f"gpu_{part}",
                 title=f"On a GPU: {title}",
                 text=text,
                 columns=columns,
                 rows=rows,
-                claims=claims,
-                rounds=rounds,
+                claims=claims or {},
+                rounds=rounds or {},
                 script="gpu",
                 device=torch.cuda.get_device_name(),
             )
@@ -137,20 +146,19 @@ def step(results: Results) -> None:
     ways = COMPILED if DEVICE == "cuda" else COMPILED[:2]
     names = [*ways, TIMM, TIMM_COMPILED]
     models = [(*MODELS[0][:3], 8)] if results.quick else MODELS
-    compile_all([(*model, way) for model in models for way in names if way not in ("nothing", TIMM)], results.quick)
+    if not results.quick:
+        compile_all([(*model, way) for model in models for way in names if way not in ("nothing", TIMM)])
+    columns = ["model", "images", "a step", *names, *(f"timm / {way}" for way in ways[-2:])]
+    columns += ["TFLOP/s", "of the datasheet's"]
     rows, claims, rounds = [], {}, {}
     for model in models:
         name, size, *_ = model
         torch.compiler.reset()
         with choose(model_config(*model)).set_up():
-            times = in_turn(
-                {way: case_step(*model, way) for way in names}, rounds=6 if results.quick else 20, warm_up=3
-            )
+            times = in_turn({way: case_step(*model, way) for way in names}, rounds=results.rounds, warm_up=3)
         rounds[f"{name}, {size}"] = times
         rows.append(step_row(model, times, torch.cuda.get_device_name() if DEVICE == "cuda" else ""))
         claims |= step_claims(model, rows[-1])
-        over = [f"timm / {way}" for way in ways[-2:]]
-        columns = ["model", "images", "a step", *names, *over, "TFLOP/s", "of the datasheet's"]
         results.add("step", "a training step", STEP_TEXT, columns, rows, claims=claims, rounds=rounds)
 
 
@@ -180,10 +188,8 @@ def step_claims(model: tuple[str, int, int, int], row: Sequence[Any]) -> dict[st
     return {f"{what}, the model compiled": row[-4], f"{what}, as CUDA graphs": row[-3]}
 
 
-def compile_all(cases: Sequence[tuple[Any, ...]], quick: bool) -> None:
+def compile_all(cases: Sequence[tuple[Any, ...]]) -> None:
     """Compile cases in processes side by side, so that this process finds their kernels in the compiler's cache."""
-    if quick:
-        return
     with ProcessPoolExecutor(COMPILING_AT_ONCE, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_case, cases))
 
@@ -219,7 +225,8 @@ def muon(results: Results) -> None:
     """Time a compiled step of vit_tiny with AdamW and with Muon, in turn."""
     batches = (8,) if results.quick else MUON_BATCHES
     way = "nothing" if results.quick else "graphs"
-    compile_all([("vit_tiny", 32, 4, batch, way) for batch in batches], results.quick)
+    if not results.quick:
+        compile_all([("vit_tiny", 32, 4, batch, way) for batch in batches])
     rows, claims, rounds = [], {}, {}
     for batch in batches:
         torch.compiler.reset()
@@ -228,7 +235,7 @@ def muon(results: Results) -> None:
                 "AdamW": case_step("vit_tiny", 32, 4, batch, way),
                 "Muon": case_step("vit_tiny", 32, 4, batch, way, "optimizer=muon"),
             }
-            times = in_turn(steps, rounds=6 if results.quick else 20, warm_up=3)
+            times = in_turn(steps, rounds=results.rounds, warm_up=3)
         rounds[f"{batch} images"] = times
         over = format_ratio(ratio(times["Muon"], times["AdamW"]))
         rows.append([batch, *(f"{milliseconds(times[name]):.3g}" for name in steps), over])

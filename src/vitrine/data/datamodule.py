@@ -135,7 +135,7 @@ class ImageDataModule(pl.LightningDataModule):
             batch_size=data.batch_size,
             at_once=at_once,
             augmentation=build_augmentation(augment, data),
-            mixing=self._mixing() if augment.mixes else None,
+            mixing=self._mixing(),
             seed=self.config.seed,
             position=position,
             drop_last=data.drop_last,
@@ -167,8 +167,10 @@ class ImageDataModule(pl.LightningDataModule):
         """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
 
-    def _mixing(self) -> MixUpCutMix:
+    def _mixing(self) -> MixUpCutMix | None:
         augment = self.config.augment
+        if not augment.mixes:
+            return None
         return MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes, augment.mix_share)
 
     def _features(self, source: BatchSource) -> BatchSource:

@@ -113,3 +113,18 @@ def test_seeds_trained_in_different_ways_are_not_averaged(seeds, monkeypatch):
         seeds.summarize("model=vit_tiny", runs)
     with pytest.raises(SystemExit, match=r"different ways: runs/0, runs/1"):
         seeds.summarize("model=vit_tiny", [runs[0], {**runs[1], "device": "CPU, 1 thread"}])
+
+
+@pytest.mark.parametrize(("at_once", "group"), [(1, {0}), (2, {0, 1})])
+def test_no_seed_is_started_after_one_that_fails(seeds, monkeypatch, tmp_path, at_once, group):
+    started = set()
+
+    def fails(*arguments):
+        started.update(int(argument.removeprefix("seed=")) for argument in arguments if argument.startswith("seed="))
+        return seeds.CommandCost(1.0, 1, 3)
+
+    monkeypatch.setattr(seeds, "ROOT", tmp_path)
+    monkeypatch.setattr(seeds, "run_command", fails)
+    with pytest.raises(SystemExit, match="exit code 3"):
+        seeds.train_seeds(tmp_path / "runs", ["model=vit_nano"], at_once)
+    assert {0} <= started <= group
