@@ -2,7 +2,7 @@
 
 python benchmarks/studies/defaults.py            # trains what is missing, then writes docs/defaults.md
 python benchmarks/studies/defaults.py shorter    # likewise, of its second table: trainings of half as long
-python benchmarks/studies/defaults.py recipe     # experiment=digits/quick, which was chosen there
+python benchmarks/studies/defaults.py recipe     # experiment=digits/quick, which was chosen there, beside the defaults
 python benchmarks/studies/defaults.py --table    # only writes the page, and the recipe's head
 
 Runs land in outputs/defaults; the values of every run are kept in defaults.json, which the page is written from. Test
@@ -20,10 +20,11 @@ from seeds import (
     SEEDS,
     STUDIES,
     commits_of,
+    cost_table,
     finished_runs,
-    format_result,
     run_command,
     summarize,
+    train_seed,
     train_seeds,
     write_recipe_heads,
 )
@@ -100,16 +101,20 @@ With `model.patch_dropout` and `trainer.image_schedule`, an image takes less tim
 |---|---|---|---|---|
 """
 RECIPE = "experiment=digits/quick"
+RECIPE_SEEDS = range(5)
 KEPT = f"""
 Five folds cannot tell it from the defaults. It is a recipe, `{RECIPE}`, and not what `model=vit_tiny` does by
 itself: defaults have to work with every other choice, but Muon trains the matrices inside the blocks, of which a linear
 probe and a model of your own have none, and `position=conv` needs all patches of an image.
 """
 RECIPE_TEXT = """
-The recipe's test accuracy is {accuracy} over {count} seeds, in {seconds} from start to end; {precision} on {machine};
-{device}; `python benchmarks/studies/defaults.py recipe`, {commits}. README has those of `model=vit_tiny`, in
-bf16-mixed. Half the epochs are more than half the time, as a step with Muon is longer
-([speed.md](speed.md#what-muon-adds-to-a-step)).
+The recipe beside the defaults, in turn, seed by seed, on the test images:
+
+{table}
+
+Its accuracy minus the defaults' with the same seed is {above}; its time is {share} of theirs. {precision} on
+{machine}; {device}; `python benchmarks/studies/defaults.py recipe`, {commits}. Half the epochs are more than half the
+time, as a step with Muon is longer ([speed.md](speed.md#what-muon-adds-to-a-step)).
 """
 TAIL = """
 Written by `python benchmarks/studies/defaults.py`; {precision} on {machine}; {device}; {commit}.
@@ -127,8 +132,8 @@ def main() -> None:
         JSON.write_text(json.dumps(known | PARTS[options.part](known), indent=1) + "\n")
     results = json.loads(JSON.read_text())
     PAGE.write_text(page(results))
-    if recipe := results.get("recipe"):
-        write_recipe_heads([recipe])
+    if measured := results.get("recipe"):
+        write_recipe_heads(measured)
 
 
 def train_changes(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,9 +161,12 @@ def train_shorter(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Train the recipe over seeds, and return what it came to."""
-    train_seeds(OUT / "recipe", [RECIPE])
-    return {"recipe": summarize(RECIPE, finished_runs(OUT / "recipe"))}
+    """Train the recipe and the defaults over seeds, in turn, and return what they came to."""
+    commands = [RECIPE, BASE]
+    for seed in RECIPE_SEEDS:
+        for command in commands:
+            train_seed(OUT / "recipe" / command / f"seed-{seed}", seed, [command])
+    return {"recipe": [summarize(command, finished_runs(OUT / "recipe" / command)) for command in commands]}
 
 
 def shorter_trainings() -> list[tuple[str, str]]:
@@ -235,12 +243,24 @@ def page(results: Mapping[str, Any]) -> str:
         text += f"\nOf the rows with at most {HALF} of the images, `{shortest(shorter)}` has the lowest loss.\n"
         text += KEPT
         text += f"\nWritten by `python benchmarks/studies/defaults.py shorter`, at commits {commits}.\n"
-    if recipe := results.get("recipe"):
-        accuracy, seconds = format_result(recipe)
-        shared = {key: recipe[key] for key in ("precision", "machine", "device")}
-        count, commits = len(recipe["seeds"]), f"at {commits_of([recipe])}"
-        text += RECIPE_TEXT.format(accuracy=accuracy, seconds=seconds, count=count, commits=commits, **shared)
+    if measured := results.get("recipe"):
+        text += recipe_text(*measured)
     return text
+
+
+def recipe_text(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """What the recipe gained over the defaults, and what it took."""
+    pairs = zip(recipe["test/acc"], defaults["test/acc"], strict=True)
+    above = ConfidenceInterval.of([own - other for own, other in pairs])
+    times = zip(recipe["seconds"], defaults["seconds"], strict=True)
+    share = sorted(own / other for own, other in times)
+    return RECIPE_TEXT.format(
+        table="\n".join(cost_table([recipe, defaults])),
+        above=above,
+        share=f"{share[0]:.2f} to {share[-1]:.2f}",
+        commits=f"at {commits_of([recipe, defaults])}",
+        **{key: recipe[key] for key in ("precision", "machine", "device")},
+    )
 
 
 def shortest(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "run_command",
     "split_arguments",
     "summarize",
+    "train_seed",
     "train_seeds",
     "with_remaining_time",
     "write_between",
@@ -77,10 +78,11 @@ def train_seeds(folder: Path, overrides: Sequence[str], at_once: int = 1) -> Non
     for start in range(0, len(SEEDS), at_once):
         with ThreadPoolExecutor(at_once) as pool:
             seeds = SEEDS[start : start + at_once]
-            list(pool.map(lambda seed: _train_seed(folder / f"seed-{seed}", seed, overrides), seeds))
+            list(pool.map(lambda seed: train_seed(folder / f"seed-{seed}", seed, overrides), seeds))
 
 
-def _train_seed(place: Path, seed: int, overrides: Sequence[str]) -> None:
+def train_seed(place: Path, seed: int, overrides: Sequence[str]) -> None:
+    """Run ``python train.py OVERRIDES seed=SEED``, or resume it, in ``place``, unless it has finished there."""
     if finished_runs(place):
         return
     limited = with_remaining_time(overrides)
@@ -145,7 +147,7 @@ def summarize(command: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     accuracy = ConfidenceInterval.of([run["test/acc"] for run in runs])
     return {
         "command": f"python train.py {command}",
-        "seeds": list(SEEDS[: len(runs)]),
+        "seeds": [RunRecord(run["folder"]).config["seed"] for run in runs],
         "test/acc": [run["test/acc"] for run in runs],
         "commits": [run["code"].get("commit") for run in runs],
         "mean": accuracy.mean,
