@@ -127,7 +127,8 @@ def confusion(counts: np.ndarray, classes: Sequence[str], width: float, *, norma
     if count <= MOST_COUNTS:
         texts = [[f"{100 * share:.0f}" for share in line] for line in shares] if normalised else counts.tolist()
         for row, column in zip(*np.nonzero(counts), strict=True):
-            axes.text(column, row, str(texts[row][column]), ha="center", va="center", fontsize=8)
+            text = axes.text(column, row, str(texts[row][column]), ha="center", va="center", fontsize=8)
+            text.set_in_layout(False)  # stands inside: measuring it takes time
     if count <= MOST_NAMES:
         names = list(map(short, classes))
         axes.set_xticks(range(count), names, rotation=45 if max(map(len, names)) > 3 else 0)
@@ -178,31 +179,32 @@ def attention(images: np.ndarray, maps: np.ndarray, truth: Sequence[str], guesse
         truth: names of the true classes.
         guesses: names of the predicted classes.
     """
-    figure = Figure(figsize=(1.05 * len(images) + 0.75, 2.7))
-    above, below = figure.subplots(2, len(images), squeeze=False)
+    height, width = images.shape[2:]
+    figure = Figure(figsize=(1.05 * len(images) + 1.0, 2.1 * height / width + 0.6))
+    above, below = figure.subplots(2)  # an axes for each image would take three times as long
+    lefts = 1.09 * width * np.arange(len(images))
     relative = maps * maps[0].size
-    for axes, image, label in zip(above, images, truth, strict=True):
-        show_image(axes, image)
-        axes.set_title(short(label, 11))
-    for axes, values, label, guess in zip(below, relative, truth, guesses, strict=True):
-        drawn = show_attention(axes, values, images.shape[2:], most=relative.max())
-        axes.set_xlabel(short(guess, 11), color=WRONG if guess != label else INK)
-    above[0].set_ylabel("image")
-    below[0].set_ylabel("attention")
-    colour_bar(drawn, list(below), "share, 1: uniform")
+    for left, image, values in zip(lefts, images, relative, strict=True):
+        show_image(above, image, left)
+        extent = (left, left + width, height, 0)
+        drawn = below.imshow(values, cmap=ATTENTION, vmin=0, vmax=relative.max(), extent=extent)
+    bare(below)
+    for axes, names, row in ((above, truth, "image"), (below, guesses, "attention")):
+        axes.set(xlim=(0, lefts[-1] + width), ylabel=row)
+        axes.set_xticks(lefts + width / 2, [short(name, 11) for name in names])
+        axes.tick_params(length=0, labelsize=9)
+    above.xaxis.tick_top()
+    for text, label, guess in zip(below.get_xticklabels(), truth, guesses, strict=True):
+        text.set_color(INK if guess == label else WRONG)
+    colour_bar(drawn, [below], "share, 1: uniform")
+    for axes in (above, below):
+        axes.set_anchor("W")
     return figure
 
 
-def show_image(axes: Axes, image: np.ndarray) -> AxesImage:
-    """Show (C, H, W) uint8 pixels without axes; of channels that are no colours, the first."""
+def show_image(axes: Axes, image: np.ndarray, left: float = 0.0) -> AxesImage:
+    """Show (C, H, W) uint8 pixels without axes, from ``left`` on; of channels that are no colours, the first."""
     bare(axes)
     height, width = image.shape[1:]
     pixels = image[:3].transpose(1, 2, 0) if len(image) in (3, 4) else image[0]
-    return axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=(0, width, height, 0))
-
-
-def show_attention(axes: Axes, values: np.ndarray, size: Sequence[int], most: float) -> AxesImage:
-    """Show a map (rows, columns) of shares from 0 to ``most``, as large as an image of ``size`` (height, width)."""
-    bare(axes)
-    height, width = size
-    return axes.imshow(values, cmap=ATTENTION, vmin=0, vmax=most, extent=(0, width, height, 0))
+    return axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=(left, left + width, height, 0))
