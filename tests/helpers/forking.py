@@ -1,4 +1,6 @@
-"""Scripts of the checkout, each in a process forked from one that has imported PyTorch and Lightning, which takes long.
+"""Scripts of the checkout, each in a process forked from one that has done what takes long in every first training.
+
+Which is to import PyTorch and Lightning, compose a configuration, measure a matrix product, and draw.
 
 As a program, it is that process: it reads requests and reports the id of each process.
 """
@@ -151,6 +153,7 @@ def _serve() -> None:
     gc.disable()  # imports make no garbage, and searching for some takes a second
     for name in PRELOADED:
         import_module(name)
+    _warm_up()
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     assert len(threads) == 1, threads
     gc.freeze()  # so that collecting garbage copies none of this memory
@@ -159,6 +162,22 @@ def _serve() -> None:
         if os.fork() == 0:
             _wait_for_script(json.loads(line))
     os._exit(0)
+
+
+def _warm_up() -> None:
+    """Fill the libraries' caches, and leave their random numbers as they are."""
+    import numpy as np
+    import torch
+
+    from vitrine import compose
+    from vitrine.training.plots import confusion
+    from vitrine.training.throughput import matmul_peak
+
+    compose(["model=vit_nano"])
+    with torch.random.fork_rng():
+        matmul_peak("cpu", "32-true", torch.get_num_threads())
+    torch.zeros(1, 1, requires_grad=True).matmul(torch.zeros(1, 1)).sum().backward()
+    confusion(np.eye(2), ["a", "b"], width=4.0).savefig(os.devnull, format="png")
 
 
 def _wait_for_script(request: dict[str, Any]) -> NoReturn:
