@@ -6,7 +6,6 @@ its ``paths``: a new run goes where other new runs go.
 """
 
 import dataclasses
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.user_parts import options_keys, without_replaced
-from vitrine.config.keys import without_none
+from vitrine.config.keys import hints, without_none
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import interpolations
 from vitrine.config.sweep import TrainCommand, facts_of
@@ -75,14 +74,13 @@ def _of_a_run(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unreadable(values: Mapping[Any, Any], schema: Any, prefix: str) -> Iterator[Fault]:
     """Yield the keys that are no names, and the sections that are no mappings."""
-    hints = typing.get_type_hints(schema)
     for name, value in values.items():
-        section = without_none(hints.get(name))
+        section = without_none(hints(schema).get(name))
         if not (isinstance(name, str) and name.isidentifier()):
             yield Fault(f"{prefix}{name}", "", f"{ANOTHER_VERSION}: this is not the name of a key")
         elif dataclasses.is_dataclass(section) and isinstance(value, Mapping):
             yield from _unreadable(value, section, f"{prefix}{name}.")
-        elif dataclasses.is_dataclass(section) and (value is not None or section is hints[name]):
+        elif dataclasses.is_dataclass(section) and (value is not None or section is hints(schema)[name]):
             yield Fault(f"{prefix}{name}", str(value), f"{ANOTHER_VERSION}: this is a section of several keys")
         elif not prefix and name not in {field.name for field in dataclasses.fields(TrainCommand)}:
             yield Fault(name, "", f"{ANOTHER_VERSION}: there is no such key")

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from vitrine.command.hydra_settings import hydra_faults
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
-from vitrine.config.keys import defaults, is_size_field, keys, keys_where, kind, owner, without_none, word_of
+from vitrine.config.keys import defaults, hints, is_size_field, keys, keys_where, kind, owner, without_none, word_of
 from vitrine.config.predict import PredictConfig
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.config.size import is_size, plain_size
@@ -195,7 +195,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
     if section is None:
         yield _unknown_key(name, [*keys(schema), *groups], added=override.is_add() or override.is_force_add())
         return
-    inner = without_none(typing.get_type_hints(section)[leaf])
+    inner = without_none(hints(section)[leaf])
     if dataclasses.is_dataclass(inner):
         problem = (
             f"is a section; its keys are {listed([f'{name}.{field.name}' for field in dataclasses.fields(inner)])}"
@@ -215,7 +215,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
             elif word := word_of(section, leaf):
                 yield not_a_number(name, value, word)
             else:
-                yield Fault(name, str(value), f"must be {_type_name(typing.get_type_hints(section)[leaf])}")
+                yield Fault(name, str(value), f"must be {_type_name(hints(section)[leaf])}")
 
 
 def converted(section: type, leaf: str, value: Any) -> Any:
@@ -225,7 +225,7 @@ def converted(section: type, leaf: str, value: Any) -> Any:
         OmegaConfBaseException: it cannot be.
     """
     if is_size_field(section, leaf):
-        value, hint = plain_size(value), typing.get_type_hints(section)[leaf]
+        value, hint = plain_size(value), hints(section)[leaf]
         if not is_size(value) and (value is not None or without_none(hint) is hint):
             raise ValidationError(leaf)
         return value
@@ -302,7 +302,7 @@ def _deleted(name: str, schema: type, groups: frozenset[str]) -> Fault:
     if name in groups:
         return Fault(f"~{name}", "", "a group cannot be removed; choose another", INSTEAD_OF_DELETING.get(name, ""))
     section, leaf = owner(schema, name)
-    hint = None if section is None else typing.get_type_hints(section)[leaf]
+    hint = None if section is None else hints(section)[leaf]
     near = f"{name}=null" if without_none(hint) is not hint else ""
     return Fault(f"~{name}", "", "a key cannot be removed; set it to another value", near)
 

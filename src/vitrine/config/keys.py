@@ -16,11 +16,16 @@ import omegaconf
 from vitrine.config.fields import Facts
 
 
+@cache
+def hints(schema: Any) -> dict[str, Any]:
+    """Return the type of each field of a schema, by name. Python evaluates them anew each time that it is asked."""
+    return typing.get_type_hints(schema)
+
+
 def leaves(schema: Any, prefix: str = "") -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
     """Yield every dotted key of ``schema`` that holds a value, and its field; ``prefix`` leads to the section."""
-    hints = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
-        inner = without_none(hints[field.name])
+        inner = without_none(hints(schema)[field.name])
         if dataclasses.is_dataclass(inner):
             yield from leaves(inner, f"{prefix}{field.name}.")
         else:
@@ -109,7 +114,7 @@ def kind(schema: Any, key: str) -> Any:
         return None
     if is_size_field(section, leaf):
         return int
-    return float if word_of(section, leaf) else without_none(typing.get_type_hints(section)[leaf])
+    return float if word_of(section, leaf) else without_none(hints(section)[leaf])
 
 
 def word_of(section: Any, name: str) -> str:
@@ -128,11 +133,10 @@ def owner(schema: Any, key: str) -> tuple[Any, str]:
     """Return the section with ``key`` and the name of its field; the section is ``None`` where there is no such key."""
     *path, leaf = key.split(".")
     for name in path:
-        hints = typing.get_type_hints(schema)
-        schema = without_none(hints[name]) if name in hints else None
+        schema = without_none(hints(schema)[name]) if name in hints(schema) else None
         if not dataclasses.is_dataclass(schema):
             return None, leaf
-    return (schema, leaf) if leaf in typing.get_type_hints(schema) else (None, leaf)
+    return (schema, leaf) if leaf in hints(schema) else (None, leaf)
 
 
 def optional_section(schema: Any, key: str) -> str:
@@ -150,7 +154,7 @@ def _along(schema: Any, key: str) -> Iterator[tuple["dataclasses.Field[Any]", An
         known = {field.name: field for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else {}
         if name not in known:
             return
-        hint = typing.get_type_hints(schema)[name]
+        hint = hints(schema)[name]
         yield known[name], hint
         schema = without_none(hint)
 
