@@ -90,6 +90,19 @@ def test_a_private_run_sends_no_speed(tmp_path, client, private):
 
 
 @pytest.mark.parametrize("private", [True, False])
+def test_a_private_run_sends_no_picture_of_its_images(tmp_path, client, private):
+    config = config_of("logger=wandb", f"logger.wandb.private={private}")
+    plots = {name: tmp_path / f"{name}.png" for name in ("curves", "confusion", "attention")}
+    for path in plots.values():
+        Image.new("L", (1, 1)).save(path)
+    WandbTracker(config.logger.wandb, config, new_record(tmp_path), None, "").finish(
+        "finished", {"val/acc": 0.5}, plots
+    )
+    sent = {name for call in client.log.call_args_list for name in call.args[0]}
+    assert sent == {"curves", "confusion"} | (set() if private else {"attention"})
+
+
+@pytest.mark.parametrize("private", [True, False])
 def test_a_replay_without_the_wandb_settings_is_as_private_as_the_run_was(tmp_path, client, private):
     """A resume with ``logger=csv`` removes the settings from the configuration of the run."""
     record = new_record(tmp_path, code={"commit": "abc"})

@@ -22,7 +22,7 @@ class WandbConfig:
         tags: added to the tags of the run.
         notes: description of the run.
         checkpoints: which to upload as artifacts, with their names as aliases.
-        private: do not send code version, command, host name, requirements or paths.
+        private: do not send code version, command, host name, requirements, paths, speed, or images of the data.
         timeout: seconds to wait for W&B after training.
     """
 

@@ -226,7 +226,8 @@ class WandbTracker:
 
     def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
         for name, path in plots.items():
-            run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))})
+            if not (self.settings.private and name == "attention"):  # it shows test images
+                run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))})
         if "test/acc" in metrics and self.record.contains(self.record.path / "predictions.npz"):
             run.log(prediction_tables(self.record))
         self._send_checkpoints(run)
@@ -285,8 +286,7 @@ def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
     """Return the configuration as plain values; a private run's has no paths in it."""
     values = to_plain(config)
     if settings.private:
-        del values["paths"]
-        values["data"].pop("root")
+        del values["paths"], values["data"]["root"]
         if source := values["model"]["pretrained"]:  # a file, a run folder, or a name, which has no folders
             values["model"]["pretrained"] = Path(source).name
     return values
