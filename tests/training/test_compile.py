@@ -20,6 +20,7 @@ from vitrine.runs import RunRecord
 from vitrine.training import compile as compilation
 from vitrine.training.callbacks import Callback
 from vitrine.training.compile import COMPILERS
+from vitrine.training.trainer import _compilation
 
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
@@ -133,7 +134,7 @@ def test_a_trial_that_takes_too_long_is_abandoned(trained, monkeypatch, capsys):
     """The clock is replaced for uncompiled steps; the trial is as long as it is."""
     uncompiled = iter([1000.0])
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(uncompiled, None) or time.sleep(600))
-    monkeypatch.setitem(compilation.TRIAL_SECONDS, "cpu", 0.3)
+    monkeypatch.setitem(compilation.TRIAL_SECONDS, "blocks", 0.3)
     begin = time.monotonic()
     record = trained("abandoned")
     assert time.monotonic() - begin < 300
@@ -174,7 +175,7 @@ def test_the_real_compiler_is_abandoned_without_a_trace(trained, monkeypatch, un
     measured, real = iter([1000.0]), compilation.Compilation._step_seconds
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *given: next(measured, None) or real(*given))
     for seconds in (0.5, 2.0):
-        monkeypatch.setitem(compilation.TRIAL_SECONDS, "cpu", seconds)
+        monkeypatch.setitem(compilation.TRIAL_SECONDS, "blocks", seconds)
         measured = iter([1000.0])
         record = trained(f"after-{seconds}")
         assert record.facts["compiled"] == "nothing"
@@ -302,6 +303,41 @@ def test_graphs_without_a_gpu_are_refused_before_anything_is_written(tmp_path):
 )
 def test_auto_compiles_what_pays_on_the_device(device, ranks, what):
     assert compilation.what_pays(device, ranks) == what
+
+
+@can_compile
+def test_a_trial_of_graphs_marks_its_steps(trained, monkeypatch):
+    """On a CPU, where a model compiled as a whole stands for them."""
+    marked, uncompiled, measured = [], iter([1000.0]), compilation.Compilation._step_seconds
+    monkeypatch.setattr(compilation, "what_pays", lambda *_: "graphs")
+    monkeypatch.setattr(compilation, "compile_parts", lambda *_: [])
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marked.append("step"))
+    monkeypatch.setattr(
+        compilation.Compilation, "_step_seconds", lambda *given: next(uncompiled, None) or measured(*given)
+    )
+    assert trained("graphs", "trainer.max_epochs=1").facts["compiled"] == "graphs"
+    assert len(marked) == 4 + 5, "passes of the trial, and steps of training"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("before", "accelerator", "devices", "mode"),
+    [
+        ("graphs", "cuda", 1, "graphs"),
+        ("graphs", "cuda", 2, "auto"),
+        ("graphs", "cpu", 1, "auto"),
+        ("blocks", "cpu", 1, "blocks"),
+        ("nothing", "cuda", 1, "nothing"),
+        (None, "cuda", 1, "auto"),
+    ],
+)
+def test_a_resumed_run_is_compiled_as_before_but_for_graphs_where_they_are_not_tried(
+    before, accelerator, devices, mode
+):
+    facts = {} if before is None else {"compiled": before}
+    hardware = SimpleNamespace(accelerator=accelerator, devices=devices)
+    run = SimpleNamespace(config=compose(SMALL), record=SimpleNamespace(facts=facts), hardware=hardware)
+    assert _compilation(run, print, nullcontext).mode == mode
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

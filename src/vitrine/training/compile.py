@@ -3,8 +3,8 @@
 The gain can't be known beforehand, so ``trainer.compile=auto`` measures: a few uncompiled steps tell whether training
 is long enough, then a few compiled ones whether they are faster. This trial is abandoned when it takes longer than a
 share of the training that it might shorten. Measuring changes neither weights nor statistics.
-Dropout draws the same masks as without the compiler, so results differ by rounding only. (In PyTorch 2.11, a model
-compiled as a whole draws others, CUDA graphs the same ones as it does.)
+Dropout draws the same masks as without the compiler, so results differ by rounding only; but for PyTorch 2.11, where a
+model compiled as a whole, also as CUDA graphs, draws others.
 """
 
 import math
@@ -32,16 +32,16 @@ from vitrine.signals import importing, swallowed
 from vitrine.training.finetune import has_constant_features
 from vitrine.training.lit_module import Classifier
 
-# What auto compiles, and the length of uncompiled training in seconds from which compilation pays off. On CPUs steps
-# become 1.01 to 1.31 times as fast, and compilation takes 5 to 18 s (benchmarks/timing/rules.py measures both). On a
-# GPU, steps of small models wait for Python, which CUDA graphs replace: vit_tiny's become 2.7 times as fast
-# (benchmarks/timing/gpu.py), and compilation took 44 s. On several GPUs graphs were never tried: it is the model.
+# What auto compiles on a device. On several GPUs graphs were never tried: it is the model (what_pays).
 WHAT = {"cpu": "blocks", "cuda": "graphs"}
-EARNED_BACK_AFTER = {"cpu": 600.0, "cuda": 120.0}
 
-# The longest trial: a share of the time that training takes uncompiled, and seconds.
-TRIAL_SHARE = {"cpu": 0.05, "cuda": 0.4}
-TRIAL_SECONDS = {"cpu": 30.0, "cuda": 180.0}
+# By what is compiled, the length of uncompiled training in seconds from which compilation pays off, and the longest
+# trial: a share of that length, and seconds. On CPUs steps become 1.01 to 1.31 times as fast, and compilation takes 5
+# to 18 s (benchmarks/timing/rules.py measures both). On a GPU it took 44 s, and the model gained 1.2 to 1.5, as CUDA
+# graphs, which replace Python, 1.3 to 2.7 (benchmarks/timing/gpu.py).
+EARNED_BACK_AFTER = {"blocks": 600.0, "model": 300.0, "graphs": 180.0}
+TRIAL_SHARE = {"blocks": 0.05, "model": 0.2, "graphs": 0.3}
+TRIAL_SECONDS = {"blocks": 30.0, "model": 180.0, "graphs": 180.0}
 REPEAT_SECONDS = 0.5  # until a trial is abandoned again, should the compiler have caught it, or be importing a module
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -150,10 +150,10 @@ class Compilation(Callback):
             sides = image_sides(settings.image_schedule, settings.max_epochs)
             whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
             parts = settings.accumulate_grad_batches * module.steps * whole
-            before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[device] / parts))
-            if (total := before * parts) < EARNED_BACK_AFTER[device]:
+            before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[what] / parts))
+            if (total := before * parts) < EARNED_BACK_AFTER[what]:
                 return Compiled("nothing", f"training takes less than {_time(total)}, too short to pay off")
-            limit = min(TRIAL_SHARE[device] * total, TRIAL_SECONDS[device])
+            limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
         compiled_parts = compile_parts(module.model, what)
         self.what = what  # while it is measured, too
@@ -169,6 +169,7 @@ class Compilation(Callback):
         after = self._of_rank_0(trainer, after) if before else after
         if failure or after > 0.98 * (before or math.inf):
             undo(compiled_parts)
+            torch.compiler.reset()  # frees the memory of CUDA graphs
             why = failure or f"it was not faster: {_time(after)} a step instead of {_time(before)}"
             return Compiled("nothing", why)
         gain = f"{_time(after)} a step" + (f" instead of {_time(before)}" if before else "")

@@ -185,7 +185,9 @@ def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None], show
     mode = run.config.trainer.compile
     if has_constant_features(run.config):
         mode = "nothing"  # the blocks are called once
-    if mode == "auto":  # a resumed run is compiled as it was
-        mode = run.record.facts.get("compiled", mode)
+    if mode == "auto":  # a resumed run is compiled as it was, unless it has moved to where that is not tried
+        before = run.record.facts.get("compiled", mode)
+        one_gpu = run.hardware.accelerator == "cuda" and run.hardware.devices == 1
+        mode = before if before != "graphs" or one_gpu else mode
     may_measure = not (run.config.trainer.deterministic or run.config.debug.detect_anomaly)
     return Compilation(mode, may_measure, on_compiled, showing)
