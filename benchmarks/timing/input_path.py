@@ -18,7 +18,7 @@ from torchvision.transforms import InterpolationMode, v2
 from vitrine import compose
 from vitrine.config import TrainConfig
 from vitrine.data.image_dataset import Split
-from vitrine.data.loader import TrainLoader
+from vitrine.data.loader import TrainLoader, batches_at_once
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.data.transforms.mixup import MixUpCutMix
 
@@ -105,11 +105,17 @@ def random_images(config: TrainConfig) -> Split:
 def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
     """Normalised batches from the loader that training uses."""
     augment, data = config.augment, config.data
-    mixing = MixUpCutMix(augment.mixup, augment.cutmix, data.num_classes) if augment.mixes else None
-    augmentation = build_augmentation(augment, data)
-    size = config.data.batch_size
+    mixing = None
+    if augment.mixes:
+        mixing = MixUpCutMix(augment.mixup, augment.cutmix, data.num_classes, augment.mix_share)
     loader = TrainLoader(
-        split, batch_size=size, augmentation=augmentation, mixing=mixing, seed=0, position=lambda: (0, 0)
+        split,
+        batch_size=data.batch_size,
+        augmentation=build_augmentation(augment, data),
+        mixing=mixing,
+        seed=0,
+        position=lambda: (0, 0),
+        at_once=batches_at_once(split.device.type, data.batch_size * split.images[0].numel()),
     )
     mean, std = (torch.tensor(value, device=split.device).view(1, -1, 1, 1) for value in (data.mean, data.std))
 

@@ -10,8 +10,9 @@ from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit
 from vitrine.data.loader import TrainLoader
+from vitrine.data.transforms.augment import Chain
 from vitrine.runs import RunRecord
-from vitrine.training.throughput import PeakFlops, StepStatistics
+from vitrine.training.throughput import PeakFlops, StepStatistics, shared
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -104,6 +105,25 @@ def test_a_slow_loader_counts_as_waiting(trained, monkeypatch):
     slow = trained("trainer.max_epochs=1").facts["speed"]
     assert slow["data_share"] > max(0.3, fast["data_share"] + 0.1)
     assert slow["images_per_second"] < 256 / 0.4
+
+
+def test_a_wait_is_shared_by_the_batches_that_are_augmented_together():
+    assert shared(np.array([8.0, 0, 1, 0, 4, 2]), 4).tolist() == [2.25, 2.25, 2.25, 2.25, 3, 3]
+    assert shared(np.array([8.0, 0, 1]), 1).tolist() == [8, 0, 1]
+
+
+@pytest.mark.whole
+def test_the_time_of_batches_that_are_augmented_together_counts_in_each_step(trained, monkeypatch):
+    """As on a GPU: one of five steps waits for the augmentation of all."""
+
+    def slowly(self, images, draws):
+        time.sleep(1.0)
+        return images
+
+    monkeypatch.setattr(Chain, "__call__", slowly)
+    monkeypatch.setattr("vitrine.data.datamodule.batches_at_once", lambda *_: 5)
+    speed = trained("trainer.max_epochs=1").facts["speed"]
+    assert speed["images_per_second_slow"] <= speed["images_per_second"] < 256 / 0.2
 
 
 @pytest.mark.whole

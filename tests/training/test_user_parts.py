@@ -109,6 +109,17 @@ def images(count=40):
 
 images.config = {"image_size": 8, "in_channels": 1, "num_classes": 2, "patch_size": 4}
 """
+SIZES = """
+sizes = set()
+
+
+class Sizes:
+    num_draws = 0
+
+    def __call__(self, images, draws):
+        sizes.add(len(images))
+        return images
+"""
 NAMES = {
     "patch_embed": "Patches",
     "position": "Place",
@@ -148,6 +159,17 @@ def test_every_part_of_a_run_can_be_the_users(overrides, tmp_path):
     kinds = {type(module).__name__ for module in load_run(run_dir, trust=[LAB]).model.modules()}
     assert {"Patches", "Place", "Attention", "Mlp", "Norm", "Pool"} <= kinds
     assert (run_dir / "parts" / LAB / "parts.py").read_text() == (tmp_path / LAB / "parts.py").read_text()
+
+
+def test_an_augmentation_of_ones_own_is_given_one_batch_at_a_time(tmp_path, monkeypatch):
+    """Also on a GPU, where the built-in ones take several."""
+    enter_lab(tmp_path, monkeypatch, LAB, sized=SIZES)
+    monkeypatch.setattr("vitrine.data.datamodule.batches_at_once", lambda *_: 3)
+    overrides = [*SMALL, f"augment={LAB}.sized.Sizes", "trainer.max_epochs=1", f"paths.output_dir={tmp_path}"]
+    fit(compose(overrides))
+    from lab_of_a_run import sized
+
+    assert sized.sizes == {256}
 
 
 def test_signatures_that_do_not_fit_are_refused_together(overrides, tmp_path):

@@ -128,7 +128,8 @@ class ImageDataModule(pl.LightningDataModule):
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
         data, source, at_once = self.config.data, self._source(self.train), 1
-        if isinstance(source, Split) and not augment.parts:  # a user's part may reckon with a batch
+        # A user's part may reckon with a batch; features are stored, not augmented.
+        if isinstance(source, Split) and not augment.parts and self.features_of is None:
             at_once = batches_at_once(source.device.type, data.batch_size * data.in_channels * math.prod(data.image_hw))
         return TrainLoader(
             self._features(source),

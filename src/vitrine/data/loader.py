@@ -72,9 +72,10 @@ class TrainLoader:
         self.mixing = mixing
         self.seed = seed
         self.position = position
-        self.at_once = at_once
         self.rank = rank
         self.world_size = world_size
+        share = self._share_start(rank + 1) - self._share_start(rank)
+        self.at_once = 1 if mixing and share % 2 else at_once  # mixed images stay in their batch
 
     def __len__(self) -> int:
         """Batches per epoch, equal on all ranks."""
@@ -94,8 +95,7 @@ class TrainLoader:
         first, last = self._share_start(self.rank), self._share_start(self.rank + 1)
         begins = range(start * self.batch_size, len(self) * self.batch_size, self.batch_size)
         shares = [slice(begin + first, begin + last) for begin in begins]
-        at_once = 1 if mixing and (last - first) % 2 else self.at_once  # mixed images stay in their batch
-        groups = [shares[index : index + at_once] for index in range(0, len(shares), at_once)]
+        groups = [shares[index : index + self.at_once] for index in range(0, len(shares), self.at_once)]
         orders = [[plan.order[share] for share in group] for group in groups]
         with closing(self.source.batches([torch.cat(order) for order in orders])) as batches:
             for group, order, (images, labels) in zip(groups, orders, batches, strict=True):

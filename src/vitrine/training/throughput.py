@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.image_schedule import image_sides
 from vitrine.config.parts import names_of
+from vitrine.data.loader import TrainLoader
 from vitrine.distributed.hardware import DTYPES, Hardware
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze, has_constant_features
@@ -58,9 +59,11 @@ def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
 
 def _count_flops(config: ViTConfig, *, training: bool = False) -> tuple[nn.Module, FlopCounterMode]:
     """Return a model and the counted operations of its forward pass; see :func:`flops_per_image`."""
-    config = replace(config, attention_kernel="explicit")  # PyTorch 2.11 counts nothing for its fused kernel on CPUs
-    small = config.depth * config.dim**2 <= SMALL_MODEL and config.tokens <= SHORT_SEQUENCE
+    short = config.tokens <= SHORT_SEQUENCE
+    small = short and config.depth * config.dim**2 <= SMALL_MODEL
     device = "cpu" if small or names_of(config) else "meta"  # a user's code may compute with values
+    if short or device == "meta":  # where attention maps take little memory
+        config = replace(config, attention_kernel="explicit")  # PyTorch 2.11 does not count its fused kernel on CPUs
     with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
         if isinstance(model, VisionTransformer):
@@ -116,7 +119,7 @@ def datasheet_peak(name: str, precision: str) -> float | None:
 
 @cache
 def matmul_peak(device: str, precision: str, threads: int) -> float:
-    """FLOP/s of a large matrix product on this machine: the fastest of many.
+    """FLOP/s of a large matrix product on this machine: the fastest of those in a quarter of a second.
 
     Too low if another program keeps the machine busy throughout; training may then exceed it.
 
@@ -128,12 +131,12 @@ def matmul_peak(device: str, precision: str, threads: int) -> float:
     halves = precision in ("bf16-mixed", "16-mixed")
     size = 1024 if device == "cpu" else 8192 if halves else 4096
     a, b = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
+    (a @ b)[0, 0].item()  # loads what computes it, and waits for the device
     seconds: list[float] = []
     end = time.perf_counter() + 0.25
-    while len(seconds) < 8 or time.perf_counter() < end:
+    while not seconds or time.perf_counter() < end:  # a CPU without bfloat16 takes longer for one
         begin = time.perf_counter()
-        product = a @ b
-        product[0, 0].item()  # waits for the device
+        (a @ b)[0, 0].item()
         seconds.append(time.perf_counter() - begin)
     return 2 * size**3 / min(seconds)
 
@@ -268,6 +271,8 @@ class Throughput(Callback):
         waits, work = seconds[::2], seconds[1::2]
         if len(work) == 0:
             return
+        assert isinstance(trainer.train_dataloader, TrainLoader)
+        waits = shared(waits, trainer.train_dataloader.at_once)
         self.images = module.images_per_step
         self.steps.append(waits + work)
         self.waits.append(waits)
@@ -275,6 +280,12 @@ class Throughput(Callback):
         epoch = StepStatistics.of(self.steps[-1], waits, self.images, self.flops[-1], self.peak())
         names = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")
         module.log_now({name: value for name in names if (value := getattr(epoch, name)) is not None})
+
+
+def shared(waits: np.ndarray, at_once: int) -> np.ndarray:
+    """Share the waits (N,) for batches that are augmented ``at_once``, all before the first, among these batches."""
+    groups = np.arange(len(waits)) // at_once
+    return (np.bincount(groups, waits) / np.bincount(groups))[groups]
 
 
 def _timestamp(device: torch.device) -> Timestamp:
