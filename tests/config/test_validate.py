@@ -93,6 +93,15 @@ def change(default):
                 "loss.class_weights=effective",
             ),
         ),
+        (
+            {"augment__mix_share": 0.5},
+            Fault(
+                "augment.mix_share",
+                "0.5",
+                "is the share of images that augment.mixup and augment.cutmix mix, and both are 0",
+                "augment.cutmix=1.0",
+            ),
+        ),
         ({"schedule__name": "wsd"}, Fault("schedule.decay", "null", "is required by schedule=wsd")),
         (
             {"schedule__name": "wsd", "schedule__decay": 0.95},

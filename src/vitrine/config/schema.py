@@ -147,7 +147,7 @@ class AugmentConfig:
         mixup: alpha of MixUp (arXiv:1710.09412), a blend with another image of the batch and its label.
         cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, each image gets one of them at
             random.
-        mix_share: share of the images that are mixed, in (0, 1].
+        mix_share: share of the images that ``mixup`` and ``cutmix`` mix, in (0, 1].
         parts: augmentations of your own, by dotted name, after these.
         parts_options: their arguments, by class name.
     """

@@ -15,7 +15,7 @@ from vitrine.config.metrics import EXTRA, extra_metrics
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
-from vitrine.config.schema import AUTO, OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, TrainConfig
+from vitrine.config.schema import AUTO, OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, AugmentConfig, TrainConfig
 from vitrine.config.size import size_override
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
@@ -304,6 +304,13 @@ def _augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("augment.trivial", "true", problem)
 
 
+def _mix_share(config: TrainConfig) -> Iterator[Fault]:
+    augment = config.augment
+    if augment.mix_share != AugmentConfig.mix_share and not augment.mixes:
+        problem = "is the share of images that augment.mixup and augment.cutmix mix, and both are 0"
+        yield Fault("augment.mix_share", f"{augment.mix_share:g}", problem, "augment.cutmix=1.0")
+
+
 def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
     model, data = config.model, config.data
     if model.num_classes < data.num_classes:
@@ -334,5 +341,6 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("loss.name", "loss.class_weights_beta", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),
+    (("augment.mixup", "augment.cutmix", "augment.mix_share"), _mix_share),
     ((), _model_fits_the_data),
 )
