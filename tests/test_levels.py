@@ -1,7 +1,7 @@
 """The levels of the suite: what ``pytest``, ``--all``, ``--slow`` and a name on the command line run."""
 
 import pytest
-from helpers.running import ROOT, python
+from helpers.running import ROOT, run_script
 
 FILE = """
 import pytest
@@ -15,6 +15,7 @@ def test_sampled(case): pass
 @pytest.mark.slow
 def test_slow(): pass
 """
+PYTEST = "import sys, pytest; sys.path[1:1] = sys.argv.pop(1).split(':'); sys.exit(pytest.main())"
 QUICK = ["test_plain", "test_sampled[2]"]
 WHOLE = ["test_plain", "test_sampled[1]", "test_sampled[2]"]
 
@@ -27,11 +28,12 @@ def collect(tmp_path):
 
     def run(*arguments, code=0):
         plugin = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "--rootdir", str(tmp_path)]
-        path = str(ROOT / "tests")
-        done = python(
-            *("-m", "pytest", "--collect-only", "-q", "-n0", *plugin, *arguments),
+        (tmp_path / "run_pytest.py").write_text(PYTEST)
+        paths = f"{ROOT / 'src'}:{ROOT / 'tests'}"
+        done = run_script(
+            str(tmp_path / "run_pytest.py"),
+            *(paths, "--collect-only", "-q", "-n0", *plugin, *arguments),
             cwd=tmp_path,
-            env={"PYTHONPATH": f"{ROOT / 'src'}:{path}"},
         )
         output = done.stdout + done.stderr
         assert done.returncode == code, output

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import yaml
-from helpers.levels import quick
+from helpers.levels import quick, slow
 
 from vitrine.command.composer import Composer
 from vitrine.command.overrides import all_groups, group_options, quote
@@ -65,7 +65,7 @@ def assert_composes_each(axes, fixed=(), *, drawn=None, folder=None):
         return len(shared._siblings)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.quick), *range(1, 12)])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.quick), *range(1, 6), *map(slow, range(6, 24))])
 @pytest.mark.whole
 def test_any_grid_is_what_its_trials_compose_to(seed):
     draw = random.Random(seed)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.levels import slow
 
 from vitrine.compare.comparison import Comparison, compare
 from vitrine.compare.load import RunResult, RunResults
@@ -80,14 +81,14 @@ def share_of(scenario: Callable[[np.random.Generator], bool], sweeps: int = SWEE
 
 @pytest.mark.parametrize(
     ("rows", "seeds", "spreads"),
-    [(2, 3, (1.0,)), (5, 3, (1.0,)), (10, 5, (1.0,)), (5, 3, (1.0, 1.0, 1.0, 1.0, 2.0)), (5, 5, (3.0, 1.0))],
+    [(2, 3, (1.0,)), (5, 3, (1.0,)), slow(10, 5, (1.0,)), (5, 3, (1.0, 1.0, 1.0, 1.0, 2.0)), (5, 5, (3.0, 1.0))],
     ids=["two", "five", "ten", "one varies more", "the baseline varies more"],
 )
 def test_the_first_row_against_all_others(rows, seeds, spreads):
     assert share_of(lambda rng: called(compare(results(drawn(rng, rows, seeds, spreads))))) <= MOST
 
 
-@pytest.mark.parametrize("rows", [3, 6])
+@pytest.mark.parametrize("rows", [3, slow(6)])
 def test_the_best_row_named_as_baseline(rows):
     def scenario(rng):
         values = drawn(rng, rows, 5)
@@ -98,7 +99,7 @@ def test_the_best_row_named_as_baseline(rows):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "spreads"), [((2, 10), (1, 1)), ((3, 10), (1, 1)), ((3, 10), (3, 1)), ((10, 3), (3, 1))]
+    ("seeds", "spreads"), [slow((2, 10), (1, 1)), ((3, 10), (1, 1)), ((3, 10), (3, 1)), slow((10, 3), (3, 1))]
 )
 @pytest.mark.parametrize("common", [False, True], ids=["other seeds", "some in common"])
 def test_two_groups_of_unequal_size(seeds, spreads, common):
