@@ -39,7 +39,7 @@ SEARCH = ["-m", "sweep.sampler=tpe", "sweep.n_trials=3", "optimizer.lr=interval(
 
 @fault("kills", "tests/training/test_resume.py::test_a_killed_run_resumes_from_its_last_epoch")
 def kills(lab: Lab) -> str:
-    """`kill -9` at 100 random moments of runs, sweeps and searches, then the same command or `resume=RUN`."""
+    """`kill -9` at 100 or more random moments of runs, sweeps and searches, then the same command or `resume=RUN`."""
     commands = {"run": [], "sweep": SWEEP, "search": SEARCH}
     expected, durations = {}, {}
     for kind, words in commands.items():

@@ -168,7 +168,7 @@ QUESTIONS = {
         "how much of such gains a whole training keeps.",
     ),
     "underfit": Question(
-        "Why does `fast` end at 0.81, and what lifts it?",
+        "Why does `fast` end at 0.80, and what lifts it?",
         "0.9365, as published for a model and a length like these. After the first row had shown otherwise: Muon, "
         "which gains ten points on AdamW in the first epochs of `cpu`, and fewer mixed images, since a hundred epochs "
         "are too few for a model that never sees a whole one.",

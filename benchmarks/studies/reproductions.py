@@ -1,6 +1,7 @@
 """Reproduce five ViT tutorials: as published, with their quirks (faithful), and without them (corrected).
 
-python scripts/reproduce.py                                  # everything a CPU can train; rerun it to continue
+python scripts/reproduce.py                                  # the three on MNIST; rerun it to continue
+python scripts/reproduce.py intuitive_cifar10                # hours on a CPU, like vit_base_anatomy only if named
 python scripts/reproduce.py pulfer_mnist notebook_mnist32    # some tutorials
 python scripts/reproduce.py --quirks                         # also the effect of each quirk, one changed at a time
 python scripts/reproduce.py --table                          # trains nothing, only writes the page

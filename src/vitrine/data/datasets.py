@@ -1,7 +1,7 @@
 """Data sets: per split, images as one uint8 tensor or as image files that are not decoded yet.
 
 ``DATASETS`` maps the name in ``data.name`` to a function from a ``DataConfig`` to an :class:`ImageDataset`. A new data
-set takes one function, one line there and one file in ``conf/data/``.
+set takes one function, one line there, its name in ``SOURCES`` (config/schema.py) and one file in ``conf/data/``.
 """
 
 import contextlib

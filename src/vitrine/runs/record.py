@@ -8,7 +8,7 @@
         code.diff         uncommitted changes of the code; only if there were any
         metrics.csv       a row per logged step and epoch
         metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
-        predictions.npz   test logits (float32) and labels (int64)
+        predictions.npz   test logits (float32) and labels (int64; uint8 of several labels), /NAME of further targets
         curves.png        loss and accuracy over the epochs
         lr_range.png      loss by learning rate, also as lr_range.csv; only with optimizer.lr=auto
         confusion.png     confusion matrix of the test images

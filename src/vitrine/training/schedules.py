@@ -1,7 +1,7 @@
 """Learning-rate schedules: the factor of the learning rate at each optimiser step.
 
-``SCHEDULES`` maps the choices of ``schedule=`` to functions of the steps after warm-up. Lengths are fractions of all
-steps, so that a schedule fits any number of epochs.
+``SCHEDULES`` maps ``schedule.name`` to functions of the steps after warm-up; ``onecycle``, which has no warm-up, is
+``one_cycle``. Lengths are fractions of all steps, so that a schedule fits any number of epochs.
 """
 
 import math

@@ -1,9 +1,10 @@
 """``hydra/launcher=slurm``: train each trial as a job of a Slurm cluster; ``local`` tries the same without a cluster.
 
-submitit submits the jobs, those of one command as one array. Hydra's submitit launcher is not used: it composes the
-configuration again in each job and creates run folders of its own. A job here trains one trial as any other process
-does (:func:`vitrine.sweeps.trial.run_trial`) and skips what the trial's folder holds already. So a job can be
-preempted, requeued or submitted twice.
+submitit submits the jobs, those that a command has at a time as one array, or as several where they need other
+resources or an array's size is limited. Hydra's submitit launcher is not used: it composes the configuration again in
+each job and creates run folders of its own. A job here trains one trial as any other process does
+(:func:`vitrine.sweeps.trial.run_trial`) and skips what the trial's folder holds already. So a job can be preempted,
+requeued or submitted twice.
 
 ::
 
