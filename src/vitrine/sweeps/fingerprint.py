@@ -46,6 +46,17 @@ def fingerprint(config: TrainConfig) -> str:
     return _fingerprint(to_plain(config), {part.name: code_hash(part.name) for part in parts})
 
 
+def recorded_fingerprint(record: RunRecord) -> str:
+    """Fingerprint of the trial in a folder, as this version computes it.
+
+    Raises:
+        RunError: the folder is damaged.
+    """
+    facts = record.facts
+    known: str | None = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
+    return known or _fingerprint(record.config, _stored_sources(record.config, facts.get("parts")))
+
+
 def record_facts(config: TrainConfig) -> dict[str, Any]:
     """Entries of run.json by which :class:`TrialFolders` recognises the trial."""
     return {"fingerprint": fingerprint(config), "fingerprint_version": VERSION}
@@ -117,10 +128,7 @@ class TrialFolders:
         for path in sorted(self.sweep.glob("[!.]*/run.json")):
             record = RunRecord(path.parent)
             try:
-                facts = record.facts
-                known = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
-                known = known or _fingerprint(record.config, _stored_sources(record.config, facts.get("parts")))
-                found.append((facts.get("status") == "finished", known, record.path))
+                found.append((record.facts.get("status") == "finished", recorded_fingerprint(record), record.path))
             except RunError:
                 continue  # a damaged folder: the trial starts over
         for _, identity, folder in sorted(found):

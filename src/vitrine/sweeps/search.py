@@ -11,7 +11,6 @@ and can neither prune, repeat nor resume them.
 """
 
 import math
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,9 +23,9 @@ from filelock import FileLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from vitrine.command.compose import Point, Variants
-from vitrine.command.space import Interval, Space, includes
+from vitrine.command.space import Interval, Space
 from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
-from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE, ENDED
@@ -34,6 +33,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
+from vitrine.sweeps.stored import check_configurations, check_owner, check_trial
 from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
 from vitrine.sweeps.sweep import Sweep, check_folder, newest
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
@@ -52,7 +52,7 @@ class Search(TrialQueue):
         study: the Optuna study.
 
     Raises:
-        RunError: the study cannot be read.
+        RunError: the study cannot be read, or a trial in it is not one of this search.
     """
 
     def __init__(self, point: Point, sweep: Sweep) -> None:
@@ -165,37 +165,15 @@ class Search(TrialQueue):
         for trial in self._study_trials():
             if "folders" not in trial.user_attrs or trial.number in self._runs:
                 continue
-            self._check_stored(trial)
+            check_trial(trial, self.space, len(self._seeds()), self.sweep.folder)
             varies, configs = trial.user_attrs["varies"], []
             for seed in self._seeds():
                 config = self._variants.config(varies | seed)
                 if isinstance(config, ConfigError):
                     raise config
                 configs.append(config)
+            check_configurations(trial, [config.run for config in configs], self.sweep.folder)
             self._add_runs(trial.number, varies, configs, trial.user_attrs["folders"])
-
-    def _check_stored(self, trial: FrozenTrial) -> None:
-        """Raise RunError unless a stored trial is one of this search: anyone may have written the study.
-
-        Its values become overrides as if they were typed, which would allow them to name any code.
-        """
-        varies, folders = trial.user_attrs.get("varies"), trial.user_attrs["folders"]
-        if (
-            not isinstance(varies, dict)
-            or varies.keys() != self.space.keys()
-            or not all(includes(self.space[key], value) for key, value in varies.items())
-        ):
-            problem = f"its values, {_plain_text(varies)}, are not in the search's space"
-        elif (
-            not isinstance(folders, list)
-            or len(folders) != len(self._seeds())
-            or not all(isinstance(name, str) and re.fullmatch(r"[^./\0][^/\0]*", name) for name in folders)
-        ):
-            problem = f"its folders, {_plain_text(folders)}, are not names of one folder per seed"
-        else:
-            return
-        journal = self.sweep.folder / "study.journal"
-        raise RunError(f"{journal}: trial {trial.number}: {problem}; rerun=true starts over in a new folder")
 
     def _seeds(self) -> list[dict[str, str]]:
         """The overrides in which the runs of a trial differ."""
@@ -348,7 +326,7 @@ def plan_search(point: Point) -> Sweep:
     name = settings.name or sweep_name(point.overrides, list(point.space), command.data.name, identity)
     folder = newest(point.folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
     check_folder(folder)
-    _check_owner(folder, identity)
+    check_owner(folder, identity)
     keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
     planned = _count_trials(settings, point.space) * settings.repeats
     return Sweep(folder, [], point.overrides, keys, settings.metrics[0], planned)
@@ -374,26 +352,3 @@ def _identity(point: Point) -> dict[str, Any]:
         for key, values in sorted(point.space.items())
     }
     return {"fixed": fixed, "space": space, "metrics": sweep.metrics, "repeats": sweep.repeats}
-
-
-def _check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Raise ConfigError if ``folder`` holds another search or a sweep."""
-    hint = "set another sweep.name"
-    if not (folder / "study.journal").exists():
-        if (folder / "sweep.json").exists():
-            problem = f"is the name of a sweep that is not a search; {hint}"
-            raise ConfigError([Fault("sweep.name", folder.name, problem)])
-        return
-    known = open_study(folder, identity["metrics"]).user_attrs.get("asked", identity)
-    differences = [
-        f"its {name} is {_plain_text(known.get(name))}, not {_plain_text(value)}"
-        for name, value in identity.items()
-        if known.get(name) != value
-    ]
-    if differences:
-        problem = f"is the name of another search: {'; '.join(differences)}; {hint}"
-        raise ConfigError([Fault("sweep.name", folder.name, problem)])
-
-
-def _plain_text(value: Any) -> str:
-    return str(value).replace("'", "")

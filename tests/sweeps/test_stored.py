@@ -1,0 +1,94 @@
+"""What a search finds in its folder: it takes nothing for its own that is not."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from helpers.searching import TWO, run, search
+
+from vitrine.command.sources import Sources, composing
+from vitrine.errors import ConfigError, RunError
+from vitrine.runs import RunRecord
+from vitrine.sweeps.fingerprint import record_facts
+from vitrine.sweeps.study import note
+
+RANDOM = [*TWO, "sweep.sampler=random"]
+
+
+@pytest.mark.whole
+def test_a_name_that_belongs_to_another_search_or_sweep_is_refused(tmp_path):
+    overrides = ["sweep.name=mine", "sweep.n_trials=1"]
+    run(search(tmp_path, *RANDOM, *overrides))
+    with pytest.raises(
+        ConfigError, match=r"another search: its space is .*high: 0\.01.*, not .*high: 0\.1.*sweep\.name"
+    ):
+        search(tmp_path, "optimizer.lr=tag(log,interval(1e-4,1e-1))", TWO[1], "sweep.sampler=random", *overrides)
+    with pytest.raises(ConfigError, match=r"its metrics is \[val/acc\], not \[val/loss\]"):
+        search(tmp_path, *RANDOM, *overrides, "sweep.metrics=[val/loss]")
+    grid = tmp_path / "sweeps" / "theirs"
+    grid.mkdir()
+    (grid / "sweep.json").write_text('{"format": 1}')
+    with pytest.raises(ConfigError, match="a sweep that is not a search"):
+        search(tmp_path, *RANDOM, "sweep.name=theirs", "sweep.n_trials=1")
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"varies": {"optimizer.lr": "0.001", "position": "my_lab.fourier.Fourier"}}, "not in the search's space"),
+        ({"varies": {"optimizer.lr": "0.001", "optimizer.weight_decay": "my_lab.Decay"}}, "not in the search's space"),
+        ({"varies": {"optimizer.lr": "7", "optimizer.weight_decay": "0.1"}}, "not in the search's space"),
+        ({"varies": ["optimizer.lr"]}, "not in the search's space"),
+        ({"folders": ["../elsewhere"]}, "not names of one folder per seed"),
+        ({"folders": []}, "not names of one folder per seed"),
+    ],
+)
+def test_a_stored_trial_that_is_not_of_the_search_is_refused(tmp_path, facts, problem):
+    """Its values become overrides, and a typed override may name any code."""
+    overrides = [*RANDOM, "sweep.n_trials=2"]
+    stored = search(tmp_path, *overrides)
+    valid = {"varies": {"optimizer.lr": "0.001", "optimizer.weight_decay": "0.1"}, "folders": ["trial_1"]}
+    note(stored.study, stored.study.ask().number, **valid | facts)
+    with pytest.raises(RunError, match=f"study.journal: trial 0: .*{problem}.*rerun=true"):
+        search(tmp_path, *overrides)
+
+
+@contextmanager
+def experiment(folder, seed):
+    """A search of ``experiment=mine``, a file of the user's own, which sets ``seed``."""
+    path = folder / "mine" / "experiment" / "mine.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"# @package _global_\nseed: {seed}\n")
+    with composing(Sources.choose(str(folder / "mine"))):
+        yield [*RANDOM, "experiment=mine", "sweep.n_trials=3"]
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "computed-as-of-another-version"])
+def test_a_trial_of_another_configuration_is_refused(tmp_path, recorded):
+    """The configuration file was edited between two calls of the command."""
+    with experiment(tmp_path, seed=1) as overrides:
+        begun = run(search(tmp_path, *overrides), most=2)
+    (first,) = begun.runs(0)
+    if recorded:
+        RunRecord(first.folder).update(**record_facts(first.config))
+    problem = (
+        f"study.journal: trial 0: {first.folder} was trained with another configuration, .*; rerun=true starts over"
+    )
+    with experiment(tmp_path, seed=2) as overrides, pytest.raises(RunError, match=problem):
+        search(tmp_path, *overrides)
+    with experiment(tmp_path, seed=1) as overrides:
+        again = run(search(tmp_path, *overrides))
+    assert [trial.value for trial in again.trials()[:2]] == [trial.value for trial in begun.trials()]
+
+
+def test_a_trial_without_a_result_is_trained_with_the_configuration_of_now(tmp_path):
+    """Trials that failed, a folder that someone has deleted, and a damaged one."""
+    with experiment(tmp_path, seed=1) as overrides:
+        failed = run(search(tmp_path, *overrides), lambda config: "out of memory")
+    folders = [failed.runs(number)[0].folder for number in range(3)]
+    shutil.rmtree(folders[1])
+    RunRecord(folders[2]).end("interrupted")
+    (folders[2] / "config.yaml").write_text("[")
+    with experiment(tmp_path, seed=2) as overrides:
+        assert run(search(tmp_path, *overrides)).done
+    assert [(RunRecord(folder).status, RunRecord(folder).config["seed"]) for folder in folders] == [("finished", 2)] * 3
