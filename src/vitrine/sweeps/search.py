@@ -67,7 +67,8 @@ class Search(TrialQueue):
         self._ready: list[Trial] = []
         self._handed_out: set[Path] = set()
         self._reported: set[Path] = set()
-        self._complete = False
+        self._unfinished: set[Path] = set()  # of this session: runs that were stopped, as when Slurm cancels a job
+        self._done = self._complete = False
         (sweep.folder / "locks").mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(sweep.folder / "locks" / "search.lock")
         with self._lock:
@@ -104,6 +105,8 @@ class Search(TrialQueue):
     def tell(self, trial: Trial, result: TrialResult) -> None:
         """Take the result of a run from :meth:`ask`."""
         self._handed_out.discard(trial.folder)
+        if result.status not in (*ENDED, "running"):  # another process is training a running one
+            self._unfinished.add(trial.folder)
         self._report(trial, result)
         with self._lock:
             self._update()
@@ -115,6 +118,11 @@ class Search(TrialQueue):
 
     @property
     def done(self) -> bool:
+        """Whether every trial has ended, those in other processes included, or was stopped in this session."""
+        return self._done and not self._handed_out
+
+    @property
+    def complete(self) -> bool:
         """Whether every trial has ended, those in other processes included."""
         return self._complete and not self._handed_out
 
@@ -157,8 +165,10 @@ class Search(TrialQueue):
                 self.study.tell(trial.number, state=TrialState.FAIL)
             elif not self._conclude(trial.number):
                 self._ready += self._startable(trial.number)
-        unfinished = any(trial.state == TrialState.RUNNING for trial in self._study_trials())
-        self._complete = not unfinished and (len(self.trials()) >= self.n_trials or self._exhausted())
+        left = [trial.number for trial in self._study_trials() if trial.state == TrialState.RUNNING]
+        enough = len(self.trials()) >= self.n_trials or self._exhausted()
+        self._complete = enough and not left
+        self._done = enough and all(run.folder in self._unfinished for number in left for run in self._wanted(number))
 
     def _load_runs(self) -> None:
         """Create the runs of trials that the study has gained."""
@@ -277,14 +287,17 @@ class Search(TrialQueue):
         if result.status in ENDED:
             self._reported.add(run.folder)
 
-    def _startable(self, number: int) -> list[Trial]:
-        """Runs of a trial that no process is training. With a pruner, the first run decides about the others."""
+    def _wanted(self, number: int) -> list[Trial]:
+        """Runs of a trial that are not done. With a pruner, the first run decides about the others."""
         runs = self._runs[number]
         if self.settings.pruner != "none" and read_result(runs[0].folder).status != "finished":
             runs = runs[:1]
-        taken = {run.folder for run in self._ready} | self._handed_out
-        left = (run for run in runs if run.folder not in taken and read_result(run.folder).status not in DONE)
-        return [run for run in left if take_up(run, self.watch)]
+        return [run for run in runs if read_result(run.folder).status not in DONE]
+
+    def _startable(self, number: int) -> list[Trial]:
+        """Runs of a trial that no process is training, and that were not stopped in this session."""
+        taken = {run.folder for run in self._ready} | self._handed_out | self._unfinished
+        return [run for run in self._wanted(number) if run.folder not in taken and take_up(run, self.watch)]
 
     def _retry_failed(self) -> None:
         """Add failed trials to the study again, and those that diverged if the code has changed since.

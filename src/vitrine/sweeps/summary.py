@@ -284,7 +284,7 @@ def describe_search(search: "Search") -> dict[str, Any]:
     best = [asdict(trial) | {"command": trial.command(search.overrides)} for trial in best_trials(search, ranked)]
     settings = search.settings
     return {
-        "complete": search.done,
+        "complete": search.complete,
         "best": best[0] if best else None,
         "search": {
             "sampler": settings.sampler,
@@ -296,7 +296,7 @@ def describe_search(search: "Search") -> dict[str, Any]:
             "trials": [asdict(trial) for trial in ranked],
             "infeasible": [trial.user_attrs for trial in search.infeasible()],
             "pareto": best if len(settings.metrics) > 1 else None,
-            "importance": search.importance() if search.done else None,
+            "importance": search.importance() if search.complete else None,
         },
     }
 

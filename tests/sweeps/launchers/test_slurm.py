@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.running import ROOT, SMALL
+from helpers.searching import TWO, search, train
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine import compose
@@ -26,6 +27,7 @@ from vitrine.sweeps.launchers import slurm_job as job
 from vitrine.sweeps.launchers.slurm import Resources, resources
 from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.run import _prepare_launcher
+from vitrine.sweeps.summary import describe_search
 from vitrine.sweeps.trial import Trial, locked, read_result
 from vitrine.training.fit import fit
 
@@ -97,7 +99,7 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     ask("sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=true")
 
     code, out, err = ended(second)
-    assert (code, "Slurm stopped 1 job" in out) == (130, True), out + err
+    assert (code, "1 job was stopped" in out) == (130, True), out + err
     assert "trial 1 of 2 finished" in out
     said = next(sweep.glob(f"jobs/*/{job}_0_log.out")).read_text()
     assert said.count("Loading pickle") == 3
@@ -223,11 +225,44 @@ def test_a_job_that_was_cancelled_after_its_trial_had_ended_is_not_reported(monk
     )
     with pytest.raises(Interrupted):
         cluster.train_in_jobs(GridQueue([trial]), scheduler)
-    assert "Slurm stopped 1 job before the trial was finished" in capsys.readouterr().out
+    assert "1 job was stopped before the trial was finished" in capsys.readouterr().out
     trial.folder.mkdir(parents=True)
     RunRecord(trial.folder).end("pruned", "at epoch 3")
     cluster.train_in_jobs(GridQueue([trial]), scheduler)
     assert capsys.readouterr().out == ""
+
+
+def test_a_search_leaves_the_trial_of_a_cancelled_job_to_the_next_command(monkeypatch, tmp_path):
+    """It trains the others, and is not complete."""
+    monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
+    overrides = [*TWO, "sweep.sampler=random", "sweep.n_trials=3"]
+    one, submitted = search(tmp_path, *overrides), []
+
+    def submit(trials):
+        for trial in trials:
+            submitted.append(trial.folder)
+            if len(submitted) > 1:
+                train(trial)
+        return {trial.folder.name: trial for trial in trials}
+
+    scheduler = SimpleNamespace(
+        folder=tmp_path,
+        capacity=1,
+        find_submitted=dict,
+        submit=submit,
+        states=lambda jobs: {job: "CANCELLED" if job == submitted[0].name else "COMPLETED" for job in jobs},
+        detach=list,
+    )
+    with pytest.raises(Interrupted):
+        cluster.train_in_jobs(one, scheduler)
+    assert [run.folder for run in one.sweep.trials] == submitted
+    assert not describe_search(one)["complete"]
+
+    again = search(tmp_path, *overrides)
+    scheduler.states = lambda jobs: dict.fromkeys(jobs, "COMPLETED")
+    cluster.train_in_jobs(again, scheduler)
+    assert submitted[3:] == submitted[:1]
+    assert describe_search(again)["complete"]
 
 
 @pytest.fixture

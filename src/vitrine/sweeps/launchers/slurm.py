@@ -240,7 +240,8 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
     Raises:
         RunError: Slurm rejects the jobs or does not answer.
         DiskFull: a trial found the disk full, which stops the sweep once the jobs beside it have ended.
-        Interrupted: stopped by Ctrl-C, which leaves Slurm's jobs running; or jobs were cancelled or preempted.
+        Interrupted: stopped by Ctrl-C, which leaves Slurm's jobs running; or jobs were cancelled or preempted, and
+            their trials are left to the next command.
     """
     earlier = scheduler.find_submitted()
     jobs: dict[str, Trial] = {}  # by job id
@@ -268,7 +269,7 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
                     if result is None:
                         continue
                     del jobs[job]
-                    stopped += state in STOPPED and result.status not in ENDED
+                    stopped += result.status not in (*ENDED, "running")  # another process is training a running one
                     if result.status == "interrupted":  # it has an error only if the disk is full
                         full = full or result.error
     except KeyboardInterrupt:
@@ -278,7 +279,7 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
     if full:
         raise DiskFull(full)
     if stopped:
-        print(f"Slurm stopped {plural(stopped, 'job')} before the trial was finished", flush=True)
+        print(f"{plural(stopped, 'job was', 'jobs were')} stopped before the trial was finished", flush=True)
         raise Interrupted
 
 
