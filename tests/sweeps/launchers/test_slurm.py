@@ -184,17 +184,33 @@ def trial(tmp_path):
     return Trial(0, compose(["model=vit_nano"]), {"seed": "0"}, tmp_path / "sweep" / "seed=0")
 
 
+@pytest.fixture
+def handlers():
+    """Restores the handlers of signals that a job sets."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
-    ("state", "status", "error"),
+    ("before", "state", "status", "error"),
     [
-        ("OUT_OF_MEMORY", "failed", "ran out of memory; launcher.mem_gb=N"),
-        ("TIMEOUT", "failed", "before it could save"),
-        ("NODE_FAIL", "failed", "lost its node"),
-        ("FAILED", "failed", "ended without a result; see"),
-        ("CANCELLED", "new", ""),
+        ("new", "OUT_OF_MEMORY", "failed", "ran out of memory; launcher.mem_gb=N"),
+        ("new", "TIMEOUT", "failed", "before it could save"),
+        ("new", "NODE_FAIL", "failed", "lost its node"),
+        ("new", "FAILED", "failed", "ended without a result; see"),
+        ("new", "CANCELLED", "new", ""),
+        ("interrupted", "OUT_OF_MEMORY", "failed", "ran out of memory; launcher.mem_gb=N"),
+        ("interrupted", "FAILED", "failed", "ended without a result; see"),
+        ("interrupted", "COMPLETED", "interrupted", ""),
+        ("interrupted", "PREEMPTED", "interrupted", ""),
     ],
 )
-def test_the_state_of_a_job_without_a_result_explains_the_failure(trial, state, status, error):
+def test_the_state_of_a_job_without_a_result_explains_the_failure(trial, left, before, state, status, error):
+    """A resumed job may die before it has begun to train: the trial is still what the job before it left."""
+    if before != "new":
+        left(trial, before)
     queue = RecordingQueue()
     cluster._collect(queue, trial, state, trial.folder / "1_0_log.out")
     (result,) = queue.results
@@ -344,8 +360,21 @@ def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_p
     assert "ended without a result" in read_result(trial.folder).error
 
 
+def test_a_job_that_was_stopped_and_is_not_requeued_is_no_crash(monkeypatch, trial, handlers):
+    def run_trial(trial, began, *, patient):
+        raise Interrupted
+
+    monkeypatch.setattr(job, "redirect_output", lambda trial: None)
+    monkeypatch.setattr(job, "run_trial", run_trial)
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
+    with pytest.raises(SystemExit) as ended:
+        job.Job(trial, 1, 60)()
+    assert not ended.value.code
+
+
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, trial, saves):
+def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, trial, handlers, saves):
     """Without a step in its time it would never finish."""
 
     def run_trial(trial, began, *, patient):
@@ -359,17 +388,12 @@ def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, 
     monkeypatch.setattr(job, "run_trial", run_trial)
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
     monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    try:
-        if saves:
-            with pytest.raises(SystemExit) as ended:
-                job.Job(trial, 1, 60)()
-            assert ended.value.code == LOCAL_REQUEUE_RETURN_CODE
-        else:
-            assert "launcher.time=60 minutes" in job.Job(trial, 1, 60)().error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if saves:
+        with pytest.raises(SystemExit) as ended:
+            job.Job(trial, 1, 60)()
+        assert ended.value.code == LOCAL_REQUEUE_RETURN_CODE
+    else:
+        assert "launcher.time=60 minutes" in job.Job(trial, 1, 60)().error
 
 
 def test_arrays_are_no_longer_than_slurm_allows(monkeypatch, trial, tmp_path):

@@ -311,9 +311,11 @@ def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> TrialRes
     if state == "COMPLETED" and elsewhere:
         queue.put_back(trial)
         return TrialResult("running")
+    # A job that was stopped, or found the disk full, completes; a crash leaves the interruption of an earlier job.
+    saved = state == "COMPLETED" and result.status == "interrupted"
     if state in STOPPED:
         result = TrialResult("interrupted") if result.status == "running" else result
-    elif result.status not in (*ENDED, "interrupted"):
+    elif result.status not in ENDED and not saved:
         if elsewhere:
             return None
         cause = JOB_ENDED.get(state, JOB_ENDED["FAILED"])

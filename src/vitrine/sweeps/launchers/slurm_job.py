@@ -39,7 +39,8 @@ class Job:
     def __call__(self) -> TrialResult | None:
         """Train the trial; return its result, or ``None`` if another process is training it.
 
-        A job that is stopped after it has saved a checkpoint goes back into the queue and exits.
+        A job that is stopped after it has saved a checkpoint goes back into the queue and exits: with 0, since another
+        exit code is a crash to Slurm, and to the command that waits for the job.
         """
         began = time.time()
         logging.getLogger("submitit").setLevel(logging.ERROR)  # its messages would go to the trial's log
@@ -63,7 +64,7 @@ class Job:
                 limits = f"launcher.time={self.minutes} minutes, or trainer.max_time, is too short"
                 return record_crash(self.trial, f"the job ended before its first step: {limits}")
             _requeue(late)
-            sys.exit(Interrupted.exit_code)
+            sys.exit()
 
     def _nearly_over(self, began: float) -> bool:
         return time.time() - began > 60 * self.minutes - WARNING_SECONDS - EARLY_SECONDS
