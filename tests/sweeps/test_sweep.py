@@ -1,9 +1,15 @@
+import json
+import shlex
+
 import pytest
 from helpers.deciding import THREE, decide
-from helpers.searching import TWO, search
+from helpers.searching import TWO, run, search, train
 
+from vitrine.cli.flags import parse_flags
 from vitrine.command.compose import points
+from vitrine.command.sources import Sources, composing
 from vitrine.errors import RunError
+from vitrine.sweeps.summary import describe_search, find_sweeps, print_search, print_sweep, print_trials
 from vitrine.sweeps.sweep import Sweep, best_configuration, check_folder
 from vitrine.sweeps.trial import TrialResult
 
@@ -54,3 +60,46 @@ def test_a_sweep_whose_journal_is_a_link_is_refused_before_anything_is_written(t
         plan(tmp_path, *overrides, "sweep.name=theirs")
     assert (tmp_path / "token").read_text() == "secret"
     assert [path.name for path in folder.iterdir()] == ["study.journal"]
+
+
+@pytest.fixture
+def night(tmp_path):
+    """The sources of ``--config-dir "my files" --config-name night``, whose model has a width of 96."""
+    (tmp_path / "my files").mkdir()
+    text = "defaults:\n  - train\n  - override model: vit_nano\n  - _self_\nmodel:\n  dim: 96\n"
+    (tmp_path / "my files" / "night.yaml").write_text(text)
+    return Sources.choose(str(tmp_path / "my files"), "night")
+
+
+def composed(command):
+    """The configuration that a printed command trains first."""
+    flags = parse_flags(shlex.split(command)[2:])
+    with composing(Sources.choose(flags.config_dir, flags.config_name)):
+        return points("train", flags.overrides, multirun=flags.multirun)[0].config.run
+
+
+def printed_commands(out):
+    return [line.strip() for line in out.splitlines() if line.startswith("  python train.py ")]
+
+
+def test_the_commands_of_a_grid_s_best_configuration_choose_the_same_files(tmp_path, night, capsys):
+    with composing(night):
+        sweep = grid(tmp_path, "depth=1,2")
+    for trial in sweep.trials:
+        train(trial)
+    sweep.write(sweep.results(), {})
+    print_sweep(sweep, sweep.results())
+    again, fresh = printed_commands(capsys.readouterr().out)
+    assert again == json.loads((sweep.folder / "sweep.json").read_text())["best"]["command"]
+    assert [composed(command).model.dim for command in (again, fresh)] == [96, 96]
+    print_trials(*find_sweeps(tmp_path / "sweeps"))
+    assert printed_commands(capsys.readouterr().out) == [again, fresh]
+
+
+def test_the_commands_of_a_search_s_best_configuration_choose_the_same_files(tmp_path, night, capsys):
+    with composing(night):
+        one = run(search(tmp_path, *TWO, "sweep.sampler=random", "sweep.n_trials=2"))
+    print_search(one)
+    commands = printed_commands(capsys.readouterr().out)
+    assert [composed(command).model.dim for command in commands] == [96, 96]
+    assert describe_search(one)["best"]["command"] == commands[0]

@@ -66,6 +66,12 @@ class Sources:
             raise ConfigError(found)
         return sources
 
+    @property
+    def flags(self) -> list[str]:
+        """The flags that choose the same files again, from any working directory if the user named the folder."""
+        folder = [f"--config-dir={self.folder}"] if self.typed else []
+        return [*folder, *([] if self.primary is None else [f"--config-name={self.primary}"])]
+
     @cached_property
     def files(self) -> list[str]:
         """The YAML files of the user's folder, relative to it, without the ending."""

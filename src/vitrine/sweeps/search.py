@@ -59,7 +59,7 @@ class Search(TrialQueue):
         command: TrainCommand = point.config
         super().__init__(force=command.force)
         self.sweep, self.command, self.settings = sweep, command, command.sweep
-        self.space, self.overrides = point.space, point.overrides
+        self.space = point.space
         self.n_trials = _count_trials(command.sweep, point.space)
         self._variants = Variants(point.overrides)
         self._folders = TrialFolders(sweep.folder)

@@ -51,7 +51,7 @@ def print_selected(
 
     Args:
         best: the best configuration.
-        common: overrides that all configurations share.
+        common: flags and overrides that the commands of all configurations share.
         groups: values of the metric of each configuration, by seed or by fold.
         chosen: index of the best.
         seeds: that were used.

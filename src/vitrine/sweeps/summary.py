@@ -50,7 +50,7 @@ class SweepSummary:
     Attributes:
         folder: folder of the sweep.
         keys: keys or groups that vary.
-        common: overrides that all trials share.
+        common: flags and overrides that the commands of all trials share.
         varies: varying overrides of each trial that was ever asked for.
         results: result of each trial.
         folders: folder of each trial.
@@ -82,7 +82,7 @@ class SweepSummary:
             known = read_sweep(folder)
             folders = [folder / trial["folder"] for trial in known["trials"]]
             varies = [dict(trial["varies"]) for trial in known["trials"]]
-            keys, common = list(known["keys"]), list(known["common"])
+            keys, common = list(known["keys"]), [*known.get("sources", []), *known["common"]]
             if (metric := known["metric"]) not in (allowed := OBJECTIVES | DECISION_METRICS):
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(allowed)}")
             decision = known.get("decision")
@@ -187,8 +187,8 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     print()
     print_table(table)
     if best := sweep.best(results):
-        print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.common)}")
-        print_selection(best, sweep.common, [trial.varies for trial in sweep.trials], results, METRIC)
+        print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.shared)}")
+        print_selection(best, sweep.shared, [trial.varies for trial in sweep.trials], results, METRIC)
     print_location(sweep)
     _warn_of_versions([trial.varies for trial in sweep.trials], results)
     print_failures(sweep, results)
@@ -281,7 +281,7 @@ def best_trials(search: "Search", ranked: Sequence[RankedTrial]) -> list[BestCon
 def describe_search(search: "Search") -> dict[str, Any]:
     """Entries of sweep.json for a search; the importance of keys only once it is done."""
     ranked = rank_trials(search)
-    best = [asdict(trial) | {"command": trial.command(search.overrides)} for trial in best_trials(search, ranked)]
+    best = [asdict(trial) | {"command": trial.command(search.sweep.shared)} for trial in best_trials(search, ranked)]
     settings = search.settings
     return {
         "complete": search.complete,
@@ -319,14 +319,14 @@ def print_search(search: "Search") -> int:
     if best := best_trials(search, ranked):
         print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
     for configuration in best:
-        print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.overrides)}")
+        print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.sweep.shared)}")
     if len(metrics) == 1 and best:
         finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
         kept = [trial for trial in finished if all(metrics[0] in one.metrics for one in trial)]  # folders not deleted
         groups = [dict[Hashable, float](enumerate(one.metrics[metrics[0]] for one in trial)) for trial in kept]
         seeds = [search.command.seed + number for number in range(search.settings.repeats)]
         if kept[:1] == finished[:1]:
-            print_selected(best[0], search.overrides, groups, 0, seeds, metrics[0])
+            print_selected(best[0], search.sweep.shared, groups, 0, seeds, metrics[0])
     print_location(search.sweep)
     _warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
     return _print_search_failures(search, ranked)

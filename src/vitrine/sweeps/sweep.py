@@ -18,7 +18,7 @@ import re
 import shlex
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +26,7 @@ from typing import Any
 from filelock import FileLock
 
 from vitrine.command.compose import Point
+from vitrine.command.sources import sources
 from vitrine.compare.selection import fresh_seeds
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
 from vitrine.errors import RunError, first_line
@@ -44,6 +45,7 @@ SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "own_name": str,
     "metric": str,
     "common": [str],
+    "sources": [str],
     "keys": [str],
     "planned": range(10**8),
     "complete": bool,
@@ -66,6 +68,7 @@ class Sweep:
         planned: largest number of trials of a search or a decision.
         own_name: name of the folder without ``sweep.name``.
         decides: whether it has verdicts (``sweep=decide``), and no best configuration: the clearest has few seeds.
+        sources: flags that choose the configuration files that it is composed from.
     """
 
     folder: Path
@@ -76,6 +79,12 @@ class Sweep:
     planned: int = 0
     own_name: str = ""
     decides: bool = False
+    sources: list[str] = field(default_factory=lambda: sources().flags)
+
+    @property
+    def shared(self) -> list[str]:
+        """Flags and overrides that the commands of all its trials share."""
+        return [*self.sources, *self.common]
 
     @property
     def total(self) -> int:
@@ -144,10 +153,11 @@ class Sweep:
                 "command": provenance.command(),
                 "metric": self.metric,
                 "common": self.common,
+                "sources": self.sources,
                 "keys": self.keys,
                 "planned": self.planned,
                 "written": time.time(),
-                "best": None if best is None else {**asdict(best), "command": best.command(self.common)},
+                "best": None if best is None else {**asdict(best), "command": best.command(self.shared)},
                 **extra,
                 "trials": list(described.values()),
             }
@@ -178,7 +188,7 @@ class BestConfiguration:
         return label_of(self.varies)
 
     def command(self, common: Sequence[str]) -> str:
-        """The command that trains it again, where ``common`` are the sweep's fixed overrides."""
+        """The command that trains it again, where ``common`` are the sweep's flags and fixed overrides."""
         return f"{provenance.program('train')} {shlex.join(self._overrides(common))}"
 
     def on_fresh_seeds(self, common: Sequence[str], seeds: Sequence[int]) -> str:
