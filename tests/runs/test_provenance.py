@@ -36,6 +36,20 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("python train.py -m seed=0,1", "the same command"),
+        ("python train.py -m rerun=false name='rerun=true'x", "the same command"),
+        ("python train.py -m seed=0,1 rerun=true", "the same command without rerun=true"),
+        ("vitrine train -m ++rerun=True seed=0,1", "the same command without rerun=true"),
+    ],
+)
+def test_the_same_command_is_named_without_what_starts_over(monkeypatch, typed, named):
+    monkeypatch.setenv(provenance.COMMAND, typed)
+    assert provenance.same_command() == named
+
+
 def test_a_clean_checkout_is_its_commit(checkout):
     facts = {"commit": git(checkout, "rev-parse", "HEAD"), "changed": False, "untracked": []}
     assert provenance.code_state() == (facts, "")

@@ -10,9 +10,11 @@ import pytest
 from helpers.running import ROOT, descendants, run_script, start_script, wait_until_gone
 
 from vitrine.command.compose import launcher, points
-from vitrine.errors import ConfigError, RunError
+from vitrine.errors import ConfigError, DiskFull, Interrupted, RunError
+from vitrine.runs import provenance
 from vitrine.sweeps.run import run
 from vitrine.sweeps.sweep import Sweep
+from vitrine.sweeps.trial import TrialResult
 
 OVERRIDES = ["model=vit_nano", "depth=1", "data.batch_size=256", "trainer.max_epochs=16", "trainer.deterministic=true"]
 PROCESSES = ["hydra/launcher=process", "launcher.workers=2", "launcher.threads=1"]
@@ -269,3 +271,29 @@ def test_a_range_can_choose_from_a_group_of_numbers(values):
 def test_settings_of_a_multirun_need_one():
     with pytest.raises(ConfigError, match=r"sweep=seeds\n +belongs to a multirun: python train.py -m"):
         points("train", ["sweep=seeds", "model=vit_nano"], multirun=False)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (KeyboardInterrupt(), "interrupted; rerun the same command without rerun=true to continue"),
+        (DiskFull("no space"), "no space; make room and rerun the same command without rerun=true"),
+        (TrialResult("failed", error="no"), "trials failed; rerun the same command without rerun=true to retry them:"),
+    ],
+    ids=["interrupted", "disk-full", "failed"],
+)
+def test_a_command_that_started_over_is_continued_without_rerun_true(tmp_path, monkeypatch, capsys, outcome, said):
+    def run_trial(trial, **options):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setenv(provenance.COMMAND, "python train.py -m seed=0,1 rerun=true")
+    monkeypatch.setattr("vitrine.sweeps.run.run_trial", run_trial)
+    overrides = ["model=vit_nano", "seed=0,1", f"paths.output_dir={tmp_path}", "rerun=true"]
+    try:
+        run(points("train", overrides, multirun=True), "basic")
+        printed = capsys.readouterr().err
+    except (Interrupted, DiskFull) as error:
+        printed = str(error)
+    assert said in printed

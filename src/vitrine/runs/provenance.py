@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,12 @@ def command() -> str:
     """Return the shell command that started this process, or the sweep it belongs to, with secrets redacted."""
     # Redact before quoting, which would change a secret that contains a quote.
     return os.environ.get(COMMAND) or shlex.join(_typed([redact(argument) for argument in sys.orig_argv]))
+
+
+def same_command() -> str:
+    """``the same command``, as a message tells a user what to rerun: ``rerun=true`` would start over."""
+    starts_over = re.compile(r"\+{0,2}rerun=(true|yes|on|y|1)", re.IGNORECASE).fullmatch
+    return f"the same command{' without rerun=true' if any(map(starts_over, shlex.split(command()))) else ''}"
 
 
 def program(name: str) -> str:

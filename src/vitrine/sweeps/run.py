@@ -114,9 +114,9 @@ def _recording(progress: SweepProgress) -> Iterator[None]:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
         kind = type(stop) if isinstance(stop, Interrupted) else Interrupted
-        raise kind(f"{kind.reason}; rerun the same command to continue") from None
+        raise kind(f"{kind.reason}; rerun {provenance.same_command()} to continue") from None
     except DiskFull as full:
-        raise DiskFull(full.problem) from None
+        raise DiskFull(full.problem, f"make room and rerun {provenance.same_command()}") from None
     finally:
         progress.record_results()
 

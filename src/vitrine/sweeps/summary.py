@@ -16,7 +16,7 @@ from rich.text import Text
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.provenance import program
+from vitrine.runs.provenance import program, same_command
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.progress import COLOURS, format_metric, trial_table, varying_cells
 from vitrine.sweeps.selected import print_selected, print_selection
@@ -196,7 +196,7 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
 
 def print_failures(sweep: Sweep, results: Sequence[TrialResult]) -> int:
     """Print to stderr which trials diverged or failed; return how many failed."""
-    for problem, means in (("diverged", DIVERGED), ("failed", "failed; rerun the same command to retry them")):
+    for problem, means in (("diverged", DIVERGED), ("failed", f"failed; rerun {same_command()} to retry them")):
         pairs = zip(sweep.trials, results, strict=True)
         lines = [
             f"{trial.label or trial.folder.name}: {result.error}" for trial, result in pairs if result.status == problem

@@ -25,6 +25,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.lock_file import Holder, LockState
+from vitrine.runs.provenance import same_command
 from vitrine.runs.status import DONE, status_of
 from vitrine.sweeps.fingerprint import VERSION, record_facts, refuse_link
 from vitrine.sweeps.pruner import Pruner
@@ -290,7 +291,7 @@ def _message(trial: Trial, *, resumes: bool) -> dict[str, Any]:
 def _refuse_edited_code(trial: Trial) -> None:
     """Raise RunError where a user's part was edited after the trial was planned, which makes it another trial."""
     if edited := [name for name, code in code_of(trial.config).items() if code != trial.code[name]]:
-        problem = "was edited while the sweep was running; rerun the same command to train with it"
+        problem = f"was edited while the sweep was running; rerun {same_command()} to train with it"
         raise RunError(f"the code of {', '.join(edited)} {problem}")
 
 
