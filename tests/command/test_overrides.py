@@ -1,4 +1,5 @@
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vitrine.command.overrides import check_overrides, quote
 from vitrine.command.sources import composing
@@ -311,11 +312,23 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         ("model.pretrained='a,b'", "model.pretrained='a,b'"),
         ("data.root=one,my other", "data.root=one,'my other'"),
         ("run=[1] a (b)", "run='[1] a (b)'"),
+        ("input=bilder/käfer.png", "input='bilder/käfer.png'"),
+        ("data.root=写真,b&w,c", "data.root='写真','b&w',c"),
+        ("resume=a;b#1!~", "resume='a;b#1!~'"),
+        ("resume=runs/a+b@2.%$*?|-_", "resume=runs/a+b@2.%$*?|-_"),
+        ("data.root=~/b&w", "data.root=~/b&w"),
         ("optimizer.lr=1e-3", "optimizer.lr=1e-3"),
     ],
 )
 def test_quotes_that_nobody_types_are_added(loader, typed, quoted):
     assert quote([typed], loader) == [quoted]
+
+
+def test_a_path_is_read_as_typed_whichever_characters_it_has(loader, compose):
+    paths = [f"a{chr(code)}b/{chr(code)}" for code in range(32, 127) if chr(code) not in "'\",\\"]
+    for path in [*paths, "bilder/käfer", "写真"]:
+        assert OverridesParser.create().parse_override(*quote([f"data.root={path}"], loader)).value() == path
+    assert compose("data.root=bilder/käfer & co").data.root == "bilder/käfer & co"
 
 
 def test_a_path_with_commas_is_one_path_if_it_exists(loader, tmp_path, monkeypatch):

@@ -98,8 +98,8 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
 def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
     """Return overrides with quotes and brackets where Hydra's grammar needs them and a user does not type them.
 
-    Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), and paths that contain
-    spaces, brackets, ``=`` or ``,``.
+    Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), and paths with spaces,
+    letters outside ASCII or other characters that the grammar does not allow in a bare value.
     """
     groups = all_groups(loader)
 
@@ -120,9 +120,12 @@ def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
 
 
 def _quoted_path(value: str) -> str:
-    """Return a path, or several separated by commas, in the quotes that they need."""
-    special = re.search(r"[ =()\[\]{}:,]", value)
-    if not special or re.search(r"['\"]|\$\{", value):
+    """Return a path, or several separated by commas, in the quotes that they need.
+
+    A home directory, ``~``, stays without, and is refused: quoted, it would be a folder of that name.
+    """
+    special = re.search(r"[^a-zA-Z0-9_/\\+.$%*@?|-]", value)
+    if not special or re.search(r"['\"]|\$\{|^~", value):
         return value
     if "," in value and not _exists(value):
         several = value.split(",")
