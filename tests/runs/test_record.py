@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from vitrine.errors import RunError
 from vitrine.runs import MetricsFile, RunRecord
+from vitrine.runs.lock_file import Holder
 from vitrine.runs.record import check_writable
 
 CREATES_MANY = """
@@ -207,6 +209,33 @@ def test_processes_of_another_machine_count_as_alive(record):
     record.start()
     record.update(host=socket.gethostname() + "-not", pid=2**22 + 1)
     assert record.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("host", "kernel", "ended"),
+    [
+        (socket.gethostname(), "of the boot before", True),
+        ("another", "another", True),
+        ("another", None, True),
+        (socket.gethostname(), None, False),
+    ],
+    ids=["rebooted", "elsewhere", "elsewhere-without-lock", "here-without-lock"],
+)
+def test_a_run_that_force_takes_over_has_ended(record, host, kernel, ended):
+    record.start()
+    record.update(host=host)
+    if kernel is not None:
+        holder = Holder(host, 2**22 + 1, "1", kernel, "2026-01-31T12:00:00+00:00", "token")
+        (record.path / ".lock").write_text(json.dumps(asdict(holder)))
+    assert not record.has_ended()
+    assert record.has_ended(force=True) is ended
+
+
+def test_a_run_that_a_process_here_writes_to_has_not_ended_whatever_its_host_was_called(record):
+    with record.owned() as own:
+        own.start()
+        own.update(host="a-former-name")
+        assert not record.has_ended(force=True)
 
 
 def test_a_configuration_survives_a_round_trip(record):

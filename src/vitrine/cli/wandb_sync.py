@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("wandb-sync", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, or a folder with runs in it")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be pushed")
-    parser.add_argument("--force", action="store_true", help="also push runs marked as running on other machines")
+    marked = "also push runs marked as running on other machines, or since before a reboot"
+    parser.add_argument("--force", action="store_true", help=marked)
     options = parser.parse_args(arguments)
     with errors_in_one_line():
         failed = sync(options.folders, dry_run=options.dry_run, force=options.force)

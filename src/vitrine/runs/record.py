@@ -44,7 +44,8 @@ from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line
 from vitrine.files import disk_full, write_text
 from vitrine.redact import redact
 from vitrine.runs.facts import SHAPES
-from vitrine.runs.lock import Claim, RunLock, RunLocked
+from vitrine.runs.lock import Claim, RunLock, RunLocked, look
+from vitrine.runs.lock_file import LockState
 from vitrine.runs.process import process_exists, process_start
 from vitrine.runs.status import is_elsewhere, status_of
 from vitrine.text import did_you_mean, nearest
@@ -234,10 +235,13 @@ class RunRecord:
     def has_ended(self, *, force: bool = False) -> bool:
         """Whether no process writes to the run any more.
 
-        A run with status ``running`` on another machine counts as running, unless ``force`` is given: that machine may
-        be gone.
+        A run with status ``running`` on another machine, or since before this one was rebooted, counts as running,
+        unless ``force`` is given, with which :meth:`owned` takes it over, too.
         """
-        return self.status != "running" or (force and is_elsewhere(self.facts))
+        if self.status != "running":
+            return True
+        state, _ = look(self.path)
+        return force and (state is LockState.UNKNOWN or (state is LockState.FREE and is_elsewhere(self.facts)))
 
     def history(self) -> list[dict[str, float]]:
         """Return metrics.csv as a dict per row, without the columns that are empty there. Incomplete rows are skipped.
