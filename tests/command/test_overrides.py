@@ -249,6 +249,12 @@ def test_a_sweep_is_checked_value_by_value(check):
     assert [one.given for one in found] == ["wide"]
 
 
+@pytest.mark.parametrize("values", ["range(0,3,0)", "range(0,1,0.0)", "shuffle(range(3,step=0))"])
+@pytest.mark.parametrize("key", ["seed", "depth", "hydra.run.dir"])
+def test_a_range_without_a_step_is_refused(fault, key, values):
+    assert fault(f"{key}={values}") == Fault(key, values, "has a step of 0")
+
+
 @pytest.mark.parametrize("typed", ["nonsense", "vit_nano", "--fast"])
 def test_an_override_without_an_equals_sign_comes_with_the_form(fault, typed):
     assert fault(typed) == Fault(typed, "", "is not of the form key=value")

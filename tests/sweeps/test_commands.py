@@ -229,6 +229,7 @@ def test_two_commands_share_the_work(tmp_path):
         (["seed=0,1", "paths.output_dir=a,b"], ["paths.output_dir=a,b", "is shared by all trials"]),
         (["optimizer.lr=interval(0,1)"], ["optimizer.lr", "is continuous"]),
         (["seed=range(0)"], ["seed=range(0)", "has no values"]),
+        (["optimizer.lr=range(0,1,0.0)"], ["optimizer.lr=range(0,1,0.0)", "has a step of 0"]),
         (["seed=0,1", "sweep.name=a/b"], ["sweep.name=a/b", "a folder name"]),
         (["seed=0,1", "launcher.worker=2"], ["launcher.worker", "did you mean launcher.workers?"]),
         (["seed=0,1", "sweep=sedes"], ["sweep=sedes", "did you mean sweep=seeds?"]),

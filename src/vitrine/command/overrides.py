@@ -16,7 +16,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
@@ -165,6 +165,9 @@ def _is_secret_key(name: str) -> bool:
 
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
     name = override.key_or_group
+    if isinstance(swept := override.value(), RangeSweep) and swept.step == 0:
+        yield Fault(name, str(override.input_line).partition("=")[2], "has a step of 0")
+        return
     if name.startswith(_HYDRA):
         if not issubclass(schema, TrainConfig):
             yield Fault(name, "", "settings of Hydra have no effect on this command")
