@@ -636,6 +636,26 @@ def test_a_bound_that_is_not_zero_is_not_shown_as_zero():
     assert Metric("best_epoch").title == "best epoch"
 
 
+@pytest.mark.parametrize("name", ["weight_loss", "seconds", "ece"])
+@pytest.mark.parametrize("kind", ["class_acc", "acc"])
+def test_the_accuracy_of_a_class_or_target_is_one_whatever_its_name(tmp_path, write_run, kind, name):
+    metric = f"test/{kind}/{name}"
+    for scheme, accs in {"learned": (0.90, 0.91, 0.92), "rope": (0.95, 0.961, 0.97)}.items():
+        for seed, acc in enumerate(accs):
+            write_run(tmp_path, f"position={scheme}", seed=seed, metrics={metric: acc})
+    (tested,) = compared(tmp_path, metric=metric).findings.comparisons
+    assert tested.verdict == "better"
+    assert tested.sentences[0].startswith("rope is better than learned by 5.03 points ")
+
+
+def test_a_metric_has_its_own_unit_and_direction_whatever_it_is_of():
+    assert Metric("test/class_ap/loss").value(0.5) == "0.5000"
+    assert Metric("test/loss/seconds").value(0.5) == "0.5000 nats"
+    assert Metric("train_seconds").value(0.5) == "0.5 s"
+    lower = ["train_seconds", "val/loss", "test/loss/acc", "test/ece", "test/ece/acc"]
+    assert all(Metric(name).lower_is_better for name in lower)
+
+
 def test_trials_of_one_second_are_in_the_order_of_the_sweep(tmp_path, write_run):
     at_once = {"facts": {"started": "2026-01-31T12:00:00+00:00"}}
     command = "model=vit_nano position=rope,learned seed=0,1,2"

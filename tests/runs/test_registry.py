@@ -246,6 +246,14 @@ def test_the_best_run_is_selected_on_validation(outputs):
         best_runs(found, "epochs")
 
 
+def test_the_best_run_of_a_target_called_like_a_loss_has_the_highest_accuracy(outputs):
+    for name, acc in (("d", 0.6), ("e", 0.7)):
+        make(outputs / "runs", name, metrics={"val/acc/weight_loss": acc, "val/loss/weight_loss": 1 - acc})
+    found = find_runs([outputs])
+    for metric in ("val/acc/weight_loss", "val/loss/weight_loss"):
+        assert [one.path.name for one in best_runs(found, metric, 2)] == ["e", "d"]
+
+
 def test_a_diverged_run_is_not_the_best(outputs):
     make(outputs / "runs", "d", metrics={"val/acc": 0.1, "val/loss": float("nan")})
     make(outputs / "runs", "e", metrics={"val/acc": float("nan"), "val/loss": float("-inf")})

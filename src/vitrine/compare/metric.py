@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
-from vitrine.config.metrics import TITLES, lower_is_better
+from vitrine.config.metrics import TITLES, kind_of, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
 
@@ -22,10 +22,14 @@ class Metric:
     name: str
 
     @property
+    def kind(self) -> str:
+        """Which metric it is, whatever it is of: ``acc`` for ``test/acc/NAME`` of a target."""
+        return kind_of(self.name)
+
+    @property
     def is_accuracy(self) -> bool:
         """Whether it is an accuracy: stored in [0, 1], shown in per cent."""
-        what = self.name.split("/")[min(1, self.name.count("/"))]
-        return what.endswith("acc") or what.startswith("class_acc")
+        return self.kind.endswith("acc") or self.kind.startswith("class_acc")
 
     @property
     def lower_is_better(self) -> bool:
@@ -45,7 +49,7 @@ class Metric:
         """The unit with its leading space; empty if it has none."""
         if self.is_accuracy:
             return " %"
-        return " nats" if self.name.endswith("loss") else " s" if self.name.endswith("seconds") else ""
+        return " nats" if self.kind.endswith("loss") else " s" if self.kind.endswith("seconds") else ""
 
     @property
     def difference_unit(self) -> str:
@@ -64,7 +68,7 @@ class Metric:
         shown = self.factor * value
         if abs(shown) < NOTHING:
             shown = 0.0
-        digits = 2 if self.is_accuracy else 1 if self.name.endswith("seconds") else 4
+        digits = 2 if self.is_accuracy else 1 if self.kind.endswith("seconds") else 4
         if shown and float(f"{shown:.{digits}f}") == 0:
             digits = math.ceil(-math.log10(abs(shown)))
         return f"{shown:.{digits}f}"

@@ -30,6 +30,15 @@ def extra_metrics(*, multi_label: bool) -> tuple[str, ...]:
     return MULTI_LABEL if multi_label else SINGLE_LABEL
 
 
+def kind_of(name: str) -> str:
+    """Return which metric a name in metrics.json is of: ``acc`` for ``test/acc`` and for ``test/acc/NAME`` of a target.
+
+    What follows it is the user's own name of a class or a target, and says nothing of the metric.
+    """
+    return name.split("/")[min(1, name.count("/"))]
+
+
 def lower_is_better(name: str) -> bool:
     """Whether a metric of a run is a loss, a time or a calibration error, by its name in metrics.json."""
-    return name.endswith(("loss", "seconds", "/ece")) or "/ece/" in name  # of a target: test/ece/NAME
+    kind = kind_of(name)
+    return kind == "ece" or kind.endswith(("loss", "seconds"))
