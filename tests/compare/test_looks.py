@@ -1,6 +1,7 @@
 """Looks at a sweep: what is noted, and what a comparison says once seeds were added after one."""
 
 import json
+import math
 
 import pytest
 
@@ -8,6 +9,8 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.looks import read_looks, record_look
 from vitrine.errors import RunError
+
+DECIDED = ["position=rope was decided", "position=none was decided"]
 
 
 def compared(folder, **options):
@@ -20,6 +23,15 @@ def plan(folder):
         {"folder": path.parent.name, "varies": {}, "status": "finished"} for path in sorted(folder.glob("*/run.json"))
     ]
     (folder / "sweep.json").write_text(json.dumps({"trials": trials}))
+
+
+def decide(folder):
+    """Write sweep.json as `sweep=decide` does that found both schemes better than the first."""
+    look = {"mean": 0.05, "low": 0.01, "high": 0.09}
+    arms = ["position=rope", "position=none"]
+    decision = {"metric": "val/acc", "baseline": "position=learned", "verdicts": dict.fromkeys(arms, "better")}
+    decision |= {"looks": {arm: [look] for arm in arms}, "findings": {arm: f"{arm} was decided" for arm in arms}}
+    (folder / "sweep.json").write_text(json.dumps({"trials": [], "decision": decision}))
 
 
 @pytest.fixture
@@ -127,6 +139,26 @@ def test_runs_of_a_sweep_that_decides_have_no_verdict_among_others(sweep, write_
     assert "delete" not in caveat
 
 
+def test_a_decision_is_read_through_links_and_other_spellings_of_its_folder(sweep, tmp_path):
+    decide(sweep)
+    runs = sorted(path.parent for path in sweep.glob("*/run.json"))
+    (tmp_path / "run").symlink_to(runs[0])
+    (tmp_path / "same").symlink_to(sweep)
+    spelled = [tmp_path / "same" / run.name for run in runs[1:4]]
+    found = compare(load_results([tmp_path / "run", *spelled, *runs[4:]]))
+    assert len(found.runs) == len(runs)
+    assert [one.sentences[0] for one in found.findings.comparisons] == DECIDED
+
+
+def test_a_decision_that_was_not_read_leaves_its_runs_without_a_verdict(sweep, write_run, tmp_path):
+    decide(sweep)
+    write_run(tmp_path / "other", seed=7, metrics={"val/acc": math.nan})
+    found = compare(load_results([sweep, tmp_path / "other"]), metric="val/acc")
+    assert {one.verdict for one in found.findings.comparisons} == {"inconclusive"}
+    for one in found.findings.comparisons:
+        assert "no verdict, since seeds were added until sweep=decide had decided; the" in one.sentences[0]
+
+
 def test_a_sweep_that_decides_needs_no_notes_and_a_damaged_file_is_reported(looked_at):
     (looked_at / "looks.json").write_text('{"looks": [{"at": "soon", "trials": []}]}')
     with pytest.raises(RunError, match=r"looks.json: .*; delete it to forget earlier comparisons"):
@@ -144,15 +176,10 @@ def test_a_sweep_that_is_nested_too_deeply_is_reported(sweep):
 
 
 def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparisons_have_no_verdict(sweep):
-    look = {"mean": 0.05, "low": 0.01, "high": 0.09}
-    arms = ["position=rope", "position=none"]
-    decision = {"metric": "val/acc", "baseline": "position=learned", "verdicts": dict.fromkeys(arms, "better")}
-    decision |= {"looks": {arm: [look] for arm in arms}, "findings": {arm: f"{arm} was decided" for arm in arms}}
-    (sweep / "sweep.json").write_text(json.dumps({"trials": [], "decision": decision}))
-
+    decide(sweep)
     found = compared(sweep)
     assert found.metric.name == "val/acc"
-    assert [one.sentences[0] for one in found.findings.comparisons] == [f"{arm} was decided" for arm in arms]
+    assert [one.sentences[0] for one in found.findings.comparisons] == DECIDED
     assert {one.verdict for one in found.findings.comparisons} == {"better"}
     assert {one.difference.mean for one in found.findings.comparisons} == {0.05}, "that of the interval's pairs"
     assert not any("seeds were added" in text or "not apply" in text for text in found.caveats)

@@ -134,7 +134,7 @@ def compare(
     comparable = predictions if _have_equal_labels(finished) and not unequal else {}
     selected = baseline is not None and _is_selected(reference, first, table, chosen)
     sweeps = sweeps_of(table)
-    growth = Growth.of(table, sweeps)
+    growth = Growth.of(table, sweeps, decided=decision is not None)
     found = findings(
         table,
         chosen,

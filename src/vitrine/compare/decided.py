@@ -56,9 +56,8 @@ class SweepDecision:
         Raises:
             RunError: its sweep.json is damaged.
         """
-        parents = {run.folder.parent for run in runs if run.folder is not None}
-        path = next(iter(parents)) / "sweep.json" if len(parents) == 1 else None
-        if path is None or not path.is_file() or any(run.folder is None for run in runs):
+        parent, *others = {run.parent for run in runs}
+        if parent is None or others or not (path := parent / "sweep.json").is_file():
             return None
         try:
             known = read_json(path).get("decision")

@@ -59,6 +59,11 @@ class RunResult:
         return self.config.get("seed", self.name)
 
     @property
+    def parent(self) -> Path | None:
+        """The folder that holds the run folder, with links resolved; ``None`` if the run is not on this machine."""
+        return None if self.folder is None else self.folder.resolve().parent
+
+    @property
     def repetition(self) -> Hashable:
         """What sets the run apart from others of its configuration: its seed, or its fold with the seed."""
         return Fold.of(self.config) or self.seed

@@ -35,17 +35,24 @@ class Growth:
     rows: dict[str, str]
 
     @classmethod
-    def of(cls, table: Table, sweeps: "Sequence[ComparedSweep]") -> "Growth | None":
+    def of(cls, table: Table, sweeps: "Sequence[ComparedSweep]", *, decided: bool = False) -> "Growth | None":
         """Compare a table with the first look at each of its sweeps that it has outgrown; ``None`` if there is none.
+
+        Args:
+            table: the rows.
+            sweeps: those of its runs.
+            decided: the table is of a sweep that decides alone, and read with its decision, which allows for looks.
 
         Raises:
             RunError: looks.json is damaged.
         """
+        if decided:
+            return None
         rows: dict[str, str] = {}
         for sweep in sweeps:
             if sweep.decides:
-                decided = [row.label for row in table.rows if _runs_in(sweep.folder, row)]
-                rows |= dict.fromkeys(decided, "until sweep=decide had decided")
+                in_sweep = [row.label for row in table.rows if _runs_in(sweep.folder, row)]
+                rows |= dict.fromkeys(in_sweep, "until sweep=decide had decided")
             for look in reversed(read_looks(sweep.folder)):  # the first comes last, and replaces the others
                 day = datetime.fromisoformat(look["at"]).date()
                 grown = [row.label for row in table.rows if _has_grown(row, sweep.folder, look)]
@@ -133,8 +140,8 @@ class ComparedSweep:
 
 
 def sweeps_of(table: Table) -> list[ComparedSweep]:
-    """Read the sweeps with runs of a table; one that decides only among others, as alone it allows for looks."""
-    parents = {_parent(run) for row in table.rows for run in row.runs.values()}
+    """Read the sweeps with runs of a table; what cannot be read is left out."""
+    parents = {run.parent for row in table.rows for run in row.runs.values()}
     found = []
     for parent in sorted(parent for parent in parents if parent is not None and (parent / "sweep.json").is_file()):
         try:
@@ -144,26 +151,21 @@ def sweeps_of(table: Table) -> list[ComparedSweep]:
             left = sum(trial.get("status", "finished") not in ENDED for trial in known["trials"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        if not decides or len(parents) > 1:
-            names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
-            found.append(ComparedSweep(parent, sorted({*asked, *names}), decides, left))
+        names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
+        found.append(ComparedSweep(parent, sorted({*asked, *names}), decides, left))
     return found
 
 
 def _has_grown(row: ConfigurationRow, folder: Path, look: Mapping[str, Any]) -> bool:
     """Whether a row has runs of a look at ``folder``, and others: of that folder, or of any and started since."""
     here, seen = {_name(run) for run in _runs_in(folder, row)}, set(look["trials"])
-    since = any(run.started > look["at"] for run in row.runs.values() if _parent(run) != folder)
+    since = any(run.started > look["at"] for run in row.runs.values() if run.parent != folder)
     return bool(here & seen) and (since or bool(here - seen))
 
 
 def _runs_in(folder: Path, row: ConfigurationRow) -> list[RunResult]:
-    return [run for run in row.runs.values() if _parent(run) == folder]
-
-
-def _parent(run: RunResult) -> Path | None:
-    return None if run.folder is None else run.folder.resolve().parent
+    return [run for run in row.runs.values() if run.parent == folder]
 
 
 def _name(run: RunResult) -> str:
-    return run.folder.name if run.folder is not None else run.name
+    return run.folder.resolve().name if run.folder is not None else run.name
