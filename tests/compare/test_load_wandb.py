@@ -142,6 +142,21 @@ def test_the_table_is_that_of_the_run_folders(server, tmp_path, write_run):
     ] * 6
 
 
+@pytest.mark.parametrize("chosen", ["sweep=decide", "sweep.method=anytime"])
+def test_runs_of_a_sweep_that_decides_have_no_verdict(server, tmp_path, write_run, chosen):
+    sweep = f"{chosen} model=vit_nano position=learned,rope logger=wandb"
+    for scheme, acc in (("learned", 0.8), ("rope", 0.9)):
+        for seed in range(3):
+            path = write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc * (1 + 0.01 * seed), sweep=sweep)
+            server.nodes.append(served(path))
+    for results in (wandb_results.load_wandb_results("me/vitrine", None), load_results([tmp_path])):
+        found = compare(results)
+        (tested,) = found.findings.comparisons
+        assert tested.verdict == "inconclusive"
+        assert "no verdict, since seeds were added until sweep=decide had decided; the" in tested.sentences[0]
+        assert any(text.startswith("2 rows got more seeds until sweep=decide had decided:") for text in found.caveats)
+
+
 def test_caveats_come_from_the_summary_too(server, tmp_path, write_run):
     for seed, facts in enumerate(({}, {"epochs": 9}, {"device": "another"}, {"images": {"train": 5, "test": 360}})):
         server.nodes.append(served(write_run(tmp_path, seed=seed, facts=facts)))

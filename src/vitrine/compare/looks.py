@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vitrine.compare.load import RunResult
+from vitrine.compare.load import RunResult, parse_overrides
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import RunError
 from vitrine.files import write_text
@@ -22,6 +22,7 @@ from vitrine.untrusted import misshapen, read_json
 
 NAME = "looks.json"
 SHAPES = {"looks": [{"at": str, "trials": [str]}]}
+UNTIL_DECIDED = "until sweep=decide had decided"
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class Growth:
         """
         if decided:
             return None
-        rows: dict[str, str] = {}
+        rows = {row.label: UNTIL_DECIDED for row in table.rows if any(map(_was_to_decide, row.runs.values()))}
         for sweep in sweeps:
             if sweep.decides:
                 in_sweep = [row.label for row in table.rows if _runs_in(sweep.folder, row)]
-                rows |= dict.fromkeys(in_sweep, "until sweep=decide had decided")
+                rows |= dict.fromkeys(in_sweep, UNTIL_DECIDED)
             for look in reversed(read_looks(sweep.folder)):  # the first comes last, and replaces the others
                 day = datetime.fromisoformat(look["at"]).date()
                 grown = [row.label for row in table.rows if _has_grown(row, sweep.folder, look)]
@@ -154,6 +155,12 @@ def sweeps_of(table: Table) -> list[ComparedSweep]:
         names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
         found.append(ComparedSweep(parent, sorted({*asked, *names}), decides, left))
     return found
+
+
+def _was_to_decide(run: RunResult) -> bool:
+    """Whether the command of a run chose to decide: at W&B, all that is known of its sweep."""
+    given = parse_overrides(str(run.facts.get("command", "")), "")
+    return given.get("sweep") == "decide" or given.get("sweep.method", "null") != "null"
 
 
 def _has_grown(row: ConfigurationRow, folder: Path, look: Mapping[str, Any]) -> bool:
