@@ -10,6 +10,7 @@ python benchmarks/studies/finetuning.py --list                       # prints th
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -170,6 +171,12 @@ def collect(source: str, sweeps: Mapping[str, list[str]]) -> dict[str, Any]:
     return found
 
 
+def format_percent(mean: ConfidenceInterval) -> str:
+    """Mean in per cent, with the interval if there is one."""
+    interval = "" if math.isnan(mean.half_width) else f" ± {100 * mean.half_width:.1f}"
+    return f"{100 * mean.mean:.1f}{interval}"
+
+
 def table(results: Mapping[str, Any]) -> list[str]:
     """The lines of the page: commands, table, and differences from training from scratch."""
     methods = results["methods"]
@@ -177,8 +184,7 @@ def table(results: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, values in methods.items():
         cells = [ConfidenceInterval.of(values[key]) for key in METRICS]
-        shown = [f"{100 * cell.mean:.1f} ± {100 * cell.half_width:.1f}" for cell in cells]
-        rows.append([name, f"{values['trained_parameters']:,}", *shown])
+        rows.append([name, f"{values['trained_parameters']:,}", *map(format_percent, cells)])
     lines = [
         f"{images['train']:,} training pictures, {images['val']:,} for validation, {images['test']:,} for testing; on "
         f"{results['on']}, at {commits_of([results])}. Means over {len(SEEDS)} seeds; 95 % intervals (Student's t).",

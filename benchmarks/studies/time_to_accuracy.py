@@ -10,6 +10,7 @@ python benchmarks/studies/time_to_accuracy.py --quick cifar10/best              
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,12 +169,12 @@ def table_row(recipe: str, result: Mapping[str, Any] | None, columns: int) -> st
 
 
 def format_seconds(values: Sequence[float]) -> str:
-    """Mean seconds, with the interval if there are several values."""
+    """Mean seconds, with the interval if there is one."""
     mean = ConfidenceInterval.of(values)
     digits = 0 if mean.mean >= 100 else 1
     return (
         f"{mean.mean:,.{digits}f} s"
-        if mean.count == 1
+        if math.isnan(mean.half_width)
         else f"{mean.mean:,.{digits}f} ± {mean.half_width:,.{digits}f} s"
     )
 

@@ -636,6 +636,19 @@ def test_a_bound_that_is_not_zero_is_not_shown_as_zero():
     assert Metric("best_epoch").title == "best epoch"
 
 
+def test_equal_seeds_have_an_interval_only_where_images_are_counted(tmp_path, write_run):
+    for seed in range(3):
+        for scheme in ("learned", "rope"):
+            values = {"test/acc": 0.9, "test/acc/above5": 0.9, "test/balanced_acc": 0.9, "test/loss": 0.1}
+            write_run(tmp_path, f"position={scheme}", seed=seed, metrics=values)
+    for metric in ("test/acc", "test/acc/above5"):
+        (best,) = compared(tmp_path, metric=metric).findings.sentences
+        assert best.endswith(": learned, 90.00 ± 0.20 % over 3 runs")  # t(0.975, 2) = 4.303, times 1 / 360 / 6
+    for metric, value in (("test/balanced_acc", "90.00 %"), ("test/loss", "0.1000 nats")):
+        (best,) = compared(tmp_path, metric=metric).findings.sentences
+        assert best.endswith(f": learned, {value} over 3 runs")
+
+
 @pytest.mark.parametrize("name", ["weight_loss", "seconds", "ece"])
 @pytest.mark.parametrize("kind", ["class_acc", "acc"])
 def test_the_accuracy_of_a_class_or_target_is_one_whatever_its_name(tmp_path, write_run, kind, name):

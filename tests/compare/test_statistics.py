@@ -49,6 +49,15 @@ def test_one_value_has_no_interval():
     assert math.isnan(ConfidenceInterval.of([0.9]).half_width)
 
 
+def test_equal_values_have_no_interval_unless_they_are_rounded():
+    for values in ([0.5, 0.5, 0.5], [0.7, float(np.float32(0.7)), 0.7], [0.0, 0.0]):
+        interval = ConfidenceInterval.of(values)
+        assert all(map(math.isnan, (interval.half_width, interval.low, interval.high)))
+        assert str(interval) == f"{values[0]:.4f}"
+    assert ConfidenceInterval.of([0.5, 0.5, 0.5], rounding=1e-6).half_width > 0
+    assert ConfidenceInterval.of([0.5, 0.5, 0.50001]).half_width > 0
+
+
 def test_students_sleep_in_pairs():
     found = difference(by_patient(FIRST), by_patient(SECOND))
     assert found.paired

@@ -32,6 +32,11 @@ class Metric:
         return self.kind.endswith("acc") or self.kind.startswith("class_acc")
 
     @property
+    def counts_images(self) -> bool:
+        """Whether it is a share of all images, so that its values are whole numbers of images apart."""
+        return self.kind in ("acc", "top5_acc")
+
+    @property
     def lower_is_better(self) -> bool:
         """True for losses, times and calibration errors."""
         return lower_is_better(self.name)

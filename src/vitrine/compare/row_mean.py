@@ -27,7 +27,7 @@ def on_these_images(row: ConfigurationRow, tested: Difference, metric: Metric) -
 
 def _images(row: ConfigurationRow, metric: Metric) -> int:
     """The number of images that the metric is a share of, the smallest of all runs; 0 if it is none, or unknown."""
-    stage, _, what = metric.name.partition("/")
-    if what not in ("acc", "top5_acc"):
+    if not metric.counts_images:
         return 0
+    stage = metric.name.partition("/")[0]
     return min(int((run.facts.get("images") or {}).get(stage) or 0) for run in row.runs.values())

@@ -24,9 +24,9 @@ class ConfidenceInterval:
 
     Attributes:
         mean: the mean of the values.
-        half_width: half the width of the interval, if it is symmetric; NaN for a single value.
+        half_width: half the width of the interval, if it is symmetric; NaN without one.
         count: the number of values.
-        low, high: its bounds; NaN for a single value.
+        low, high: its bounds; NaN for a single value, and for equal ones, which do not tell how much others would vary.
     """
 
     mean: float
@@ -47,13 +47,14 @@ class ConfidenceInterval:
             proportion: the interval stays within [0, 1]: where it would not, it is computed on the scale of logits
                 (delta method), and is not symmetric.
             rounding: the least variance of a value: a few seeds with equally many images right do not show that no
-                seed has more.
+                seed has more. If it is 0, equal values have no interval.
         """
         mean, count = float(np.mean(values)), len(values)
-        if count == 1:
-            return cls(mean, math.nan, 1, math.nan, math.nan)
+        variance = float(np.var(values, ddof=1)) if count > 1 else 0.0
+        if count == 1 or (rounding == 0 and is_float_error(math.sqrt(variance), np.asarray(values))):
+            return cls(mean, math.nan, count, math.nan, math.nan)
         wider = math.sqrt(1 + count * overlap)
-        error = math.sqrt(max(float(np.var(values, ddof=1)), rounding) / count)
+        error = math.sqrt(max(variance, rounding) / count)
         half_width = float(stats.t.ppf(0.975, count - 1)) * error * wider
         low, high = mean - half_width, mean + half_width
         if proportion and 0 < mean < 1 and not 0 <= low <= high <= 1:
@@ -64,7 +65,7 @@ class ConfidenceInterval:
         return cls(mean, half_width, count, low, high)
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.half_width:.4f}" if self.count > 1 else f"{self.mean:.4f}"
+        return f"{self.mean:.4f}" if math.isnan(self.half_width) else f"{self.mean:.4f} ± {self.half_width:.4f}"
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_a_row_shows_how_many_seeds_reached_a_threshold(benchmark):
     assert cells[6:] == [
         "31.0 ± 12.7 s",
         "8.0 ± 12.7 s",
-        "0.0 ± 0.0 s",
+        "0.0 s",
         "0.9000 ± 0.0100 (2 seeds)",
         "GPU, bf16-mixed, torch 2, commit 0123456; 1 of 2 runs did not record their commit",
     ]
