@@ -263,6 +263,19 @@ def test_a_verdict_by_another_metric_is_about_its_images(tmp_path, metric, capsy
     assert f"{ending}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("metric", "verdict"), [("test/top5_acc", "worse"), ("test/balanced_acc", "undecided")])
+def test_values_that_do_not_vary_are_decided_only_where_images_are_counted(tmp_path, metric, verdict):
+    """One image of a small class moves a mean over classes by more than one of all images moves their share."""
+    queue = decide(tmp_path, "position=learned,none", f"sweep.metric={metric}", "sweep.max_seeds=4")
+    while not queue.done:
+        trial = queue.ask()
+        queue.started(trial)
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        deciding.finish(trial, {metric: MEANS[trial.config.model.position]}, images=200)
+        queue.tell(trial, read_result(trial.folder))
+    assert queue.decision.verdicts == {"position=none": verdict}
+
+
 def correct(trial):
     with np.load(trial.folder / "predictions.npz") as stored:
         return stored["logits"].argmax(1) == stored["labels"]

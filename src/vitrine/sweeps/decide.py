@@ -183,7 +183,7 @@ class SeedQueue(TrialQueue):
         if result.status == "finished" and math.isfinite(value):
             stage = self.metric.name.partition("/")[0]
             self.images = (RunRecord(folder).facts.get("images") or {}).get(stage, self.images)
-            self.decision.resolution = 1 / self.images if self.images and self.metric.is_accuracy else 0.0
+            self.decision.resolution = 1 / self.images if self.images and self.metric.counts_images else 0.0
             if self.metric.name == "test/acc" and (folder / "predictions.npz").is_file():
                 correct = correct_images(folder / "predictions.npz")
         self.decision.add(*run, None if result.status != "finished" else value, correct)
