@@ -65,6 +65,13 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
     assert finding("position=rope", queue.decision, queue.metric, 1440).endswith("; on these 1,440 validation images")
 
 
+@pytest.mark.parametrize(("overrides", "warned"), [([], True), (["callbacks.monitor=last"], False)])
+def test_a_decision_by_the_metric_that_chooses_epochs_says_so(tmp_path, capsys, overrides, warned):
+    print_decision(run(decide(tmp_path, *THREE, "sweep.max_seeds=3", *overrides), accuracy))
+    caveat = "\n! val/acc is that of each run's best epoch on the same images, which favours configurations whose"
+    assert (caveat in capsys.readouterr().out) == warned
+
+
 def test_a_sweep_that_decides_has_findings_and_no_best_configuration(tmp_path, capsys):
     queue = run(decide(tmp_path, *THREE, "sweep.max_seeds=6"), accuracy)
     assert known(queue)["best"] is None

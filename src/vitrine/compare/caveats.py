@@ -1,7 +1,7 @@
 """Reasons why a comparison is refused, or why its findings are weaker than they look."""
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from vitrine.compare.failures import failed_configurations
@@ -97,11 +97,8 @@ def caveats(
     for key, values in table.confounded.items():
         values_listed = listed(values, MAX_LISTED)
         sentences.append(f"{key} changes along with {listed(table.columns)}, so it is confounded: {values_listed}")
-    if any(run.config.get("callbacks.monitor") == metric.name for run in runs):
-        sentences.append(
-            f"{metric.name} is that of each run's best epoch on the same images, which favours configurations whose "
-            "epochs scatter: compare a test metric, or train with callbacks.monitor=last"
-        )
+    if selected := best_epoch_caveat(metric, [run.config.get("callbacks.monitor") for run in runs]):
+        sentences.append(selected)
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
         sentences.append(
             f"the best of {len(table.rows)} rows is selected on the test set, which makes its score optimistic; "
@@ -124,6 +121,16 @@ def caveats(
         problems = listed([problem for _, problem in damaged], MAX_LISTED)
         sentences.append(f"{len(damaged)} {are} left out: {problems}")
     return sentences
+
+
+def best_epoch_caveat(metric: Metric, monitored: Collection[Any]) -> str:
+    """Return what it means if a metric is among those that chose the epochs of runs; empty if it is not."""
+    if metric.name not in monitored:
+        return ""
+    return (
+        f"{metric.name} is that of each run's best epoch on the same images, which favours configurations whose epochs "
+        "scatter: compare a test metric, or train with callbacks.monitor=last"
+    )
 
 
 def by_fold(runs: Sequence[RunResult]) -> list[list[RunResult]]:

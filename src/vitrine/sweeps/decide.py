@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.command.compose import Point, Variants
+from vitrine.compare.caveats import best_epoch_caveat
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
@@ -44,6 +45,7 @@ class SeedQueue(TrialQueue):
     Attributes:
         decision: the rule, with all results so far.
         images: number of images that the metric is measured on; ``None`` until a run has recorded it.
+        monitored: metrics that choose the epochs of runs.
     """
 
     def __init__(self, points: Sequence[Point], sweep: Sweep) -> None:
@@ -55,6 +57,7 @@ class SeedQueue(TrialQueue):
         self._folders = TrialFolders(sweep.folder)
         self.decision = _new_decision(points)
         self.images: int | None = None
+        self.monitored = {point.config.callbacks.monitor for point in points}
         self._trials: dict[Run, Trial] = {}
         self._runs: dict[Path, Run] = {}
         self._handed_out: set[Run] = set()
@@ -263,11 +266,13 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
 
 
 def print_decision(queue: SeedQueue) -> int:
-    """Print one line for each configuration, what it cost, and where; return the number of failed runs."""
+    """Print a line for each configuration, their caveat, cost and place; return the number of failed runs."""
     decision = queue.decision
     print()
     for arm in decision.verdicts:
         print(finding(arm, decision, queue.metric, queue.images))
+    if caveat := best_epoch_caveat(queue.metric, queue.monitored):
+        print(f"! {caveat}")
     level = f"{100 * (1 - decision.alpha):g} %"
     print(
         f"\n{decision.runs} of {decision.max_runs} runs; with {level} confidence, all intervals hold after every seed"
