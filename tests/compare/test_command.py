@@ -86,6 +86,18 @@ def patches(tmp_path_factory, write_run):
     return folder
 
 
+def test_a_comparison_is_noted_before_it_is_seen(compare, sweep, monkeypatch):
+    (sweep / "sweep.json").write_text('{"trials": []}')
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitrine.cli.compare.print_table", interrupted)
+    code, _, stderr = compare("sweep")
+    assert (code, stderr) == (130, "vitrine: interrupted\n")
+    assert (sweep / "looks.json").is_file()
+
+
 def test_the_docs_have_the_commands_that_compare():
     assert len(DOCUMENTED) >= 5
 

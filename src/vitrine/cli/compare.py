@@ -70,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             accept_changed_data=options.accept_changed_data,
             fixed_images=options.fixed_images,
         )
+        record_look(compared.table)  # before anything is seen, as a closed pipe or Ctrl-C may end the rest
         if options.html is not None:  # before printing, which stops if the reader closes the pipe
             from vitrine.compare.report.page import write_report
 
             write_report(compared, options.html, options.paths)
             print(f"written to {options.html}", file=sys.stderr)
         _print(compared, options)
-        record_look(compared.table)
 
 
 def _load(paths: list[str], group: str | None, trust: list[str]) -> "RunResults":
