@@ -13,7 +13,7 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import difference
+from vitrine.compare.statistics import difference, largest_spread, seeds_needed
 from vitrine.errors import RunError
 
 THESE = ", on these 360 images"  # where no predictions are stored
@@ -450,6 +450,16 @@ def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_r
     assert sentences[0].startswith("rope and learned are equal within 2 points (95 % interval ")
     sentences = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
     assert sentences[0].endswith("; detecting 0.4 points with 80 % power takes up to 7 fresh seeds, or sweep=decide")
+
+
+def test_seeds_are_planned_for_the_test_of_rows_that_share_a_variance(tmp_path, write_run):
+    rng, names = np.random.default_rng(0), ("learned", "rope", "none", "conv")
+    write_rows(write_run, tmp_path, **{name: list(rng.normal(0.9, 0.002, 4)) for name in names})
+    found = compared(tmp_path, difference_of_interest=0.002).findings.comparisons
+    sd, family = found[0].difference.sd, Family(3, "dunnett", pooled=True)
+    needed = seeds_needed(0.002, largest_spread(sd, 9), paired=True, family=family, freedom_per_seed=3)
+    for tested in found:
+        assert tested.sentences[0].endswith(f" power takes up to {needed} fresh seeds, or sweep=decide")
 
 
 @pytest.mark.parametrize(

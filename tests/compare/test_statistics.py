@@ -14,9 +14,9 @@ from vitrine.compare.statistics import (
     ALONE,
     SIGNIFICANCE_LEVEL,
     ConfidenceInterval,
-    beyond_images,
     difference,
     freedom_of_sum,
+    hidden_by_images,
     largest_spread,
     seeds_needed,
     smallest_difference,
@@ -131,9 +131,9 @@ def test_seeds_for_a_difference_are_cohens():
     # Cohen, Statistical Power Analysis (1988), table 2.4.1: 64 a group for d = 0.5 at 80 %; 34 pairs (G*Power).
     assert seeds_needed(0.5, 1.0, paired=False) == 64
     assert seeds_needed(0.5, 1.0, paired=True) == 34
-    assert seeds_needed(0.5, 1.0, paired=True, comparisons=5) > 34
+    assert seeds_needed(0.5, 1.0, paired=True, family=Family(5)) > 34
     assert seeds_needed(5.0, 1.0, paired=True) == 3
-    assert seeds_needed(500.0, 1.0, paired=True) == 2, "also where the power of many seeds can't be computed"
+    assert seeds_needed(500.0, 1.0, paired=True) == 3
     assert seeds_needed(1e-4, 1.0, paired=True) is None
 
 
@@ -145,6 +145,37 @@ def test_the_smallest_difference_is_the_one_that_so_many_seeds_detect(count, pai
     assert smallest_difference(count, 2.0, paired=paired, family=Family(9)) > found
     if paired:
         assert smallest_difference(count, 2.0, paired=True, freedom=4 * count) < found, "a spread that is known better"
+
+
+FAMILIES = pytest.mark.parametrize(
+    ("family", "freedom_per_seed"),
+    [
+        pytest.param(Family(3), 1, id="own variances"),
+        pytest.param(Family(3, "dunnett", pooled=True), 3, id="against a baseline"),
+        pytest.param(Family(6, "tukey", pooled=True), 3, id="all pairs"),
+    ],
+)
+
+
+@FAMILIES
+def test_as_many_seeds_are_planned_as_show_the_difference(family, freedom_per_seed):
+    count, options = 6, {"paired": True, "family": family}
+    shown = smallest_difference(count, 2.0, freedom=freedom_per_seed * (count - 1), **options)
+    assert seeds_needed(1.0001 * shown, 2.0, freedom_per_seed=freedom_per_seed, **options) == count
+    assert seeds_needed(0.9999 * shown, 2.0, freedom_per_seed=freedom_per_seed, **options) == count + 1
+
+
+@FAMILIES
+def test_planned_seeds_detect_the_difference_of_two_of_four_rows(family, freedom_per_seed):
+    shift, sd = 1.5, math.sqrt(2)
+    count = seeds_needed(shift, sd, paired=True, family=family, freedom_per_seed=freedom_per_seed)
+    rows = np.random.default_rng(0).normal(size=(20_000, 4, count))
+    apart = shift + rows[:, 1] - rows[:, 0]
+    rest = rows - rows.mean(1, keepdims=True) - rows.mean(2, keepdims=True) + rows.mean((1, 2), keepdims=True)
+    freedom = freedom_per_seed * (count - 1)
+    variance = 2 * (rest**2).sum((1, 2)) / freedom if family.pooled else apart.var(1, ddof=1)
+    found = abs(apart.mean(1)) > family.critical_t(freedom) * np.sqrt(variance / count)
+    assert 0.79 < found.mean() < 0.85
 
 
 @pytest.mark.parametrize("images", [0.0, 0.3, 3.0])  # variance of the difference over images
@@ -171,10 +202,12 @@ def test_the_smallest_difference_of_two_groups_is_that_of_welchs_test(count):
 
 
 def test_a_difference_that_images_hide_is_not_detected_by_more_seeds():
-    assert beyond_images(1.0, 0.0) == 1.0
-    assert beyond_images(1.0, 0.1) == pytest.approx(math.sqrt(1 - 7.849 * 0.1), rel=1e-3)
-    assert beyond_images(1.0, 0.1, comparisons=9) < beyond_images(1.0, 0.1)
-    assert beyond_images(1.0, 0.13) == 0.0
+    assert not hidden_by_images(1e-9, 0.0)
+    assert not hidden_by_images(1.0, 0.12)
+    assert hidden_by_images(1.0, 0.13)  # times 2.802 ** 2
+    assert hidden_by_images(1.0, 0.12, Family(9))
+    assert seeds_needed(1.0, 1.0, paired=True, image_variance=0.1) > seeds_needed(1.0, 1.0, paired=True)
+    assert seeds_needed(1.0, 1.0, paired=True, image_variance=0.13) is None
 
 
 def test_the_upper_bound_of_a_spread_is_exceeded_in_one_of_five_cases():

@@ -20,8 +20,8 @@ from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVaria
 from vitrine.compare.statistics import (
     ALONE,
     Difference,
-    beyond_images,
     difference,
+    hidden_by_images,
     largest_spread,
     seeds_needed,
     smallest_difference,
@@ -292,10 +292,16 @@ def _seed_sentence(
         return f"{names} are equal within {metric.size(size)} ({interval})"
     takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
     spread = largest_spread(tested.sd, tested.freedom)
-    over_seeds = beyond_images(size, tested.image_variance, family.comparisons)
-    if over_seeds == 0:
+    if hidden_by_images(size, tested.image_variance, family):
         return f"{takes} more test images"
-    needed = seeds_needed(over_seeds, spread, paired=paired, comparisons=family.comparisons)
+    needed = seeds_needed(
+        size,
+        spread,
+        paired=paired,
+        family=family,
+        freedom_per_seed=tested.freedom / (tested.shared - 1) if paired else 1.0,
+        image_variance=tested.image_variance,
+    )
     if needed is None:
         return f"{takes} more than 1,000 seeds"
     if needed > count:

@@ -241,48 +241,56 @@ def _hedges_g(x: np.ndarray, y: np.ndarray) -> float:
     return float(g)
 
 
-def seeds_needed(size: float, sd: float, *, paired: bool, comparisons: int = 1) -> int | None:
-    """Return the number of seeds that detects a difference of ``size`` with a power of 80 %; ``None`` above 1,000.
+def seeds_needed(
+    size: float,
+    sd: float,
+    *,
+    paired: bool,
+    family: Family = ALONE,
+    freedom_per_seed: float = 1.0,
+    image_variance: float = 0.0,
+) -> int | None:
+    """Return the number of seeds, at least 3, that detects a difference with a power of 80 %; ``None`` above 1,000.
 
-    The significance level is 5 % divided by the number of comparisons.
+    It is the fewest whose :func:`smallest_difference` is not above ``size``.
 
     Args:
         size: the true difference.
-        sd: standard deviation of the paired differences, or pooled over both groups.
-        paired: whether the test is paired; otherwise the number is per group.
-        comparisons: number of comparisons that intervals hold for.
+        sd: as there.
+        paired: as there; otherwise the number is per group.
+        family: as there.
+        freedom_per_seed: degrees of freedom of a paired ``sd`` for each seed after the first: 1 of the two sides alone,
+            and the number of rows less one if all share a variance.
+        image_variance: as there.
     """
-    from statsmodels.stats.power import TTestIndPower, TTestPower
-
-    if not sd > 0:
-        return 2 if sd == 0 else None
-    test = TTestPower() if paired else TTestIndPower()
 
     def enough(count: int) -> bool:
-        return bool(test.power(abs(size) / sd, count, SIGNIFICANCE_LEVEL / comparisons) >= POWER)
+        freedom = freedom_per_seed * (count - 1)
+        known = smallest_difference(
+            count, sd, paired=paired, family=family, freedom=freedom, image_variance=image_variance
+        )
+        return known <= size
 
-    high = 2
-    while not enough(high):  # from below, as the power of many seeds and a large difference is not computable
-        if high >= MAX_SEEDS:
+    high = MIN_SEEDS
+    while not enough(high):  # from below: most plans are of few seeds, and critical values take time
+        if high == MAX_SEEDS:
             return None
-        high *= 2
-    found = bisect_left(range(high), True, lo=max(2, high // 2), key=enough)
-    return found if found <= MAX_SEEDS else None
+        high = min(2 * high, MAX_SEEDS)
+    return bisect_left(range(high), True, lo=max(MIN_SEEDS, high // 2), key=enough)
 
 
-def beyond_images(size: float, image_variance: float, comparisons: int = 1) -> float:
-    """Return what is left of a difference to be detected over seeds, once images have made it uncertain.
+def hidden_by_images(size: float, image_variance: float, family: Family = ALONE) -> bool:
+    """Whether images leave a difference so uncertain that no number of seeds detects it with a power of 80 %.
 
-    With 80 % power, a difference must be k of its standard deviations, k = 2.8 for a single comparison. So what images
-    take is k ** 2 times their variance, of the squared size. 0 if that is all: then no number of seeds is enough.
+    It must be k of its standard deviations, k = 2.8 for a single comparison.
 
     Args:
         size: the true difference.
         image_variance: the part of the images in its variance.
-        comparisons: number of comparisons that intervals hold for.
+        family: the differences whose intervals hold together.
     """
-    k = stats.norm.isf(SIGNIFICANCE_LEVEL / comparisons / 2) + stats.norm.ppf(POWER)
-    return math.sqrt(max(0.0, size**2 - k**2 * image_variance))
+    k = family.critical_t(MANY) + stats.norm.ppf(POWER)
+    return bool(size <= k * math.sqrt(image_variance))
 
 
 def smallest_difference(
