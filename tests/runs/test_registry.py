@@ -4,6 +4,10 @@ import json
 import os
 import shutil
 import sqlite3
+import struct
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -352,6 +356,71 @@ def test_an_index_that_links_to_another_database_leaves_it_alone(outputs, tmp_pa
     assert columns(outputs) == before
     with sqlite3.connect(other) as database:
         assert database.execute("SELECT own FROM runs").fetchall() == [(7,)]
+
+
+def hot_journal(index: Path, named: Path) -> bytes:
+    """A journal of one page of ``index``, as a killed process leaves it, that names ``named`` as its super-journal."""
+    page = index.read_bytes()[:4096]
+    checksum = sum(page[position] for position in range(4096 - 200, 0, -200))
+    head = struct.pack(">8s5I", bytes.fromhex("d9d505f920a163d7"), 1, 0, 1, 512, 4096).ljust(512, b"\0")
+    name = str(named).encode()
+    last = name + struct.pack(">2I", len(name), sum(name)) + bytes.fromhex("d9d505f920a163d7")
+    first = struct.pack(">I", 1) + page + struct.pack(">I", checksum)
+    return head + first + struct.pack(">I", 2**30 // 4096 + 1) + last
+
+
+def test_a_journal_beside_the_index_is_neither_rolled_back_nor_changed(outputs, tmp_path):
+    """Older versions of SQLite delete the super-journal that a journal names, which can be any file."""
+    find_runs([outputs])
+    canary = tmp_path / "canary"
+    canary.write_bytes(b"\0" * 512)
+    names_before = names(find_runs([outputs]))
+    journal, log = (outputs / f"{INDEX}-{kind}" for kind in ("journal", "wal"))
+    journal.write_bytes(hot_journal(outputs / INDEX, canary))
+    log.write_bytes(bytes.fromhex("377f0682") + b"\0" * 28)
+    written = [path.read_bytes() for path in (journal, log)]
+    for number in range(2):  # the index is written, and then read
+        make(outputs / "runs", f"new{number}", started=f"2026-02-0{number + 1}T00:00:00+00:00")
+        for _ in range(2):
+            assert names(find_runs([outputs])) == [*names_before, *[f"new{n}" for n in range(number + 1)]]
+        assert canary.read_bytes() == b"\0" * 512
+        assert [path.read_bytes() for path in (journal, log)] == written
+    kept = {INDEX, journal.name, log.name, "runs", "sweeps"}
+    assert {path.name for path in outputs.iterdir()} == kept
+
+
+def test_an_index_in_wal_mode_leaves_no_file_beside_it(outputs):
+    before = columns(outputs)
+    with closing(sqlite3.connect(outputs / INDEX)) as index:
+        index.execute("PRAGMA journal_mode = WAL")
+    assert columns(outputs) == before
+    make(outputs / "runs", "new")
+    assert len(columns(outputs)) == len(before) + 1
+    assert {path.name for path in outputs.iterdir()} == {INDEX, "runs", "sweeps"}
+
+
+@pytest.mark.whole
+def test_processes_that_replace_the_index_at_the_same_time_leave_a_whole_one(outputs):
+    for number in range(40):
+        make(outputs / "runs", f"more{number}")
+    listing = "import sys; from vitrine.runs.registry import find_runs; print(len(find_runs(sys.argv[1:]).entries))"
+    many = [
+        subprocess.Popen([sys.executable, "-c", listing, outputs], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    assert [process.communicate()[0] for process in many] == ["45\n"] * 4
+    assert len(names(find_runs([outputs]))) == 45
+    with closing(sqlite3.connect(outputs / INDEX)) as index:
+        assert index.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert index.execute("SELECT count(*) FROM runs").fetchone() == (45,)
+    assert {path.name for path in outputs.iterdir()} == {INDEX, "runs", "sweeps"}
+
+
+def test_a_configuration_that_another_process_dropped_from_the_index_is_read_again(outputs):
+    before = columns(outputs)
+    found = find_runs([outputs])
+    with sqlite3.connect(outputs / INDEX) as index:
+        index.execute("DELETE FROM runs")
+    assert [[one.value(name) for name in found.columns if name != "path"] for one in found.entries] == before
 
 
 def test_a_view_in_the_place_of_the_table_is_not_computed(outputs):

@@ -3,6 +3,9 @@
 The index is a cache: it can be deleted at any time. Each listing checks every folder, and reads those again whose files
 changed their time or size. Without permission to write the index, listing works, more slowly. Paths in it are relative,
 so that a folder of runs can be moved.
+
+The folder can come from anywhere. SQLite would roll back a journal that lies beside an index, and delete files that the
+journal names. So an index is read as a file that never changes, which has no journal, and is replaced as a whole.
 """
 
 import json
@@ -15,7 +18,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrine.errors import RunError, first_line
+from vitrine.errors import DiskFull, RunError, first_line
+from vitrine.files import replacing
 from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 
@@ -41,7 +45,7 @@ def index_runs(root: Path) -> Iterator[tuple[str, "IndexedRun", Callable[[], str
     """
     seen = dict(_run_folders(str(root)))
     index = _Index(root)
-    known = index.runs()
+    known = index.runs
     fresh: dict[str, IndexedRun] = {}
     for name, signature in seen.items():
         if name in known and known[name].signature == signature:
@@ -54,11 +58,14 @@ def index_runs(root: Path) -> Iterator[tuple[str, "IndexedRun", Callable[[], str
     for name in seen:
         row = fresh.get(name) or known.get(name)
         if row is not None:  # otherwise deleted while it was read
-            yield name, row, partial(_configuration, index, fresh, name)
+            yield name, row, partial(_configuration, root, index, fresh, name)
 
 
-def _configuration(index: "_Index", fresh: Mapping[str, "IndexedRun"], name: str) -> str:
-    return fresh[name].config if name in fresh else index.configs.get(name, "{}")
+def _configuration(root: Path, index: "_Index", fresh: Mapping[str, "IndexedRun"], name: str) -> str:
+    if name not in fresh and name in index.configs:
+        return index.configs[name]
+    row = fresh.get(name) or _read(root / name, ())  # another process has replaced the index since
+    return "{}" if row is None else row.config
 
 
 class IndexedRun(NamedTuple):
@@ -121,13 +128,18 @@ def _signature(folder: str) -> Signature:
 
 
 class _Index:
-    """The index file. If it is damaged, it is rebuilt; if it cannot be written, or is a link, it is ignored."""
+    """The index file. If it is damaged, it is rebuilt; if it cannot be written, or is a link, it is ignored.
+
+    Of two processes that replace it at the same time, the rows of one are lost, which the next listing reads again.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / INDEX
+        self._unchanging = f"{_uri(self._path)}?immutable=1"
 
+    @cached_property
     def runs(self) -> dict[str, IndexedRun]:
-        """Return the runs by their path relative to the root, without their configurations."""
+        """The runs by their path relative to the root, without their configurations; none if it cannot be read."""
         found = {}
         for name, signature, *row in self._query("SELECT name, signature, brief, problem FROM runs"):
             with suppress(ValueError, AttributeError):  # a row that someone else wrote: the run is read again
@@ -143,7 +155,7 @@ class _Index:
         if not self._is_file:
             return []
         try:
-            with closing(sqlite3.connect(f"file:{_quoted(self._path)}?mode=ro", uri=True)) as index:
+            with closing(sqlite3.connect(self._unchanging, uri=True)) as index:
                 return index.execute(query).fetchall() if _is_current(index) else []
         except sqlite3.Error:
             return []
@@ -160,37 +172,35 @@ class _Index:
         """Store ``runs``, and remove those that were ``deleted``."""
         if self._path.is_symlink():
             return
-        try:
-            self._write(runs, deleted)
-        except (sqlite3.OperationalError, UnicodeEncodeError):
-            return  # a read-only folder, another process that writes now, or a path that is not valid Unicode
-        except sqlite3.DatabaseError:
-            with suppress(OSError, sqlite3.Error):
-                self._path.unlink()
-                self._write(runs, deleted)
+        with suppress(OSError, DiskFull, sqlite3.Error, UnicodeEncodeError):  # or a path that is not valid Unicode
+            try:
+                self._write(runs, deleted, keep=bool(self.runs))
+            except sqlite3.DatabaseError:  # what is kept is damaged
+                self._write(runs, deleted, keep=False)
 
-    def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str]) -> None:
-        with closing(sqlite3.connect(self._path)) as index, index:
-            if not _schema(index):
-                index.execute(f"PRAGMA user_version = {VERSION}")  # first: a table without it is another version's
-                index.execute(TABLE)
-            elif not _is_current(index):
-                raise sqlite3.DatabaseError("the index is of another version, or holds what no index does")
+    def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str], *, keep: bool) -> None:
+        """Replace the index by one of ``runs`` and, with ``keep``, of its other rows that were not ``deleted``."""
+        with replacing(self._path) as new, closing(sqlite3.connect(_uri(new), uri=True)) as index, index:
+            index.execute("PRAGMA journal_mode = OFF")  # nobody else opens it, and nothing of it is kept after an error
+            index.execute("PRAGMA synchronous = OFF")
+            index.execute(f"PRAGMA user_version = {VERSION}")
+            index.execute(TABLE)
+            if keep and self._is_file:
+                index.execute("ATTACH ? AS old", (self._unchanging,))
+                if _is_current(index, "old"):
+                    index.execute("INSERT INTO runs SELECT * FROM old.runs")  # whole pages, without a WHERE
             written = [(name, " ".join(map(str, run.signature)), *run[1:]) for name, run in runs.items()]
             index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in deleted])
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", written)
 
 
-def _is_current(index: sqlite3.Connection) -> bool:
+def _is_current(index: sqlite3.Connection, database: str = "main") -> bool:
     """Whether it has this version's table alone: views, triggers and computed columns could work without end."""
-    alone = _schema(index) == [("runs", TABLE), ("sqlite_autoindex_runs_1", None)]
-    return alone and index.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    schema = index.execute(f"SELECT name, sql FROM {database}.sqlite_master").fetchall()
+    if schema != [("runs", TABLE), ("sqlite_autoindex_runs_1", None)]:
+        return False
+    return bool(index.execute(f"PRAGMA {database}.user_version").fetchone() == (VERSION,))
 
 
-def _schema(index: sqlite3.Connection) -> list[tuple[str, str | None]]:
-    """What the index holds, by name and definition."""
-    return index.execute("SELECT name, sql FROM sqlite_master").fetchall()
-
-
-def _quoted(path: Path) -> str:
-    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+def _uri(path: Path) -> str:
+    return "file:" + str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
