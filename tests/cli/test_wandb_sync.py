@@ -1,11 +1,12 @@
 """The command that pushes runs to Weights & Biases later."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from vitrine import compose
-from vitrine.cli.wandb_sync import has_complete_sessions, replay, sessions
+from vitrine.cli.wandb_sync import replay, sync
 from vitrine.config.serialize import to_plain
-from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 
 
@@ -24,28 +25,16 @@ def test_an_interpolation_in_a_run_folder_is_not_resolved(tmp_path, monkeypatch,
     assert "swordfish" not in problem
 
 
-@pytest.mark.parametrize("name", ["..", "../../other/wandb/offline-run-1", "/elsewhere"])
-def test_a_session_outside_the_run_folder_is_refused(tmp_path, name):
+@pytest.mark.parametrize(("named", "place"), [([None, "mine"], "mine"), (["me", "mine"], "me/mine"), (None, "vitrine")])
+def test_a_run_goes_where_the_list_says_whatever_its_configuration_says(tmp_path, capsys, monkeypatch, named, place):
     record = RunRecord(tmp_path)
-    record.update(wandb_kept=["offline-run-1", name])
-    with pytest.raises(RunError, match="wandb_kept must name folders in wandb/"):
-        sessions(record)
-
-
-@pytest.mark.parametrize("name", ["", "run-1.wandb", "files", "files/media/picture.png"])
-def test_a_session_with_a_link_out_of_the_run_folder_is_not_sent(tmp_path, name):
-    record = RunRecord(tmp_path / "run")
-    session = record.path / "wandb" / "offline-run-1"
-    (session / "files" / "media").mkdir(parents=True)
-    (session / "run-1.wandb").write_bytes(b"rows")
-    record.update(wandb_kept=["offline-run-1"])
-    (session / "logs").symlink_to(tmp_path)  # as those of the client
-    assert has_complete_sessions(record)
-    link = session / name
-    moved = tmp_path / "outside"
-    if link.exists():
-        link.rename(moved)
-    else:
-        moved.touch()
-    link.symlink_to(moved)
-    assert not has_complete_sessions(record)
+    record.update(status="finished", wandb_id="a", wandb_project=named, wandb_kept=["offline-run-1"])
+    overrides = ["logger.wandb.entity=they", "logger.wandb.project=theirs"]
+    record.write_config(to_plain(compose(["model=vit_nano", "logger=wandb", *overrides])))
+    record.write_metrics({"val/acc": 0.5})
+    assert sync([tmp_path], dry_run=True) == 0
+    assert f"{tmp_path}  to {place}\n" in capsys.readouterr().out
+    monkeypatch.setattr("vitrine.tracking.wandb.WandbTracker", tracker := Mock())
+    assert replay(record) == ""
+    settings = tracker.call_args.args[0]
+    assert (settings.entity, settings.project) == tuple(named or [None, "vitrine"])

@@ -16,6 +16,8 @@ from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
 from vitrine.tracking.wandb import WandbTracker, config_values, push
 
+PLACE = (None, "vitrine")
+
 
 @pytest.fixture
 def client(monkeypatch) -> Mock:
@@ -41,7 +43,7 @@ def new_record(folder, **facts) -> RunRecord:
 def test_a_run_of_a_lost_machine_is_replayed_as_interrupted(tmp_path, client):
     """``--force`` pushes runs that are still marked as running on a machine that is gone."""
     record = new_record(tmp_path, status="running", host="a-machine-that-is-gone")
-    push(record, config_of("logger=wandb"))
+    push(record, config_of("logger=wandb"), PLACE)
     client.finish.assert_called_once_with(exit_code=255)
     assert client.summary.update.call_args.args[0]["status"] == "interrupted"
     assert record.facts["wandb_pushed"] is not None
@@ -57,7 +59,7 @@ def test_a_replay_sends_no_file_that_a_link_in_the_run_folder_leads_to(tmp_path,
     (record.path / "curves.png").symlink_to(passport)
     (record.path / "confusion.png").write_bytes(passport.read_bytes())
     (record.path / "predictions.npz").symlink_to(answers)
-    push(record, config_of("logger=wandb"))
+    push(record, config_of("logger=wandb"), PLACE)
     sent = [set(call.args[0]) for call in client.log.call_args_list]
     assert sent[1:] == [{"confusion"}]
 
@@ -66,7 +68,7 @@ def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch
     monkeypatch.setattr(tracking, "INTERRUPTED_SECONDS", 0.01)
     monkeypatch.setattr(WandbTracker, "_start", lambda self: time.sleep(0.5) or client)
     record = new_record(tmp_path)
-    push(record, config_of("logger=wandb", "logger.wandb.timeout=0.01"))
+    push(record, config_of("logger=wandb", "logger.wandb.timeout=0.01"), PLACE)
     assert record.facts["wandb_pushed"] is not None
 
 
@@ -109,12 +111,12 @@ def test_a_replay_without_the_wandb_settings_is_as_private_as_the_run_was(tmp_pa
     config = config_of("logger=wandb", f"logger.wandb.private={private}")
     WandbTracker(config.logger.wandb, config, record, None, "").finish("interrupted", {}, {})
     client.reset_mock()
-    push(record, config_of("logger=csv"))
+    push(record, config_of("logger=csv"), PLACE)
     assert ("commit" in client.summary.update.call_args.args[0]) is not private
 
 
 def test_a_replay_of_a_run_that_says_nothing_of_privacy_is_private(tmp_path, client):
-    push(new_record(tmp_path, code={"commit": "abc"}), config_of("logger=csv"))
+    push(new_record(tmp_path, code={"commit": "abc"}), config_of("logger=csv"), PLACE)
     assert client.summary.update.call_args.args[0] == {"status": "interrupted"}
 
 

@@ -9,10 +9,10 @@ it. In run.json:
     wandb_private  whether the run was private when it was last logged
     wandb_open     whether a session began that did not end, so that the client may have lost a part of it
     wandb_gaps     whether the server may lack rows before its last: a session came after an open one, or a kept one
-    wandb_kept     folders in ``wandb/``, each a whole session that the server does not have yet
+    wandb_kept     folders in ``wandb/``, each a whole session that the server does not have
     wandb_pushed   when the server had the whole run; null before that
 
-scripts/wandb_sync.py sends what is kept, and replays an open run from its record by :func:`push`.
+scripts/wandb_sync.py replays a run that is not pushed from its record, by :func:`push`.
 """
 
 import math
@@ -22,7 +22,7 @@ import secrets
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -252,11 +252,11 @@ class WandbTracker:
             raise kind(f"{first_line(self._error)} ({hint})") from self._error
 
 
-def push(record: RunRecord, config: TrainConfig) -> None:
-    """Send a run to W&B from its record alone, as if it were trained now.
+def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
+    """Send a run to W&B from its record alone, as if it were trained now, to ``place``: (entity or None, project).
 
     Steps up to the server's last are not sent again, unless the server may lack some of them: those of a kept session,
-    or of one that did not end before the next began. Then all rows are appended.
+    or of one that did not end, that came before another. Then all rows are appended.
 
     Raises:
         RunError: not logged in, the server can't be reached or took too long, or the record is damaged.
@@ -266,8 +266,8 @@ def push(record: RunRecord, config: TrainConfig) -> None:
     # Without settings, as after a resume with logger=csv; runs of earlier versions may have been private.
     settings = config.logger.wandb or WandbConfig(private=facts.get("wandb_private", True))
     settings.mode = "online"
-    settings.entity, settings.project = facts.get("wandb_project") or (settings.entity, settings.project)
-    gaps = bool(facts.get("wandb_gaps") or facts.get("wandb_kept"))
+    settings.entity, settings.project = place
+    gaps = bool(facts.get("wandb_gaps") or (facts.get("wandb_kept") and facts.get("wandb_open")))
     record.update(wandb_open=False, wandb_gaps=gaps, wandb_kept=[])  # this session sends everything
     group, varies = facts.get("group"), facts.get("varies") or ""
     tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
