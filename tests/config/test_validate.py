@@ -330,6 +330,32 @@ def test_a_size_in_a_run_folder_that_is_none_is_refused(default, size):
     assert (fault.key, fault.problem) == ("model.image_size", SIZE)
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "value", "problem"),
+    [
+        ("model", "num_classes", 10**12, "must be >= 2 and <= 1000000"),
+        ("data", "image_size", 60_000, "must be >= 1 and <= 4096"),
+        ("data", "image_size", [8, 60_000], "must be >= 1 and <= 4096"),
+        ("data", "image_size", None, "must have a value"),
+        ("data", "target_classes", [2, 10**12], "must be >= 2 and <= 1000000"),
+        ("optimizer", "lr", math.inf, "must be finite and > 0 and <= 100"),
+    ],
+)
+def test_a_number_in_a_run_folder_outside_its_limits_is_refused(default, section, name, value, problem):
+    values = to_plain(default)
+    values[section][name] = value
+    with pytest.raises(ConfigError) as refusal:
+        from_plain(TrainConfig, values)
+    (fault,) = refusal.value.faults
+    assert (fault.key, fault.problem) == (f"{section}.{name}", problem)
+
+
+def test_a_choice_in_a_run_folder_that_only_another_version_has_is_read(default):
+    values = to_plain(default)
+    values["schedule"]["name"] = "of_tomorrow"
+    assert from_plain(TrainConfig, values).schedule.name == "of_tomorrow"
+
+
 def test_crops_are_measured_by_the_shorter_side(change):
     faults = change(data__image_size=[8, 16], model__image_size=[8, 16], augment__crop=8, augment__cutout=9)
     assert [fault.problem for fault in faults] == [

@@ -75,12 +75,13 @@ def store_sizes(config: Any) -> None:
             setattr(config, field.name, plain_size(getattr(config, field.name)))
 
 
-def size_faults(config: Any, prefix: str = "") -> list[Fault]:
-    """Return the fault of each size in a dataclass, and in the dataclasses in it, whose value is not a size at all."""
+def number_faults(config: Any) -> list[Fault]:
+    """Return every number and size of a dataclass, and of the dataclasses in it, that is outside its limits."""
     return [
-        not_a_size(key, value)
-        for field, key, value in _values(config, prefix)
-        if value is not None and _is_not_a_size(field, value)
+        fault
+        for field, key, value in _values(config, "")
+        if "bounds" in field.metadata
+        for fault in _field_faults(field, key, value)
     ]
 
 

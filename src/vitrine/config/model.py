@@ -43,6 +43,7 @@ INITS = ("xavier", "paper", "trunc_normal", "torch", "torch_encoder")
 CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
 POSITION_INITS = ("small", "normal", "uniform")
 
+MOST_CLASSES = 1_000_000
 MOST_HEADS = 1024
 WIDEST = 65_536  # channels
 OF_ANY_MODEL = ("image_size", "patch_size", "in_channels", "num_classes", "name", "options")  # of a user's model, too
@@ -114,7 +115,7 @@ class ViTConfig:
     image_size: Size = size()
     patch_size: Size = size()
     in_channels: int = number(ge=1, le=1024)
-    num_classes: int = number(ge=2, le=1_000_000)
+    num_classes: int = number(ge=2, le=MOST_CLASSES)
     name: str = part(
         ("vit",),
         "vit",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.config.fields import size_faults
+from vitrine.config.fields import number_faults
 from vitrine.config.keys import owner
 from vitrine.config.model import OF_ANY_MODEL, ViTConfig
 from vitrine.config.parts import check_trust, is_dotted
@@ -40,7 +40,10 @@ def to_plain(config: Any) -> dict[str, Any]:
 def from_plain(
     schema: type[Schema], values: Mapping[str, Any], *, trust: Collection[str] = (), source: object = "the run"
 ) -> Schema:
-    """Return the dataclass of plain values, as a run folder has them. Names and types are checked, limits are not.
+    """Return the dataclass of plain values, as a run folder has them. Names, types and limits of numbers are checked.
+
+    Choices are not: a run of another version may have one that is never used here. Numbers can come from anyone, and
+    decide how much memory is taken.
 
     Args:
         schema: the dataclass.
@@ -49,7 +52,8 @@ def from_plain(
         source: where the values were read, for messages.
 
     Raises:
-        ConfigError: a name or type that ``schema`` lacks, as in a run made by another version; or an interpolation.
+        ConfigError: a name or type that ``schema`` lacks, as in a run made by another version; a number outside its
+            limits; or an interpolation.
         RunError: they name a user's part outside ``trust``.
     """
     if found := interpolations(values):
@@ -59,7 +63,7 @@ def from_plain(
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or schema.__name__
         raise ConfigError([Fault(key, "", str(error.msg or error).splitlines()[0])]) from None
-    if found := size_faults(config):
+    if found := number_faults(config):
         raise ConfigError(found)
     check_trust(config, trust, source)
     return config

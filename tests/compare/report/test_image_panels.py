@@ -15,10 +15,18 @@ from PIL import Image
 from vitrine import compose, fit, load_run
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
-from vitrine.compare.report.image_panels import attention_maps, data_url, hard_images, position_similarities, tiles
+from vitrine.compare.report.image_panels import (
+    attention_maps,
+    class_names,
+    data_url,
+    hard_images,
+    position_similarities,
+    tiles,
+)
 from vitrine.compare.report.image_panels import test_split as split_of
 from vitrine.compare.report.page import sections, write_report
 from vitrine.compare.report.style import RowStyles
+from vitrine.config.model import MOST_CLASSES
 from vitrine.config.serialize import to_plain
 from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError
@@ -97,6 +105,14 @@ def test_position_embeddings_are_most_similar_to_themselves(real):
             tile = places[5 * row : 5 * row + 4, 5 * column : 5 * column + 4]
             assert tile.argmax() == 4 * row + column
     assert shown.caption.startswith("sincos2d: from ")
+
+
+@pytest.mark.parametrize("count", [10**12, "many", None])
+def test_classes_without_names_are_called_by_as_many_numbers_as_there_can_be(count):
+    run = SimpleNamespace(facts={}, config={"data.num_classes": count})
+    assert len(class_names(run)) == (MOST_CLASSES if count == 10**12 else 0)
+    run.facts["classes"] = ["cat", "dog"]
+    assert class_names(run) == ["cat", "dog"]
 
 
 def test_tiles_have_gaps_and_use_the_full_colour_scale():

@@ -21,6 +21,7 @@ from vitrine.compare.comparison import Comparison
 from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.table import ConfigurationRow
+from vitrine.config.model import MOST_CLASSES
 from vitrine.errors import DataError, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.text import class_name, plural
@@ -169,9 +170,10 @@ def test_images(run: RunResult, indices: Sequence[int]) -> np.ndarray:
 def class_names(run: RunResult) -> list[str]:
     """Return the names of the classes, or their numbers."""
     names = run.facts.get("classes")
+    if isinstance(names, list):
+        return [str(name) for name in names]
     count = run.config.get("data.num_classes")
-    numbers = [str(number) for number in range(count if isinstance(count, int) else 0)]
-    return [str(name) for name in names] if isinstance(names, list) else numbers
+    return [str(number) for number in range(min(count, MOST_CLASSES) if isinstance(count, int) else 0)]
 
 
 def data_url(pixels: np.ndarray, max_side: int = MAX_SIDE) -> str:
