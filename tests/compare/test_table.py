@@ -1,6 +1,7 @@
 """Grouping of runs by configuration: columns, confounded keys, main effects, and what does not count."""
 
 import math
+import time
 
 import pytest
 
@@ -243,3 +244,10 @@ def test_overrides_of_a_trial_replace_those_of_its_sweep():
     )
     assert parsed == {"model": "vit_nano", "callbacks": "[default,ema]", "seed": "1"}
     assert parse_overrides("python 'unbalanced", "") == {}
+
+
+def test_a_command_of_megabytes_has_no_overrides():
+    began = time.perf_counter()
+    assert parse_overrides("a=" + "x" * 10**7, "") == {}
+    assert parse_overrides("a=1", ",a=1" * 10**6) == {}
+    assert time.perf_counter() - began < 1

@@ -20,6 +20,7 @@ from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
 from vitrine.runs.status import FAILED
 from vitrine.untrusted import read_json
 
+LONGEST_COMMAND = 20_000  # characters: the time of shlex.split is quadratic in them, 25 ms for so many
 _OVERRIDE = re.compile(r"[+~]{0,2}([\w./@]+)=(.*)", re.DOTALL)
 _NEXT_OVERRIDE = re.compile(r",(?=[+~]{0,2}[\w./@]+=)")
 
@@ -186,7 +187,12 @@ def _overrides(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_overrides(command: str, varies: str) -> dict[str, str]:
-    """Return the overrides of a command; in a sweep, the trial's values (``varies``) replace the sweep's."""
+    """Return the overrides of a command; in a sweep, the trial's values (``varies``) replace the sweep's.
+
+    There are none if either is longer than ``LONGEST_COMMAND``.
+    """
+    if max(len(command), len(varies)) > LONGEST_COMMAND:
+        return {}
     try:
         arguments = shlex.split(command)
     except ValueError:
