@@ -34,13 +34,18 @@ def read_bytes(path: Path, most: int) -> bytes:
         OSError: the file cannot be read.
         ValueError: it is larger, or a pipe or device.
     """
-    if path.exists() and not path.is_file():  # reading a pipe may never end
-        raise ValueError("it is not a file")
+    refuse_pipe(path)
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most // 1024**2} MiB")
     return content
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise ValueError if there is something at ``path`` that is no file: reading a pipe or device may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a file")
 
 
 def refuse_compressed(archive: zipfile.ZipFile) -> None:

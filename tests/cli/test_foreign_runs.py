@@ -191,7 +191,7 @@ def test_a_path_that_the_system_refuses_is_one_line(command, main, arguments):
     assert "a" * 300 in problem
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.csv", ".lock"])
+@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.csv", "predictions.npz", ".lock"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, command, config, name):
     make(tmp_path / "sound", config)
     folder = make(tmp_path / "piped", config)

@@ -1,5 +1,6 @@
 """Stored predictions are read as they were written; a file that is damaged or unpacks to gigabytes is refused."""
 
+import os
 import zipfile
 
 import numpy as np
@@ -57,3 +58,9 @@ def test_what_is_no_archive_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(RunError, match=r"cannot read .*predictions\.npz: "):
         read_predictions(path, "logits")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "predictions.npz")
+    with pytest.raises(RunError, match="it is not a file"):
+        read_predictions(tmp_path / "predictions.npz", "logits")

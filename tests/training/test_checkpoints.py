@@ -1,6 +1,7 @@
 """Checkpoints are written whole, and read without trusting them."""
 
 import math
+import os
 import pickle
 import zipfile
 from dataclasses import asdict, replace
@@ -101,6 +102,12 @@ def test_a_file_that_is_no_checkpoint_is_a_run_error(path, data):
 def test_a_folder_is_a_run_error(tmp_path):
     with pytest.raises(RunError, match="is damaged, or not a checkpoint"):
         read_checkpoint(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(path):
+    os.mkfifo(path)
+    with pytest.raises(DamagedCheckpoint, match="it is not a file"):
+        read_checkpoint(path)
 
 
 def test_a_compressed_checkpoint_is_refused(path, model):

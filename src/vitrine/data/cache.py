@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from vitrine.errors import DataError
 from vitrine.files import remove_leftovers, replacing
 from vitrine.text import report
+from vitrine.untrusted import refuse_pipe
 
 SILENT_WAIT = 5.0  # seconds
 
@@ -100,6 +101,7 @@ def _made(make: Callable[[], np.ndarray | None]) -> np.ndarray | None:
 
 def _read(path: Path, key: str) -> np.ndarray | None:
     try:
+        refuse_pipe(path)
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:  # np.load verifies no checksum when a header declares too few bytes
                 return None

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from vitrine.config.size import Sides, height_width
 from vitrine.errors import DataError, first_line
+from vitrine.untrusted import refuse_pipe
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
 # What is decoded, whatever a file is called: Pillow would hand PostScript to Ghostscript, which runs it as a program.
@@ -101,8 +102,8 @@ class Decoder(Dataset[Tensor | str]):
                 megapixels, or has pixels of 32 bits.
         """
         try:
-            if isinstance(path, Path) and path.exists() and not path.is_file():  # reading a pipe may never end
-                raise ValueError("it is not a file")
+            if isinstance(path, Path):
+                refuse_pipe(path)
             with Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes

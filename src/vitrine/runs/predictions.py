@@ -9,6 +9,7 @@ import numpy as np
 from vitrine.errors import RunError, first_line
 from vitrine.files import replacing
 from vitrine.text import file_size
+from vitrine.untrusted import refuse_pipe
 
 MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are 0.2 GB
 
@@ -26,6 +27,7 @@ def read_predictions(path: Path, *names: str) -> list[np.ndarray]:
         RunError: the file cannot be read, lacks an array, or unpacks to more than ``MAX_PREDICTIONS``.
     """
     try:
+        refuse_pipe(path)
         with zipfile.ZipFile(path) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_PREDICTIONS:
                 raise ValueError(f"it unpacks to more than {file_size(MAX_PREDICTIONS)}")

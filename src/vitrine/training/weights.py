@@ -14,7 +14,7 @@ from vitrine.config import ViTConfig, vit_config_from
 from vitrine.config.parts import ANY, names_of
 from vitrine.errors import RunError, first_line
 from vitrine.models import build_model
-from vitrine.untrusted import refuse_compressed
+from vitrine.untrusted import refuse_compressed, refuse_pipe
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
 MAX_TABLES = 2**32  # bytes of tables that a model computes; ViT-L with position=relative at 1024 pixels has 3.2e9
@@ -32,6 +32,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         RunError: there is no checkpoint at ``path``, it cannot be opened, or it contains pickled objects.
     """
     try:
+        refuse_pipe(path)
         with zipfile.ZipFile(path) as archive:
             refuse_compressed(archive)
             damaged = archive.testzip()  # torch.load does not compare checksums
