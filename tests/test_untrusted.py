@@ -25,7 +25,11 @@ from vitrine.untrusted import ANY, NUMBER, check_nesting, misshapen, read_json, 
         ("a: !!int ''", "type of its tag"),
         ("a: !!timestamp x", "type of its tag"),
         ('a: "\0"', "control characters"),
-        ("a: " + "9" * 10_000, "4300 digits"),
+        ("a: " + "9" * 10_000, "more than 1,000 digits"),
+        ("a: 1" + ":1" * 500_000, "more than 1,000 digits"),
+        ("a: 1" + ":1" * 500_000 + ".5", "more than 1,000 digits"),
+        ("a: ! 1" + ":1" * 500_000, "more than 1,000 digits"),
+        ('a: !!int "1' + ": 1" * 300_000 + '"', "more than 1,000 digits"),
         (b"a: \xff", "utf-8"),
     ],
 )
@@ -64,7 +68,7 @@ def test_a_file_beyond_the_limit_is_not_read_whole(tmp_path, monkeypatch):
 
 
 def test_values_within_the_limits_are_read(tmp_path):
-    values = {"a": [1, 2.5, None, True, "x"], "b": {"c": {"d": []}}}
+    values = {"a": [1, 2.5, None, True, "x", "9" * 5000], "b": {"c": {"d": []}}}
     for name, read in (("a.json", read_json), ("a.yaml", read_yaml)):
         (tmp_path / name).write_text(json.dumps(values))
         assert read(tmp_path / name) == values

@@ -16,8 +16,10 @@ MAX_JSON = 32 * 1024**2  # bytes: a run.json with a million class names, a sweep
 MAX_YAML = 1024**2  # bytes: a configuration has a few kilobytes
 MAX_DEPTH = 20  # collections inside each other: a configuration has four
 MAX_VALUES = 3_000_000
+MAX_DIGITS = 1000  # of a number in YAML: the time to read one of base 60, as 1:30:00, is quadratic in them
 MAX_BITS = 64  # of a whole number: Python takes quadratic time to print longer ones, or refuses to
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 ANY = "*"  # in a shape: every key of an object
 NUMBER = (int, float)
 SCALAR = (str, int, float, bool)
@@ -25,6 +27,7 @@ _NAMES = {str: "text", int: "a whole number", bool: "true or false", NUMBER: "a 
 _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times as fast
+_RESOLVER = yaml.resolver.Resolver()
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -153,9 +156,18 @@ def _check_events(text: str) -> None:
     for event in yaml.parse(text, LOADER):
         if isinstance(event, yaml.AliasEvent):
             raise ValueError("it has an alias (*), which the files of a run never have")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_DIGITS and _is_number(event):
+            raise ValueError(f"it holds a number of more than {MAX_DIGITS:,} digits")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _is_number(scalar: yaml.ScalarEvent) -> bool:
+    """Whether a number would be built from a scalar."""
+    if scalar.tag in (None, "!"):
+        return _RESOLVER.resolve(yaml.ScalarNode, scalar.value, scalar.implicit) in _NUMBERS
+    return scalar.tag in _NUMBERS
 
 
 def _one_line(error: yaml.YAMLError) -> str:
