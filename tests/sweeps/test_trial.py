@@ -101,6 +101,23 @@ def test_a_failure_before_the_run_starts_is_recorded_and_retried(make_trial, sma
     assert run_trial(make_trial()).status == "finished", "the cause is gone"
 
 
+@pytest.mark.parametrize("kind", [ValueError, RunError])
+def test_a_secret_in_the_error_of_a_trial_is_masked_everywhere(make_trial, monkeypatch, capsys, kind):
+    monkeypatch.setenv("STORE_TOKEN", "correct-horse-battery")
+
+    def fail(*arguments, **settings):
+        raise kind("no access with correct-horse-battery")
+
+    monkeypatch.setattr("vitrine.training.fit.fit", fail)
+    trial = make_trial()
+    came = run_trial(trial)
+    shown = capsys.readouterr().err
+    assert ("Traceback" in shown) == (kind is ValueError)
+    for text in (came.error, shown, (trial.folder / "run.json").read_text()):
+        assert "no access with ***" in text
+        assert "correct-horse-battery" not in text
+
+
 def test_one_process_at_a_time_trains_a_trial_and_a_dead_one_holds_no_lock(make_trial):
     trial = make_trial()
     code = f"""

@@ -6,6 +6,7 @@ The state of a trial is its folder. The process that trains it holds the lock of
 
 import secrets
 import shutil
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from vitrine.distributed.rendezvous import Ranks
 from vitrine.durations import duration_seconds
 from vitrine.errors import DiskFull, Diverged, Interrupted, Pruned, RunError, VitrineError
 from vitrine.files import disk_full
+from vitrine.redact import redact
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
 from vitrine.runs.lock_file import NAME as LOCK_NAME
@@ -161,12 +163,12 @@ def run_trial(
         except VitrineError as error:
             if (holder := claim.taken_by()) is not None:
                 raise RunLocked(trial.folder, holder, elsewhere=True) from None
-            report(f"{trial.label}: {error}")
+            report(f"{trial.label}: {redact(str(error))}")
             return _record_failure(trial, str(error), claim)
         except Exception as error:
             if (full := disk_full(error, trial.folder)) is not None:
                 raise full from error
-            traceback.print_exc()
+            print(redact(traceback.format_exc()), file=sys.stderr, end="", flush=True)
             return _record_failure(trial, f"{type(error).__name__}: {error}", claim)
         return read_result(trial.folder)
 
@@ -271,7 +273,7 @@ def run_trials_of_rank_0(ranks: Ranks, time_from: float) -> None:
         except Interrupted:
             raise
         except Exception:
-            traceback.print_exc()
+            print(redact(traceback.format_exc()), file=sys.stderr, end="", flush=True)
 
 
 def _message(trial: Trial, *, resumes: bool) -> dict[str, Any]:
@@ -386,6 +388,7 @@ def _start_seconds(trial: Trial) -> float:
 
 def _record_failure(trial: Trial, error: str, claim: Claim) -> TrialResult:
     """Record a failure in run.json, if it can be written: a full disk may be the cause."""
+    error = redact(error)
     record = RunRecord(trial.folder, claim)
     with suppress(OSError, RunError):
         if not (trial.folder / "config.yaml").exists():  # it failed before its training began; compare counts it
