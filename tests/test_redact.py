@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vitrine.redact import redact
+from vitrine.redact import redact, secret_keys
 
 SECRET = "correct-horse-battery"
 
@@ -36,3 +36,9 @@ def test_a_secret_is_recognised_by_its_variables_name(monkeypatch, name, secret)
 )
 def test_the_credentials_of_a_url_are_recognised(url, shown):
     assert redact(url) == shown
+
+
+def test_a_secret_is_found_at_any_depth_of_lists_and_mappings():
+    token = "hf_" + "x" * 30
+    values = {"a": {"b": [1, {"c": [[token], token]}]}, "d": [token, token], "e": [{"f": "plain"}, None], "g": token}
+    assert secret_keys(values) == ["a.b.c", "d", "g"]

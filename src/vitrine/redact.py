@@ -48,14 +48,14 @@ def secret_keys(values: Any) -> list[str]:
             if _has_secret(value, known):
                 yield key
         elif isinstance(value, list):
-            if any(isinstance(item, str) and _has_secret(item, known) for item in value):
-                yield key
+            for inner in value:
+                yield from search(inner, key)
         elif isinstance(value, Mapping) or is_dataclass(value):
             for name, inner in (value if isinstance(value, Mapping) else vars(value)).items():
                 if inner is not None:
                     yield from search(inner, f"{key}.{name}" if key else name)
 
-    return list(search(values, ""))
+    return list(dict.fromkeys(search(values, "")))
 
 
 @lru_cache(10_000)
