@@ -99,6 +99,19 @@ def test_what_changes_in_a_file_changes_in_the_list(outputs, change, column, val
     assert entry.value(column) == value
 
 
+def test_a_few_changes_in_a_large_folder_leave_the_index_as_it_is(outputs, monkeypatch):
+    find_runs([outputs])
+    written = (outputs / INDEX).read_bytes()
+    monkeypatch.setattr("vitrine.runs.index.FEW", 0.4)
+    for change, (count, rewritten) in enumerate([(1, False), (2, False), (3, True)]):
+        for name in ["a", "b", "c0"][:count]:
+            (folder,) = outputs.glob(f"**/{name}")
+            RunRecord(folder).update(group=f"changed {change}")
+        groups = [entry.value("group") for entry in find_runs([outputs]).entries]
+        assert groups.count(f"changed {change}") == count
+        assert ((outputs / INDEX).read_bytes() != written) == rewritten
+
+
 def test_folders_that_are_moved_deleted_or_added_do_not_confuse_it(outputs, tmp_path):
     find_runs([outputs])
     shutil.rmtree(outputs / "runs" / "a")
