@@ -20,7 +20,7 @@ from vitrine.config import TrainConfig
 from vitrine.data.image_dataset import Split
 from vitrine.data.loader import TrainLoader, batches_at_once
 from vitrine.data.transforms.augment import build_augmentation
-from vitrine.data.transforms.mixup import MixUpCutMix
+from vitrine.data.transforms.mixup import build_mixing
 
 BATCH, BATCHES, ROUNDS = 128, 40, 7
 PIPELINES: dict[str, tuple[list[str], list[v2.Transform]]] = {
@@ -105,14 +105,11 @@ def random_images(config: TrainConfig) -> Split:
 def ours(config: TrainConfig, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
     """Normalised batches from the loader that training uses."""
     augment, data = config.augment, config.data
-    mixing = None
-    if augment.mixes:
-        mixing = MixUpCutMix(augment.mixup, augment.cutmix, data.num_classes, augment.mix_share)
     loader = TrainLoader(
         split,
         batch_size=data.batch_size,
         augmentation=build_augmentation(augment, data),
-        mixing=mixing,
+        mixing=build_mixing(augment, data.num_classes),
         seed=0,
         position=lambda: (0, 0),
         at_once=batches_at_once(split.device.type, data.batch_size * split.images[0].numel()),

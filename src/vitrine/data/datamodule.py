@@ -18,7 +18,7 @@ from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
 from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
 from vitrine.data.transforms.augment import build_augmentation
-from vitrine.data.transforms.mixup import MixUpCutMix
+from vitrine.data.transforms.mixup import build_mixing
 from vitrine.errors import DataError
 
 
@@ -136,7 +136,7 @@ class ImageDataModule(pl.LightningDataModule):
             batch_size=data.batch_size,
             at_once=at_once,
             augmentation=build_augmentation(augment, data),
-            mixing=self._mixing(),
+            mixing=build_mixing(augment, self.config.model.num_classes),
             seed=self.config.seed,
             position=position,
             drop_last=data.drop_last,
@@ -167,12 +167,6 @@ class ImageDataModule(pl.LightningDataModule):
     def on_exception(self, exception: BaseException) -> None:
         """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
-
-    def _mixing(self) -> MixUpCutMix | None:
-        augment = self.config.augment
-        if not augment.mixes:
-            return None
-        return MixUpCutMix(augment.mixup, augment.cutmix, self.config.model.num_classes, augment.mix_share)
 
     def _features(self, source: BatchSource) -> BatchSource:
         return source if self.features_of is None else FeatureSource(source, self.features_of)

@@ -182,7 +182,7 @@ class _Index:
     def _write(self, runs: Mapping[str, IndexedRun], deleted: Iterable[str], *, keep: bool) -> None:
         """Replace the index by one of ``runs`` and, with ``keep``, of its other rows that were not ``deleted``."""
         with replacing(self._path) as new, closing(sqlite3.connect(_uri(new), uri=True)) as index, index:
-            index.execute("PRAGMA journal_mode = OFF")  # nobody else opens it, and nothing of it is kept after an error
+            index.execute("PRAGMA journal_mode = OFF")  # a new file of this process, deleted after an error
             index.execute("PRAGMA synchronous = OFF")
             index.execute(f"PRAGMA user_version = {VERSION}")
             index.execute(TABLE)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrine.config.schema import AugmentConfig
 from vitrine.data.epoch_plan import to_device_of
 from vitrine.data.transforms.boxes import box_mask
 
@@ -88,3 +89,8 @@ def beta_quantile(draws: Tensor, alpha: float) -> Tensor:
 
     values = draws.double().numpy()
     return torch.from_numpy(cast(np.ndarray, betaincinv(alpha, alpha, values))).float()
+
+
+def build_mixing(augment: AugmentConfig, classes: int) -> MixUpCutMix | None:
+    """Build the mixing that ``augment`` describes, for this number of classes; ``None`` if it mixes nothing."""
+    return MixUpCutMix(augment.mixup, augment.cutmix, classes, augment.mix_share) if augment.mixes else None
