@@ -22,6 +22,7 @@ MIN_LENGTH = 8  # a shorter value is more likely a setting, and would match ever
 SECRET_PROBLEM = "looks like a key or token; configurations are written to disk: set an environment variable, or log in"
 
 
+@lru_cache(10_000)
 def is_secret_name(key: str) -> bool:
     """Whether a key or environment variable of this name probably holds a secret."""
     return NAMES.search(key) is not None

@@ -62,6 +62,7 @@ class Composer:
         self.command = command
         self.schema = SCHEMAS[command]
         self.loader = loader
+        self._parser = OverridesParser.create(config_loader=loader)
         self._inherited: dict[tuple[str, ...], DictConfig] = {}  # by the run and the choices
         self._records: dict[str, RunRecord] = {}
         self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
@@ -274,7 +275,7 @@ class Composer:
         if number and not (zero := self._parse(f"{number[1]}=0"))[1]:  # the parser takes a millisecond for each seed
             self._parsed[text] = replace(zero[0], _value=int(number[2]), input_line=text), False
         else:
-            override = OverridesParser.create(config_loader=self.loader).parse_override(text)
+            override = self._parser.parse_override(text)
             name, repository = override.key_or_group, self.loader.repository  # type: ignore[attr-defined]
             # eval's accelerator is a key, although train has a group of that name.
             is_key = self.command != "train" and kind(self.schema, name) is not None

@@ -253,9 +253,9 @@ def _node(section: type) -> DictConfig:
 def _values(override: Override) -> Iterator[Any]:
     """The value as plain Python, or each of them where the override sweeps."""
     if override.is_sweep_override():
+        parser = OverridesParser.create()
         for text in override.sweep_string_iterator() if override.is_discrete_sweep() else ():
-            one = OverridesParser.create().parse_override(f"{override.key_or_group}={text}")
-            yield one.value()
+            yield parser.parse_override(f"{override.key_or_group}={text}").value()
     else:
         yield override.value()
 

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from vitrine.config.parts import Interface, is_dotted
@@ -141,22 +142,23 @@ def part_options() -> Any:
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:
     """Return every value of a dataclass, and of the dataclasses in it, that its field does not allow."""
-    return [
-        fault
-        for field, key, value in _values(config, prefix)
-        if "bounds" in field.metadata or "options" in field.metadata
-        for fault in _field_faults(field, key, value)
-    ]
+    return [fault for field, key, value in _values(config, prefix) for fault in _field_faults(field, key, value)]
 
 
 def _values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]", str, Any]]:
-    """Yield field, key and value of all in a dataclass, and in the dataclasses in it."""
-    for field in dataclasses.fields(config):
+    """Yield field, key and value of all with limits in a dataclass, and in the dataclasses in it."""
+    for field, has_limits in _fields(type(config)):  # type: ignore[arg-type]
         value, key = getattr(config, field.name), f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(value):
-            yield from _values(value, f"{key}.")
-        else:
+        if has_limits:
             yield field, key, value
+        elif dataclasses.is_dataclass(value):
+            yield from _values(value, f"{key}.")
+
+
+@cache
+def _fields(schema: type) -> list[tuple["dataclasses.Field[Any]", bool]]:
+    """The fields of a dataclass, and whether each has limits."""
+    return [(field, "bounds" in field.metadata or "options" in field.metadata) for field in dataclasses.fields(schema)]
 
 
 def _is_not_a_size(field: "dataclasses.Field[Any]", value: Any) -> bool:

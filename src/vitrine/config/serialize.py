@@ -26,8 +26,9 @@ def to_plain(config: Any) -> dict[str, Any]:
     Left out are keys of a user's parts where there are none, and, where a whole model is the user's, those of ViTs.
     """
     values: dict[str, Any] = {}
+    is_users_model = isinstance(config, ViTConfig) and is_dotted(config.name)
     for field in fields(config):
-        if isinstance(config, ViTConfig) and is_dotted(config.name) and field.name not in OF_ANY_MODEL:
+        if is_users_model and field.name not in OF_ANY_MODEL:
             continue
         value = getattr(config, field.name)
         if is_dataclass(value):

@@ -187,7 +187,7 @@ def _sections_on(values: Mapping[str, Any]) -> dict[str, Any]:
         for section in values
         if isinstance(values[section], Mapping)
         for name, value in values[section].items()
-        if isinstance(value, Mapping) and value
+        if value and isinstance(value, Mapping)
     }
 
 
