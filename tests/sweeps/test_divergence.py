@@ -10,7 +10,7 @@ from helpers.searching import run, search
 from vitrine.errors import Diverged, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.sweeps.divergence import forget_outdated
-from vitrine.sweeps.summary import describe_search, print_search, rank_trials
+from vitrine.sweeps.search_summary import describe_search, print_search, rank_trials
 from vitrine.sweeps.trial import read_result, run_trial
 
 ERROR = Diverged("the training loss is NaN", 3, 2.5)

@@ -21,8 +21,8 @@ from optuna.trial import TrialState, create_trial
 
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
+from vitrine.sweeps.search_summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.study import SafeCmaEsSampler
-from vitrine.sweeps.summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.trial import locked, read_result
 
 RANDOM = [*TWO, "sweep.sampler=random"]

@@ -9,7 +9,8 @@ from vitrine.cli.flags import parse_flags
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
 from vitrine.errors import RunError
-from vitrine.sweeps.summary import describe_search, find_sweeps, print_search, print_sweep, print_trials
+from vitrine.sweeps.search_summary import describe_search, print_search
+from vitrine.sweeps.summary import find_sweeps, print_sweep, print_trials
 from vitrine.sweeps.sweep import Sweep, best_configuration, check_folder
 from vitrine.sweeps.trial import TrialResult
 
@@ -100,6 +101,43 @@ def test_the_commands_of_a_search_s_best_configuration_choose_the_same_files(tmp
     with composing(night):
         one = run(search(tmp_path, *TWO, "sweep.sampler=random", "sweep.n_trials=2"))
     print_search(one)
-    commands = printed_commands(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    commands = printed_commands(out)
     assert [composed(command).model.dim for command in commands] == [96, 96]
     assert describe_search(one)["best"]["command"] == commands[0]
+
+
+def test_a_long_table_of_a_search_has_the_best_trials(tmp_path, monkeypatch, capsys):
+    one = run(search(tmp_path, *TWO, "sweep.sampler=random", "sweep.n_trials=2"))
+    print_search(one)
+    whole = capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("vitrine.sweeps.search_summary.LONGEST", 1)
+    print_search(one)
+    cut = capsys.readouterr().out.splitlines()
+    said = f"1 best of 2 trials; each trial: python scripts/sweeps.py {one.sweep.folder}"
+    assert cut == [*whole[:3], said, *whole[4:]]
+
+
+def accuracies(sweep):
+    """A result for each trial: its first value in hundredths; the last trial failed."""
+    values = [int(next(iter(trial.varies.values()))) for trial in sweep.trials]
+    results = [TrialResult("finished", {"val/acc": value / 100}) for value in values]
+    return [*results[:-1], TrialResult("failed", error="out of memory")]
+
+
+def test_a_table_of_many_trials_has_a_row_for_each_configuration(tmp_path, capsys):
+    sweep = grid(tmp_path, "depth=1,2", "seed=range(51)")
+    print_sweep(sweep, accuracies(sweep))
+    out, err = capsys.readouterr()
+    rows = [line.split() for line in out.partition("\n\n")[0].splitlines() if line]
+    assert rows[:3] == [["depth", "runs", "mean", "val/acc"], ["2", "50", "0.0200"], ["1", "51", "0.0100"]]
+    assert out.splitlines()[4] == f"2 configurations of 102 trials; each trial: python scripts/sweeps.py {sweep.folder}"
+    assert "depth=2,seed=50: out of memory" in err
+
+
+def test_a_table_of_many_configurations_has_the_best_ones(tmp_path, capsys):
+    sweep = grid(tmp_path, "data.batch_size=range(1,103)")
+    print_sweep(sweep, accuracies(sweep))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:102]] == [str(depth) for depth in range(101, 1, -1)]
+    assert lines[102].startswith("100 best of 101 configurations of 102 trials; each trial: python scripts/sweeps.py ")

@@ -76,7 +76,7 @@ def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
 
 def _run_search(point: Point, launcher: str, ranks: Ranks) -> int:
     from vitrine.sweeps.search import Search, plan_search
-    from vitrine.sweeps.summary import describe_search, print_search
+    from vitrine.sweeps.search_summary import describe_search, print_search
 
     sweep = plan_search(point)
     launch = _prepare_launcher(launcher, point.config.launcher, [point.config.run], sweep.folder, ranks)

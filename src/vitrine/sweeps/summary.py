@@ -1,13 +1,12 @@
-"""Summaries of sweeps and searches: tables for people, and a search's entries in sweep.json."""
+"""Summaries of sweeps as tables: those in a folder, and a grid at its end. That of a search is in search_summary.py."""
 
 import shlex
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -19,28 +18,22 @@ from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program, same_command
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.progress import COLOURS, format_metric, trial_table, varying_cells
-from vitrine.sweeps.selected import print_selected, print_selection
+from vitrine.sweeps.selected import print_selection
 from vitrine.sweeps.sweep import (
     METRIC,
     BestConfiguration,
     Sweep,
     best_configuration,
     by_configuration,
-    mean_metrics,
     mixed_versions,
+    ranked_configurations,
     read_sweep,
 )
-from vitrine.sweeps.trial import TrialResult, label_of, read_result
+from vitrine.sweeps.trial import TrialResult, read_result
 from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
-    from vitrine.sweeps.search import Search
-
-STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "unfinished"}  # Optuna's and ours
+LONGEST = 100  # rows of a table that ends a sweep: more hide what comes before it, and take a second per thousand
 DIVERGED = "diverged; only rerun=true or other code tries them again"
-ORDER = ("finished", "pruned", "diverged", "failed", "unfinished")  # Optuna has no state for diverged trials
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,7 @@ def print_overview(sweeps: Sequence[SweepSummary]) -> None:
         table.add_row(*(escape(one_line(cell)) for cell in (sweep.folder.name, *row, sweep.time_left or "")))
     print_table(table)
     for sweep in sweeps:
-        _warn(sweep.problem)
+        warn(sweep.problem)
 
 
 def print_trials(sweep: SweepSummary) -> None:
@@ -164,11 +157,13 @@ def print_trials(sweep: SweepSummary) -> None:
     for varies, result in zip(sweep.varies, sweep.results, strict=True):
         value = format_metric(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
         status = f"{result.status}: {result.error}" if result.error else result.status
-        table.add_row(*varying_cells(sweep.keys, varies), value, _seconds(result.seconds), escape(one_line(status)))
+        table.add_row(
+            *varying_cells(sweep.keys, varies), value, format_seconds(result.seconds), escape(one_line(status))
+        )
     print_table(table)
     if best := sweep.best:
         command = printable(best.command(sweep.common))
-        print(f"\nbest on validation: {_describe_best(best, [sweep.metric])}\n  {command}")
+        print(f"\nbest on validation: {describe_best(best, [sweep.metric])}\n  {command}")
         print_selection(best, sweep.common, sweep.varies, sweep.results, sweep.metric)
     if sweep.findings:
         print("\n" + "\n".join(map(printable, sweep.findings)))
@@ -178,20 +173,48 @@ def print_trials(sweep: SweepSummary) -> None:
 
 
 def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
-    """Print all trials of a grid and the command of the best configuration; failures go to stderr."""
-    table = trial_table(sweep.keys, [METRIC, "seconds"], ["status"])
-    for trial, result in zip(sweep.trials, results, strict=True):
-        value = f"{result.metrics[METRIC]:.4f}" if METRIC in result.metrics else ""
-        status = Text(result.status, COLOURS.get(result.status, ""))
-        table.add_row(*varying_cells(sweep.keys, trial.varies), value, _seconds(result.seconds), status)
+    """Print the trials of a grid and the command of the best configuration; failures go to stderr.
+
+    Of more than ``LONGEST`` trials, it prints the means of the best configurations, and the command that lists all.
+    """
     print()
-    print_table(table)
+    if len(sweep.trials) <= LONGEST:
+        print_table(_table_of_trials(sweep, results))
+    else:
+        _print_configurations(sweep, results)
     if best := sweep.best(results):
-        print(f"\nbest on validation: {_describe_best(best, [METRIC])}\n  {best.command(sweep.shared)}")
+        print(f"\nbest on validation: {describe_best(best, [METRIC])}\n  {best.command(sweep.shared)}")
         print_selection(best, sweep.shared, [trial.varies for trial in sweep.trials], results, METRIC)
     print_location(sweep)
     _warn_of_versions([trial.varies for trial in sweep.trials], results)
     print_failures(sweep, results)
+
+
+def _table_of_trials(sweep: Sweep, results: Sequence[TrialResult]) -> Table:
+    table = trial_table(sweep.keys, [METRIC, "seconds"], ["status"])
+    for trial, result in zip(sweep.trials, results, strict=True):
+        value = f"{result.metrics[METRIC]:.4f}" if METRIC in result.metrics else ""
+        status = Text(result.status, COLOURS.get(result.status, ""))
+        table.add_row(*varying_cells(sweep.keys, trial.varies), value, format_seconds(result.seconds), status)
+    return table
+
+
+def _print_configurations(sweep: Sweep, results: Sequence[TrialResult]) -> None:
+    """Print the best ``LONGEST`` configurations with finished trials, and the command that lists all trials."""
+    found = ranked_configurations([trial.varies for trial in sweep.trials], results)
+    keys = [key for key in sweep.keys if any(key in one.varies for one in found)]
+    table = trial_table(keys, ["runs", f"mean {METRIC}"], [])
+    for one in found[:LONGEST]:
+        table.add_row(*varying_cells(keys, one.varies), str(one.count), format_metric(one.mean))
+    if found:
+        print_table(table)
+    cut = f"{LONGEST} best of " if len(found) > LONGEST else ""
+    print_all_trials(f"{cut}{plural(len(found), 'configuration')} of {len(sweep.trials):,} trials", sweep)
+
+
+def print_all_trials(shown: str, sweep: Sweep) -> None:
+    """Print what a table has ``shown`` of trials that are too many for it, and the command that lists all."""
+    print(printable(f"{shown}; each trial: {program('sweeps')} {shlex.quote(str(sweep.folder))}"))
 
 
 def print_failures(sweep: Sweep, results: Sequence[TrialResult]) -> int:
@@ -201,152 +224,17 @@ def print_failures(sweep: Sweep, results: Sequence[TrialResult]) -> int:
         lines = [
             f"{trial.label or trial.folder.name}: {result.error}" for trial, result in pairs if result.status == problem
         ]
-        _print_reasons(lines, len(results), means)
+        print_reasons(lines, len(results), means)
     return sum(result.status == "failed" for result in results)
 
 
-def _print_reasons(lines: Sequence[str], total: int, problem: str) -> None:
+def print_reasons(lines: Sequence[str], total: int, problem: str) -> None:
     """Print which of ``total`` trials have a problem, a line for each; nothing if there are none."""
     if lines:
         report("\n  ".join([f"{len(lines)} of {total} trials {problem}:", *lines]))
 
 
-@dataclass(frozen=True)
-class RankedTrial:
-    """A trial of a search; an entry of sweep.json.
-
-    Attributes:
-        number: number in the study.
-        varies: values that were suggested.
-        state: one of ``ORDER``.
-        values: objectives, means over its runs; empty unless finished.
-        why: reason of a failure, of divergence or of pruning.
-        folders: names of its run folders.
-        seconds: training time over all its runs.
-    """
-
-    number: int
-    varies: dict[str, str]
-    state: str
-    values: dict[str, float]
-    why: str
-    folders: list[str]
-    seconds: float
-
-
-def rank_trials(search: "Search") -> list[RankedTrial]:
-    """All trials of a search, each configuration once: finished ones first, the best at the top."""
-    found: dict[tuple[str, ...], RankedTrial] = {}
-    for trial in search.trials():
-        results = search.results(trial.number)
-        ranked = RankedTrial(
-            number=trial.number,
-            varies=trial.user_attrs["varies"],
-            state="diverged" if "diverged" in trial.user_attrs else STATES[trial.state.name],
-            values=_objectives(trial, search.settings.metrics),
-            why=trial.user_attrs.get("diverged")
-            or trial.user_attrs.get("why")
-            or next((result.error for result in results if result.error), ""),
-            folders=trial.user_attrs["folders"],
-            seconds=sum(result.seconds for result in results),
-        )
-        found.setdefault(tuple(ranked.folders), ranked)
-    metric = search.settings.metrics[0]
-    sign = -1 if OBJECTIVES[metric] else 1
-    return sorted(found.values(), key=lambda trial: (ORDER.index(trial.state), sign * trial.values.get(metric, 0.0)))
-
-
-def _objectives(trial: "FrozenTrial", metrics: Sequence[str]) -> dict[str, float]:
-    """The objectives of a finished trial; empty of others: Optuna gives a pruned trial the value of its last epoch."""
-    return dict(zip(metrics, trial.values or [], strict=True)) if trial.state.name == "COMPLETE" else {}
-
-
-def best_trials(search: "Search", ranked: Sequence[RankedTrial]) -> list[BestConfiguration]:
-    """The best trial; with several objectives, the Pareto front."""
-    best = [trial for trial in ranked if trial.state == "finished"]
-    if len(search.settings.metrics) == 1:
-        best = best[:1]
-    else:
-        front = {trial.number for trial in search.study.best_trials}
-        best = [trial for trial in best if trial.number in front]
-    found = []
-    for trial in best:
-        metrics = [result.metrics for result in search.results(trial.number)]
-        mean = trial.values[search.settings.metrics[0]]
-        # The study has the objectives, too: someone may have deleted a run's folder.
-        found.append(BestConfiguration(trial.varies, mean, mean_metrics(metrics) | trial.values, len(metrics)))
-    return found
-
-
-def describe_search(search: "Search") -> dict[str, Any]:
-    """Entries of sweep.json for a search; the importance of keys only once it is done."""
-    ranked = rank_trials(search)
-    best = [asdict(trial) | {"command": trial.command(search.sweep.shared)} for trial in best_trials(search, ranked)]
-    settings = search.settings
-    return {
-        "complete": search.complete,
-        "best": best[0] if best else None,
-        "search": {
-            "sampler": settings.sampler,
-            "pruner": settings.pruner,
-            "n_trials": search.n_trials,
-            "repeats": settings.repeats,
-            "metrics": settings.metrics,
-            "space": search.study.user_attrs["asked"]["space"],
-            "trials": [asdict(trial) for trial in ranked],
-            "infeasible": [trial.user_attrs for trial in search.infeasible()],
-            "pareto": best if len(settings.metrics) > 1 else None,
-            "importance": search.importance() if search.complete else None,
-        },
-    }
-
-
-def print_search(search: "Search") -> int:
-    """Print all trials of a search, the importance of keys and the best trials; return how many trials failed."""
-    metrics, ranked = search.settings.metrics, rank_trials(search)
-    table = trial_table(list(search.space), [*metrics, "seconds"], ["status"])
-    for trial in ranked:
-        values = [format_metric(trial.values[metric]) if metric in trial.values else "" for metric in metrics]
-        shown = f"{trial.state} {trial.why.partition(',')[0]}" if trial.state == "pruned" else trial.state
-        status = Text(shown, COLOURS.get(trial.state, ""))
-        table.add_row(*varying_cells(list(search.space), trial.varies), *values, _seconds(trial.seconds), status)
-    print()
-    print_table(table)
-    for metric, shares in search.importance().items():
-        if shares:
-            parts = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
-            print(f"\nimportance for {metric}, over finished trials: {parts}")
-    if best := best_trials(search, ranked):
-        print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
-    for configuration in best:
-        print(f"{_describe_best(configuration, metrics)}\n  {configuration.command(search.sweep.shared)}")
-    if len(metrics) == 1 and best:
-        finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
-        kept = [trial for trial in finished if all(metrics[0] in one.metrics for one in trial)]  # folders not deleted
-        groups = [dict[Hashable, float](enumerate(one.metrics[metrics[0]] for one in trial)) for trial in kept]
-        seeds = [search.command.seed + number for number in range(search.settings.repeats)]
-        if kept[:1] == finished[:1]:
-            print_selected(best[0], search.sweep.shared, groups, 0, seeds, metrics[0])
-    print_location(search.sweep)
-    _warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
-    return _print_search_failures(search, ranked)
-
-
-def _print_search_failures(search: "Search", ranked: Sequence[RankedTrial]) -> int:
-    lines: dict[str, list[str]] = {"diverged": [], "failed": []}
-    for trial in ranked:
-        if trial.state in lines:
-            lines[trial.state].append(f"{label_of(trial.varies)}: {trial.why}")
-    _print_reasons(lines["diverged"], len(ranked), DIVERGED)
-    _print_reasons(lines["failed"], len(ranked), "failed")
-    if infeasible := search.infeasible():
-        last = infeasible[-1].user_attrs["infeasible"]
-        are = plural(len(infeasible), "suggestion was", "suggestions were")
-        report(f"{are} invalid and skipped; the last one: {last}")
-    return len(lines["failed"])
-
-
-def _describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
+def describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
     """``patch=2 (val/acc 0.9800; test/acc 0.9700, mean of 3 runs)``."""
     runs = f", mean of {best.count} runs" if best.count > 1 else ""  # over seeds, folds, or both
     values = ", ".join(f"{name} {format_metric(best.metrics[name])}" for name in metrics)
@@ -362,15 +250,17 @@ def print_location(sweep: Sweep) -> None:
 
 
 def _warn_of_versions(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:
-    _warn(mixed_versions(list(members.values()) for members in by_configuration(varies, results).values()))
+    warn(mixed_versions(list(members.values()) for members in by_configuration(varies, results).values()))
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
+    """Print a warning to stderr, unless it is empty."""
     if message:
         report(message)
 
 
-def _seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
+    """As tables show it, ``12.3``; empty where nothing was trained."""
     return f"{seconds:.1f}" if seconds else ""
 
 

@@ -18,7 +18,7 @@ import re
 import shlex
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -208,18 +208,23 @@ def best_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
 ) -> BestConfiguration | None:
     """The best among the configurations with the most finished seeds; ``None`` if none is finished."""
-    found: dict[Group, list[dict[str, float]]] = {}
+    found = ranked_configurations(varies, results, metric)
+    most = max((one.count for one in found), default=0)
+    known = [one for one in found if one.count == most]
+    return replace(known[0], left_out=len(found) - len(known)) if known else None
+
+
+def ranked_configurations(
+    varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
+) -> list[BestConfiguration]:
+    """Each configuration with finished trials whose metric is finite, from the best mean to the worst."""
+    found = []
     for group, members in by_configuration(varies, results).items():
         metrics = [result.metrics for result in members.values()]
         if finite := [one for one in metrics if math.isfinite(one.get(metric, math.nan))]:
-            found[group] = finite
-    if not found:
-        return None
-    most = max(map(len, found.values()))
-    means = {group: mean_metrics(metrics) for group, metrics in found.items() if len(metrics) == most}
-    sign = 1 if (OBJECTIVES | DECISION_METRICS)[metric] else -1
-    best = max(means, key=lambda group: sign * means[group][metric])
-    return BestConfiguration(dict(best), means[best][metric], means[best], most, len(found) - len(means))
+            means = mean_metrics(finite)
+            found.append(BestConfiguration(dict(group), means[metric], means, len(finite)))
+    return sorted(found, key=lambda one: one.mean, reverse=(OBJECTIVES | DECISION_METRICS)[metric])
 
 
 def by_configuration(

@@ -27,7 +27,7 @@ from vitrine.sweeps.launchers import slurm_job as job
 from vitrine.sweeps.launchers.slurm import Resources, resources
 from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.run import _prepare_launcher
-from vitrine.sweeps.summary import describe_search
+from vitrine.sweeps.search_summary import describe_search
 from vitrine.sweeps.trial import Trial, locked, read_result
 from vitrine.training.fit import fit
 
