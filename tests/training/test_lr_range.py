@@ -71,17 +71,17 @@ def test_rates_of_groups_are_those_of_an_optimizer_built_with_the_rate(name):
         ["model=vit_nano", "depth=2", f"optimizer={name}", "finetune.layer_decay=0.5", "optimizer.lr=auto"]
         + (["finetune.head_lr=0.01"] if name == "adamw" else [])
     )
-    config = replace(config, optimizer=with_lr(config.optimizer, LOWEST))
+    auto, config = config.optimizer, replace(config, optimizer=with_lr(config.optimizer, LOWEST))
     module = Classifier(config, steps=2, images_per_step=4)
     optimizer = build_optimizer(config.optimizer, module.model, config.finetune)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     trainer = SimpleNamespace(optimizers=[optimizer])
-    rising = RisingRate()
+    rising = RisingRate(auto)
     rising.on_train_start(trainer, module)
     for rate in RATES[:3]:
         rising.on_train_batch_start(trainer, module)
-        alike = build_optimizer(with_lr(config.optimizer, rate), module.model, config.finetune)
+        alike = build_optimizer(with_lr(auto, rate), module.model, config.finetune)
         expected = [group["lr"] for group in alike.param_groups]
         assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(expected)
     assert rising.rates == pytest.approx(RATES[:3])

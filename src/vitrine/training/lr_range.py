@@ -108,7 +108,7 @@ def smoothed(losses: Sequence[float]) -> np.ndarray:
 
 def _range_test(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks) -> RangeTest:
     begin = time.perf_counter()
-    rising = RisingRate()
+    rising = RisingRate(run.config.optimizer)
     stop = GracefulStop(None, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
     callbacks: list[Callback] = [rising, stop]
     if run.config.optimizer.name == "schedule_free":
@@ -157,12 +157,16 @@ def read_curve(record: RunRecord) -> tuple[list[float], list[float]]:
 class RisingRate(Callback):
     """Raises the learning rate by a constant factor from step to step, until the loss diverges.
 
+    Args:
+        optimizer: the run's, with ``auto`` where the rate is sought.
+
     Attributes:
         rates: learning rate of each step, ``optimizer.lr``; those of layers are in proportion to it.
         losses: training loss of each step, over all ranks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: OptimizerConfig) -> None:
+        self.optimizer = optimizer
         self.rates: list[float] = []
         self.losses: list[float] = []
 
@@ -170,7 +174,7 @@ class RisingRate(Callback):
         """Find the parameter groups whose rate follows ``optimizer.lr``; others have one of their own."""
         assert isinstance(module, Classifier)
         build = partial(build_optimizer, model=module.model, finetune=module.config.finetune, fused=False)
-        low, high = (build(with_lr(module.config.optimizer, rate)) for rate in (LOWEST, HIGHEST))
+        low, high = (build(with_lr(self.optimizer, rate)) for rate in (LOWEST, HIGHEST))
         pairs = zip(low.param_groups, high.param_groups, strict=True)
         self._follows = [one["lr"] != other["lr"] for one, other in pairs]
 
