@@ -23,6 +23,7 @@ from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
+from vitrine.text import report
 from vitrine.tracking.loggers import RunLogger, start_trackers
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.compile import Compiled
@@ -109,6 +110,8 @@ def fit(
             check_class_names(config.loss, data.dataset.classes)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
+                if ranks.rank == 0 and (note := pretrained.other_statistics(config.data)):
+                    report(note)
             ranks.wait_for_all()  # nothing is written before every rank has its data
             attempt = ranks.share(lambda: asdict(begin_attempt(config, folder, varies, time_from or began)))
             record, status = RunRecord(Path(attempt["path"])), attempt["status"]

@@ -14,7 +14,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from vitrine.config import ViTConfig
 from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
 from vitrine.config.parts import ANY
+from vitrine.config.schema import DataConfig
 from vitrine.config.size import by
 from vitrine.data.image_dataset import ImageDataset
 from vitrine.errors import ConfigError, Fault, RunError, first_line
@@ -56,12 +57,14 @@ class Pretrained:
         changes: the adaptations, for people.
         classes: names of the classes that the head was trained on, by target, in the order of its outputs; ``None`` if
             unknown.
+        statistics: ``mean`` and ``std`` of the channels with which their images were normalised; empty if unknown.
     """
 
     source: str
     weights: dict[str, Tensor]
     changes: list[str]
     classes: list[list[str]] | None = None
+    statistics: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def prepare(cls, config: ViTConfig) -> "Pretrained | None":
@@ -73,7 +76,7 @@ class Pretrained:
         """
         if config.pretrained is None:
             return None
-        stored, weights = read_weights(config.pretrained)
+        stored, weights, statistics = read_weights(config.pretrained)
         if problem := _not_stored(weights):
             raise RunError(f"model.pretrained={config.pretrained}: {problem}")
         weights = under_our_names(weights)
@@ -90,7 +93,7 @@ class Pretrained:
             raise RunError(f"model.pretrained={config.pretrained} {problem}")
         if found := _differences(facts, config) + _other_channels(weights, config, stored):
             raise ConfigError(found)
-        start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained))
+        start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained), statistics)
         with torch.device("meta"):
             model = VisionTransformer(config)
         check_weights(model, start.with_head_of(model), start.source)
@@ -104,6 +107,16 @@ class Pretrained:
         weights = {name: value for name, value in self.weights.items() if not name.startswith("head.")}
         change = f"new head for {sum(map(len, classes))} classes: that of the weights is for others"
         return replace(self, weights=weights, changes=[*self.changes, change])
+
+    def other_statistics(self, data: DataConfig) -> str:
+        """Return how to normalise images as those of the weights were; empty if ``data`` does, or if it is unknown."""
+        overrides = []
+        for name, theirs in self.statistics.items():
+            ours, channels = getattr(data, name), data.in_channels
+            if len(theirs) in (1, channels) and theirs * (channels // len(theirs)) != ours * (channels // len(ours)):
+                overrides.append(f"data.{name}={theirs}".replace(" ", ""))
+        what = f"model.pretrained={self.source}: the weights' images were normalised otherwise; as they were"
+        return f"{what}: {' '.join(overrides)}" if overrides else ""
 
     def copy_to(self, model: nn.Module) -> None:
         """Copy the weights to ``model``, which keeps its own head if they have none.
@@ -119,11 +132,12 @@ class Pretrained:
         return head | self.weights
 
 
-def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor], dict[str, list[float]]]:
     """Read the weights of a name in timm's hub, of a file or of a run. Pickled objects are refused.
 
     Returns:
-        The model's configuration if the file is a checkpoint of vitrine, else ``None``; and the state dict.
+        The model's configuration if the file is a checkpoint of vitrine, else ``None``; the state dict; and
+        :attr:`Pretrained.statistics`.
 
     Raises:
         RunError: there is no such name or file, or it can't be read.
@@ -132,15 +146,15 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
         raise RunError(f"model.pretrained={source}: {problem}")
     path = weights_file(source)
     if path.suffix not in WEIGHT_FILES:
-        return None, _from_hub(source)
+        return None, *_from_hub(source)
     if path.suffix == ".ckpt":
         checkpoint = read_checkpoint(path)
-        return checkpoint["config"]["model"], model_weights(checkpoint)
+        return checkpoint["config"]["model"], model_weights(checkpoint), _statistics(checkpoint["config"].get("data"))
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return None, load_file(path)
+            return None, load_file(path), {}
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 refuse_compressed(archive)
@@ -157,7 +171,13 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]
             weights = weights[key]
     if not isinstance(weights, dict):
         raise RunError(f"{path} holds no state dict")
-    return None, {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+    return None, {name: value for name, value in weights.items() if isinstance(value, Tensor)}, {}
+
+
+def _statistics(data: Any) -> dict[str, list[float]]:
+    """Return mean and standard deviation of the channels that a checkpoint's section ``data`` has."""
+    found = {name: data.get(name) for name in ("mean", "std")} if isinstance(data, Mapping) else {}
+    return {key: value for key, value in found.items() if isinstance(value, list) and set(map(type, value)) == {float}}
 
 
 def _classes(source: str) -> list[list[str]] | None:
@@ -197,7 +217,7 @@ def _not_stored(weights: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def _from_hub(name: str) -> dict[str, Tensor]:
+def _from_hub(name: str) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
     import timm
 
     try:
@@ -213,7 +233,7 @@ def _from_hub(name: str) -> dict[str, Tensor]:
     except Exception as error:  # the hub's client raises errors of its transport
         hint = "without a network, name a file: model.pretrained=FILE.safetensors"
         raise RunError(f"model.pretrained={name} could not be downloaded: {first_line(error)}; {hint}") from None
-    return model.state_dict()
+    return model.state_dict(), {"mean": list(found.mean), "std": list(found.std)}
 
 
 def _download(repository: str) -> str:
