@@ -6,18 +6,23 @@ import pytest
 import torch
 from helpers.levels import sampled
 from helpers.running import SMALL, write_image_folder
+from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, load_run, resume
 from vitrine.cli import compare as compare_command
 from vitrine.config import EvalConfig
+from vitrine.config.schedule import ScheduleConfig
 from vitrine.data.pixel_store import PixelStore
-from vitrine.errors import RunError
+from vitrine.errors import Interrupted, RunError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
+from vitrine.training.schedules import learning_rate_factor
 
 pytestmark = pytest.mark.usefixtures("undrawn")
+
+COSINE = ScheduleConfig("cosine", warmup=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +113,30 @@ def test_accepted_changes_are_recorded_and_are_the_runs_data_from_then_on(whole,
     copy.end("interrupted")
     with pytest.raises(RunError, match="train has 60 images, not 50"):
         resume(copy.path, compose([f"resume={copy.path}", f"data.root={whole / 'data'}", "trainer.max_epochs=3"]))
+
+
+class StopAfterAnEpoch(Callback):
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+
+def test_the_schedule_ends_with_the_epochs_of_a_quarter_of_the_images(whole, tmp_path, capfd):
+    root = shutil.copytree(whole / "data", tmp_path / "data")
+    overrides = [*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", f"data.root={root}", "data.batch_size=5"]
+    overrides += ["trainer.max_epochs=3", f"paths.cache_dir={tmp_path}", "trainer.compile=nothing"]
+    record = RunRecord(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        fit(compose(overrides), folder=record.path, callbacks=[StopAfterAnEpoch()])
+    for number in range(15):
+        for path in (root / "train").glob(f"*/{number}.png"):
+            path.unlink()
+    resume(record.path, accept_changed_data=True)
+    note = "epochs have 3 steps, not 12: schedule=cosine is now that of 18 steps: the learning rate goes from "
+    assert note in capfd.readouterr().err
+    rates = [(row["step"], row["lr"]) for row in record.history() if "lr" in row]
+    assert [step for step, _ in rates] == [12, 15, 18]
+    assert rates[-1][1] == pytest.approx(record.config["optimizer"]["lr"] * learning_rate_factor(17, COSINE, 18))
 
 
 @pytest.mark.whole

@@ -51,3 +51,5 @@ def test_the_time_left_is_that_of_steps_without_what_came_before_the_first(monke
         now[0] += 0.1
         trainer.global_step = step
     assert bar._parts(trainer, module)["left"] == "left 0:01:39"
+    trainer.global_step = 1010
+    assert bar._parts(trainer, module)["left"] == "left 0:00:00"

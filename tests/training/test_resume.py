@@ -337,23 +337,36 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys, monkey
 
 
 @pytest.mark.parametrize(
-    ("overrides", "rates"),
+    ("overrides", "done", "rates"),
     [
-        (["schedule=constant"], None),
-        (["schedule=constant_with_warmup"], "from 0.1 at step 40 to 0.082 at the next"),  # 41 of 50 steps
-        (["schedule=constant", "finetune.warmup=0.05"], None),  # 25 steps are behind it
-        (["schedule=constant", "finetune.warmup=0.2"], "from 0.1 at step 40 to 0.041 at the next"),
+        (["schedule=constant"], 40, None),
+        (["schedule=constant_with_warmup"], 40, "learning rate goes from 0.1 at step 40 to 0.082 at the next"),
+        (["schedule=constant", "finetune.warmup=0.05"], 40, None),  # 25 steps are behind it
+        (["schedule=constant", "finetune.warmup=0.2"], 40, "learning rate goes from 0.1 at step 40 to 0.041 at the"),
+        (
+            ["schedule=linear", "schedule.warmup=0", "finetune.head_lr=0.5"],
+            40,
+            "the head's learning rate goes from 0.0",
+        ),
+        (["schedule=linear", "schedule.warmup=0"], 35, "learning rate goes from 0.015 at step 35 to 0.093 at the next"),
+        (["trainer.max_epochs=4", "schedule=linear"], 40, None),  # a run of 50 epochs, which now ends
     ],
 )
-def test_more_epochs_that_stretch_the_warm_up_of_a_constant_rate_are_reported(overrides, rates, tmp_path):
-    """Four epochs of 10 steps are done, of now fifty."""
+def test_what_more_epochs_do_to_the_learning_rate_is_reported(overrides, done, rates, tmp_path):
+    """Of four epochs of 10 steps all or some are done, of now fifty."""
     config = compose(["model=vit_nano", "optimizer.lr=0.1", "trainer.max_epochs=50", *overrides])
-    record = RunRecord.create(tmp_path, "constant")
-    (record.path / "run.json").write_text(json.dumps({"status": "finished", "steps_per_epoch": 10}))
-    (record.path / "metrics.csv").write_text("epoch,step,seconds,val/acc\n4,40,1.0,0.5\n")
-    note = _stretched_schedule(config, record, planned=4)
-    assert note.endswith(f"schedule=constant is now that of 50 epochs: the learning rate goes {rates}" if rates else "")
+    planned = 50 if config.trainer.max_epochs == 4 else 4
+    record = RunRecord.create(tmp_path, "stretched")
+    (record.path / "run.json").write_text(json.dumps({"status": "interrupted", "steps_per_epoch": 10}))
+    epochs, inside = divmod(done, 10)
+    progress = {"started": epochs + (inside > 0), "processed": epochs}
+    batches = {"processed": inside or 10}
+    loops = {"fit_loop": {"epoch_progress": {"current": progress}, "epoch_loop.batch_progress": {"current": batches}}}
+    torch.save({"state_dict": {}, "config": {"model": {}}, "global_step": done, "loops": loops}, record.last)
+    note = _stretched_schedule(config, record, planned, steps=10)
     assert bool(note) == bool(rates)
+    assert f"schedule={config.schedule.name} is now that of 50 epochs: " in note or not rates
+    assert (rates or "") in note
 
 
 def test_the_name_of_a_finished_run_does_nothing_to_the_terminal(whole, tmp_path, capsys):

@@ -45,6 +45,7 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover, replace_lost_best
 from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
+from vitrine.training.schedules import total_steps
 from vitrine.training.throughput import (
     PeakFlops,
     Throughput,
@@ -187,7 +188,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         draw_lr_range(record, tested.found)
         show_learning_rate(console, tested)
     throughput = Throughput(by_epoch.__getitem__, partial(PeakFlops.of, hardware))
-    progress = ProgressBar(console, config.trainer.max_epochs, data.steps)
+    progress = ProgressBar(console, config.trainer.max_epochs, module.steps)
     reset_peak_memory(hardware)
     trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)
     with RunLogger(record, steps_done, trackers) as logger:
@@ -241,13 +242,16 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     model = drawn_by_name(partial(build_model, with_kernel), seed)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
-    module = Classifier(config, data.steps, images, class_weights=weights, model=model)
+    checkpoint = read_checkpoint(run.record.last) if run.record.last.exists() else None
+    steps = data.steps
+    if checkpoint is not None:
+        steps = total_steps(checkpoint, config.trainer.max_epochs, data.steps_per_epoch)
+    module = Classifier(config, steps, images, class_weights=weights, model=model)
     if run.hardware.precision == "64-true":  # before weights are restored or averaged, not when training begins
         module.double()
-    last = run.record.last
-    if last.exists():
-        checkpoint = read_checkpoint(last)
-        load_weights(module.model, model_weights(checkpoint), str(last))  # a clear error if they do not fit
+    if checkpoint is not None:
+        source = str(run.record.last)
+        load_weights(module.model, model_weights(checkpoint), source)  # a clear error if they do not fit
         return module, checkpoint["global_step"]
     if run.pretrained is not None:
         run.pretrained.copy_to(module.model)

@@ -91,7 +91,7 @@ class ProgressBar(Callback):
         mfu = latest.get("mfu_datasheet", latest.get("mfu_measured"))
         begin, before = self._begin or (0.0, trainer.global_step)
         done = trainer.global_step - before
-        left = (time.monotonic() - begin) / done * (self.steps - trainer.global_step) if done else None
+        left = (time.monotonic() - begin) / done * max(0, self.steps - trainer.global_step) if done else None
         return {
             "epoch": f"epoch {min(trainer.current_epoch + 1, self.epochs)}/{self.epochs}",
             "step": f"step {trainer.global_step:,}/{self.steps:,}",

@@ -19,7 +19,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
-from vitrine.text import printable, report
+from vitrine.text import plural, printable, report
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -28,7 +28,7 @@ from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, deadline, load_data
-from vitrine.training.schedules import learning_rate_factor
+from vitrine.training.schedules import learning_rate_factor, total_steps
 from vitrine.training.weights import differences, read_checkpoint
 
 
@@ -78,8 +78,6 @@ def resume(
         if given is not None:
             _apply(config, given)
         _check(config, record)
-        if ranks.rank == 0 and (note := _stretched_schedule(config, record, planned)):
-            report(note)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
         if status == "finished" and config.trainer.max_epochs == planned:
@@ -100,6 +98,8 @@ def resume(
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
             changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
+            if ranks.rank == 0 and (note := _stretched_schedule(config, record, planned, data.steps_per_epoch)):
+                report(note)
             ranks.wait_for_all()  # nothing is written before every rank has read the run folder
             group, varies = record.facts.get("group"), record.facts.get("varies") or ""
             end = deadline(config, began if time_from is None else time_from)
@@ -129,26 +129,41 @@ def _stopped_early(config: TrainConfig, record: RunRecord, planned: int) -> int:
     return last if config.callbacks.early_stopping is not None and last < planned else 0
 
 
-def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int) -> str:
-    """Return what another number of epochs than ``planned`` does to the learning rate; empty if it does nothing."""
-    epochs, schedule = config.trainer.max_epochs, config.schedule
-    steps = record.facts.get("steps_per_epoch")
-    done = max((int(row["step"]) for row in record.history()), default=0)
-    if epochs == planned or not steps or not done:
+def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, steps: int) -> str:
+    """Return what other steps than planned do to the learning rate; empty if they do nothing.
+
+    Args:
+        config: of the resumed run.
+        record: the run.
+        planned: epochs of the run before.
+        steps: steps of an epoch now.
+    """
+    epochs, schedule, finetune = config.trainer.max_epochs, config.schedule, config.finetune
+    steps_before = record.facts.get("steps_per_epoch", steps)
+    if (epochs, steps) == (planned, steps_before) or not record.last.exists():
         return ""
     if record.status == "finished" and _stopped_early(config, record, planned):
         return ""
+    checkpoint = read_checkpoint(record.last)
+    done, total = checkpoint["global_step"], total_steps(checkpoint, epochs, steps)
+    if done == total:
+        return ""
     note = f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
+    if epochs == planned:
+        of = f"schedule={schedule.name} is now that of {plural(total, 'step')}"
+        note = f"epochs have {plural(steps, 'step')}, not {steps_before}: {of}"
     if is_dotted(schedule.name):
         return note
-    warmup = max(schedule.warmup, config.finetune.warmup or 0.0)  # the longest of any layer
-    before = learning_rate_factor(done - 1, schedule, planned * steps, warmup)
-    after = learning_rate_factor(done, schedule, epochs * steps, warmup)
+    head_lr = finetune.head_lr  # the rate in the log is that of the head
+    warmup = max(schedule.warmup, finetune.warmup or 0.0) if head_lr is None else schedule.warmup  # the longest
+    before = learning_rate_factor(done - 1, schedule, total_steps(checkpoint, planned, steps_before), warmup)
+    after = learning_rate_factor(done, schedule, total, warmup)
     if schedule.name == "constant" and before == after:  # both behind the warm-up
         return ""
-    lr = record.facts["lr_range"]["found"] if config.optimizer.lr == AUTO else config.optimizer.lr
+    lr = head_lr or (record.facts["lr_range"]["found"] if config.optimizer.lr == AUTO else config.optimizer.lr)
     rates = [f"{lr * factor:.3g}" for factor in (before, after)]
-    return f"{note}: the learning rate goes from {rates[0]} at step {done} to {rates[1]} at the next"
+    whose = "the learning rate" if head_lr is None else "the head's learning rate"
+    return f"{note}: {whose} goes from {rates[0]} at step {done} to {rates[1]} at the next"
 
 
 def _check_checkpoint(config: TrainConfig, record: RunRecord) -> None:

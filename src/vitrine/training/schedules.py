@@ -5,9 +5,10 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -30,6 +31,24 @@ def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> 
     return LambdaLR(
         optimizer, [partial(learning_rate_factor, config=config, steps=steps, warmup=warmup) for warmup in warmups]
     )
+
+
+def total_steps(checkpoint: Mapping[str, Any], epochs: int, steps_per_epoch: int) -> int:
+    """Return the optimiser steps of a training that resumes from ``checkpoint``: those done and those to come.
+
+    An epoch of which as many steps are done as it has now, since its data has changed, begins again.
+
+    Args:
+        checkpoint: as Lightning writes it.
+        epochs: of the whole training.
+        steps_per_epoch: in the epochs to come.
+    """
+    loops = checkpoint["loops"]["fit_loop"]
+    progress, inside = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["processed"]
+    if progress["started"] == progress["processed"] or inside >= steps_per_epoch:
+        inside = 0
+    done: int = checkpoint["global_step"]
+    return done + (epochs - progress["processed"]) * steps_per_epoch - inside
 
 
 def user_factor(step: int, *, name: str, schedule: Callable[[int, int], float], steps: int) -> float:
