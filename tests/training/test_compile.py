@@ -268,6 +268,31 @@ def test_no_rank_compiles_where_another_one_cannot(monkeypatch, fails_at):
     assert module.model._compiled_call_impl is None
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("pays_after", [0, 100])
+def test_a_trial_ends_before_the_time_limit(monkeypatch, pays_after):
+    monkeypatch.setattr(compilation, "missing_for", lambda device: "")
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: 1000.0)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)  # it imports the compiler, for seconds
+    monkeypatch.setattr(compilation, "compile_parts", lambda model, what: [])
+    monkeypatch.setitem(compilation.EARNED_BACK_AFTER, "blocks", pays_after)
+    monkeypatch.setitem(compilation.TRIAL_SHARE, "blocks", 1.0)
+    same = {"reduce_boolean_decision": lambda decision, all: decision, "broadcast": lambda seconds: seconds}
+    trainer = SimpleNamespace(world_size=1, strategy=SimpleNamespace(**same))
+    module = SimpleNamespace(device=torch.device("cpu"), model=torch.nn.Linear(2, 2), config=compose(OVERRIDES))
+    module.steps, limits = 10, []
+
+    def showing(limit):
+        limits.append(limit)
+        return nullcontext()
+
+    stop_by = time.time() + 20
+    compiled = compilation.Compilation("auto", True, print, showing, stop_by)._compile(trainer, module)
+    assert compiled.what == "nothing"
+    assert all(limit == pytest.approx(15, abs=1) for limit in limits)
+    assert limits or compiled.why.startswith("trainer.max_time leaves 1")
+
+
 class StopAt(Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == 3:

@@ -30,6 +30,7 @@ from vitrine.config.image_schedule import image_sides
 from vitrine.errors import first_line
 from vitrine.signals import importing, swallowed
 from vitrine.training.finetune import has_constant_features
+from vitrine.training.graceful_stop import TimeLimit
 from vitrine.training.lit_module import Classifier
 
 # What auto compiles on a device. On several GPUs graphs were never tried: it is the model (what_pays).
@@ -77,13 +78,23 @@ class Compilation(Callback):
         may_measure: whether ``auto`` may decide by measured time; otherwise it compiles nothing.
         on_compiled: called with the result.
         showing: entered while the compiler works; takes the most seconds of a trial, or ``None`` for no limit.
+        stop_by: when the command must have ended, as ``time.time()`` gives it; ``None`` for no limit. ``auto`` counts
+            the training until then.
     """
 
-    def __init__(self, mode: str, may_measure: bool, on_compiled: Callable[[Compiled], None], showing: Showing) -> None:
+    def __init__(
+        self,
+        mode: str,
+        may_measure: bool,
+        on_compiled: Callable[[Compiled], None],
+        showing: Showing,
+        stop_by: float | None = None,
+    ) -> None:
         self.mode = mode
         self.may_measure = may_measure
         self.on_compiled = on_compiled
         self.showing = showing
+        self.stop_by = math.inf if stop_by is None else stop_by
         self.what = "nothing"
         self.smaller = False  # than a full batch: the current one
 
@@ -146,12 +157,15 @@ class Compilation(Callback):
                 return Compiled("nothing", "deterministic runs do not decide by measured time")
             if not _can_be_abandoned():
                 return Compiled("nothing", "it is tried in a program's main thread only, where it can be abandoned")
+            left = self._of_rank_0(trainer, max(0.0, self.stop_by - time.time() - TimeLimit.MARGIN))
+            if left < EARNED_BACK_AFTER[what]:
+                return Compiled("nothing", f"trainer.max_time leaves {_time(left)}, too short to pay off")
             settings = module.config.trainer
             sides = image_sides(settings.image_schedule, settings.max_epochs)
             whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
             parts = settings.accumulate_grad_batches * module.steps * whole
             before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[what] / parts))
-            if (total := before * parts) < EARNED_BACK_AFTER[what]:
+            if (total := min(before * parts, left)) < EARNED_BACK_AFTER[what]:
                 return Compiled("nothing", f"training takes less than {_time(total)}, too short to pay off")
             limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process

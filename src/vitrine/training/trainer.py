@@ -190,4 +190,4 @@ def _compilation(run: TrainingRun, on_compiled: Callable[[Compiled], None], show
         one_gpu = run.hardware.accelerator == "cuda" and run.hardware.devices == 1
         mode = before if before != "graphs" or one_gpu else mode
     may_measure = not (run.config.trainer.deterministic or run.config.debug.detect_anomaly)
-    return Compilation(mode, may_measure, on_compiled, showing)
+    return Compilation(mode, may_measure, on_compiled, showing, run.stop_by)
