@@ -19,7 +19,7 @@ from vitrine.data.image_dataset import Split
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
-from vitrine.training.lit_module import MeanLoss
+from vitrine.training.losses import MeanLoss
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

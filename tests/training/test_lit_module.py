@@ -1,18 +1,37 @@
 import pytest
 import torch
-from helpers.user_parts import write_package
+from helpers.running import SMALL
+from helpers.user_parts import enter_lab
 
-from vitrine import compose
+from vitrine import compose, fit
 from vitrine.config.parts import PartError
 from vitrine.training.lit_module import Classifier
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 LAB = "lab_of_lit_module"
 
 
 def test_a_loss_of_the_users_that_fails_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_package(tmp_path, LAB, losses="def broken(logits, targets):\n    raise ValueError('bad loss')\n")
+    enter_lab(tmp_path, monkeypatch, LAB, losses="def broken(logits, targets):\n    raise ValueError('bad loss')\n")
     config = compose(["model=vit_nano", "depth=1", f"loss={LAB}.losses.broken"])
     module = Classifier(config, steps=1, images_per_step=2)
     with pytest.raises(PartError, match=r"failed: ValueError: bad loss \(.*losses.py, line 2\)$"):
         module.training_loss(torch.zeros(2, config.model.num_classes), torch.zeros(2, dtype=torch.long))
+
+
+IGNORING = """
+import torch
+
+
+class Plain(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step()
+"""
+
+
+def test_an_optimizer_that_does_not_let_gradients_be_clipped_is_refused_in_its_first_step(tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, LAB, optimizers=IGNORING)
+    overrides = [*SMALL, f"optimizer={LAB}.optimizers.Plain", "debug.limit_batches=1", f"paths.output_dir={tmp_path}"]
+    with pytest.raises(PartError, match=r"Plain ignores trainer.gradient_clip_val: its step must call closure\(\)"):
+        fit(compose(overrides))

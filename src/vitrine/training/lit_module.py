@@ -20,7 +20,7 @@ from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
 from vitrine.config.image_schedule import image_side
-from vitrine.config.parts import faults_of
+from vitrine.config.parts import PartError, faults_of
 from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
@@ -28,32 +28,11 @@ from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
-from vitrine.training.losses import build_loss
+from vitrine.training.losses import MeanLoss, build_loss
 from vitrine.training.metrics import Outputs, all_labels_right
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
 from vitrine.training.smaller_images import SmallerImages
-
-
-class MeanLoss(Metric):
-    """Mean loss over images. Unlike torchmetrics' MeanMetric, NaN batches propagate."""
-
-    total: Tensor
-    images: Tensor
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
-        self.add_state("images", torch.tensor(0), dist_reduce_fx="sum")
-
-    def update(self, loss: Tensor, images: int) -> None:
-        """Add a batch of ``images`` images with mean loss ``loss``, a scalar."""
-        self.total += loss * images
-        self.images += images
-
-    def compute(self) -> Tensor:
-        """Return the mean, a scalar."""
-        return self.total / self.images
 
 
 class Classifier(pl.LightningModule):
@@ -206,8 +185,12 @@ class Classifier(pl.LightningModule):
             with self.outside_autocast(), nullcontext() if part == parts - 1 else self.local_gradients():
                 self.manual_backward(loss)
             losses.append(loss.detach())
+        self.clipped = self.config.trainer.gradient_clip_val is None
         with self.outside_autocast():
             self.optimizer.step()
+        if not self.clipped:
+            problem = "ignores trainer.gradient_clip_val: its step must call closure(), as torch.optim.Optimizer's does"
+            raise PartError(self.config.optimizer.name, problem)
         self.schedule.step()
         self.share_statistics()  # before a callback averages them
         return losses[0] if parts == 1 else torch.stack(losses).sum()
@@ -323,6 +306,7 @@ class Classifier(pl.LightningModule):
         if (most := self.config.trainer.gradient_clip_val) is not None:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, most)
+            self.clipped = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the configuration and the training metrics not yet logged, as plain values; refuse non-finite weights."""

@@ -1,11 +1,13 @@
-"""Losses of logits and targets, and weights of classes in them."""
+"""Losses of logits and targets, weights of classes in them, and the mean loss over the batches of a split."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchmetrics import Metric
 
 from vitrine.config.loss import LossConfig
 from vitrine.config.parts import function, part_at
@@ -98,6 +100,27 @@ class WeightedLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the weighted mean loss, a scalar."""
         return self.loss(logits, targets, weight=self.weight)
+
+
+class MeanLoss(Metric):
+    """Mean loss over images. Unlike torchmetrics' MeanMetric, NaN batches propagate."""
+
+    total: Tensor
+    images: Tensor
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("images", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, loss: Tensor, images: int) -> None:
+        """Add a batch of ``images`` images with mean loss ``loss``, a scalar."""
+        self.total += loss * images
+        self.images += images
+
+    def compute(self) -> Tensor:
+        """Return the mean, a scalar."""
+        return self.total / self.images
 
 
 def build_loss(
