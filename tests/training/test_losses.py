@@ -1,5 +1,7 @@
 """Losses agree with PyTorch, torchvision and timm, weights of classes with scikit-learn and their paper."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,10 @@ from torchvision.ops import sigmoid_focal_loss
 
 from vitrine import compose, fit
 from vitrine.config.loss import LossConfig
+from vitrine.config.parts import PartError
 from vitrine.errors import DataError
 from vitrine.training.lit_module import Classifier
-from vitrine.training.losses import LOSSES, build_loss, class_weights
+from vitrine.training.losses import LOSSES, build_loss, class_weights, mean_loss
 
 LABELS = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)
 NAMES = ["ant", "bee", "cat"]
@@ -103,6 +106,21 @@ def test_a_weighted_batch_has_the_same_loss_in_parts(batch):
     each = F.cross_entropy(logits, labels, reduction="none") * torch.tensor([1.0, 5.0, 9.0])[labels]
     torch.testing.assert_close(training(logits, labels), each.mean())
     torch.testing.assert_close(evaluation(logits, labels), F.cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [
+        (partial(F.cross_entropy, reduction="none"), r"a tensor of shape \(12,\)"),
+        (lambda logits, labels: float(F.cross_entropy(logits, labels)), "a float"),
+        (lambda logits, labels: F.cross_entropy(logits.detach(), labels), "one that is detached from the logits"),
+    ],
+)
+def test_what_a_loss_of_the_users_returns_is_checked(batch, loss, given):
+    logits, labels = batch
+    with pytest.raises(PartError, match=f"^my_lab.loss must return the mean loss, a scalar tensor, not {given}$"):
+        mean_loss(loss, "my_lab.loss", logits.requires_grad_(), labels)
+    assert mean_loss(F.cross_entropy, "my_lab.loss", logits.detach(), labels).dim() == 0, "evaluation has no gradient"
 
 
 def test_weights_move_with_the_model_and_are_no_part_of_its_checkpoint():

@@ -127,6 +127,12 @@ def test_a_schedule_of_the_users_that_fails_is_one_line():
         user_factor(3, name="my_lab.rates.broken", schedule=lambda step, total: 1 / 0, steps=9)
 
 
+@pytest.mark.parametrize("factor", [-1.0, math.nan, math.inf])
+def test_a_schedule_of_the_users_that_returns_no_factor_is_one_line(factor):
+    with pytest.raises(PartError, match=f"^my_lab.rates must return a factor >= 0 at step 3 of 9, not {factor:g}$"):
+        user_factor(3, name="my_lab.rates", schedule=lambda step, total: factor, steps=9)
+
+
 def test_half_way_down_is_half_the_rate():
     assert cosine(55) == pytest.approx(0.5)
 

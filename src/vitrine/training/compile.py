@@ -32,6 +32,7 @@ from vitrine.signals import importing, swallowed
 from vitrine.training.finetune import has_constant_features
 from vitrine.training.graceful_stop import TimeLimit
 from vitrine.training.lit_module import Classifier
+from vitrine.training.losses import mean_loss
 
 # What auto compiles on a device. On several GPUs graphs were never tried: it is the model (what_pays).
 WHAT = {"cpu": "blocks", "cuda": "graphs"}
@@ -210,7 +211,7 @@ class Compilation(Callback):
                 _wait(module.device)
                 begin = time.perf_counter()
                 with trainer.precision_plugin.train_step_context():
-                    loss = module.criterion(module(images), labels)
+                    loss = mean_loss(module.criterion, module.config.loss.name, module(images), labels)
                 loss.backward()
                 _wait(module.device)
                 seconds.append(time.perf_counter() - begin)

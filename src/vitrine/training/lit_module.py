@@ -20,7 +20,7 @@ from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
 from vitrine.config.image_schedule import image_side
-from vitrine.config.parts import PartError, faults_of
+from vitrine.config.parts import PartError
 from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
@@ -28,7 +28,7 @@ from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
-from vitrine.training.losses import MeanLoss, build_loss
+from vitrine.training.losses import MeanLoss, build_loss, mean_loss
 from vitrine.training.metrics import Outputs, all_labels_right
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
@@ -200,8 +200,7 @@ class Classifier(pl.LightningModule):
 
         With MixUp or CutMix, training accuracy uses the dominant label.
         """
-        with faults_of(self.config.loss.name, "failed"):
-            loss = self.training_criterion(logits, targets)
+        loss = mean_loss(self.training_criterion, self.config.loss.name, logits, targets)
         if self.config.data.multi_label:
             right = all_labels_right(logits.detach(), targets).float().mean()
         else:
@@ -334,8 +333,7 @@ class Classifier(pl.LightningModule):
                 self._metric(self.outputs, stage).update(*self.by_target(none, labels)[0])
             return None
         logits: Tensor = self(images)
-        with faults_of(self.config.loss.name, "failed"):
-            loss = self.criterion(logits, labels)
+        loss = mean_loss(self.criterion, self.config.loss.name, logits, labels)
         self._metric(self.loss, stage).update(loss, len(labels))
         parts = self.by_target(logits, labels)
         for accuracy, (scores, of_target) in zip(self._accuracies(stage), parts, strict=True):

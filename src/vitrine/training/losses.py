@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 
 from vitrine.config.loss import LossConfig
-from vitrine.config.parts import function, part_at
+from vitrine.config.parts import PartError, faults_of, function, part_at
 from vitrine.errors import DataError
 from vitrine.text import did_you_mean, listed, nearest
 
@@ -144,8 +144,34 @@ def build_loss(
         plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
         training = partial(plain, label_smoothing=config.label_smoothing)
     if len(outputs) > 1:
-        return partial(sum_over_targets, training, outputs), partial(sum_over_targets, plain, outputs)
+        of_each = (partial(mean_loss, loss, config.name) for loss in (training, plain))
+        trained, evaluated = (partial(sum_over_targets, loss, outputs) for loss in of_each)
+        return trained, evaluated
     return training if class_weights is None else WeightedLoss(training, class_weights), plain
+
+
+def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
+    """Return a loss of logits and targets, a scalar.
+
+    Args:
+        loss: as :func:`build_loss` returns it.
+        name: ``loss.name``.
+        logits: (B, num_classes).
+        targets: as of ``loss``.
+
+    Raises:
+        PartError: the user's loss fails, or returns anything else, or in training a scalar without a gradient.
+    """
+    with faults_of(name, "failed"):
+        value = loss(logits, targets)
+    given = f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        given = f"a tensor of shape {tuple(value.shape)}"
+        if value.dim() == 0:
+            if value.requires_grad or not logits.requires_grad:
+                return value
+            given = "one that is detached from the logits"
+    raise PartError(name, f"must return the mean loss, a scalar tensor, not {given}")
 
 
 def sum_over_targets(loss: Loss, outputs: Sequence[int], logits: Tensor, labels: Tensor) -> Tensor:
