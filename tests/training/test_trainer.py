@@ -33,10 +33,12 @@ def loss(logits, targets):
         (f"loss={LAB}.failing.loss", rf"^{LAB}.failing.loss failed: ValueError: .*failing.py, line 17\)$"),
     ],
 )
-@pytest.mark.parametrize("compiled", ["auto", "nothing"])  # auto measures a step before training
-def test_a_part_that_fails_in_training_is_one_line(tmp_path, monkeypatch, override, message, compiled):
+@pytest.mark.parametrize(
+    "before", [["trainer.compile=auto"], [], ["optimizer.lr=auto"]], ids=["measured", "trained", "range-tested"]
+)
+def test_a_part_that_fails_in_training_is_one_line(tmp_path, monkeypatch, override, message, before):
     enter_lab(tmp_path, monkeypatch, LAB, failing=FAILING)
-    small = ["model=vit_nano", "depth=1", "debug=quick", "accelerator=cpu", f"trainer.compile={compiled}"]
+    small = ["model=vit_nano", "depth=1", "debug=quick", "accelerator=cpu", "trainer.compile=nothing", *before]
     with pytest.raises(PartError, match=message):
         fit(compose([*small, override, f"paths.output_dir={tmp_path}"]))
     (folder,) = (tmp_path / "runs").iterdir()

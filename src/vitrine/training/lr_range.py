@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.optim import Optimizer
 
+from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.schedule import ScheduleConfig
 from vitrine.config.schema import AUTO, OptimizerConfig
 from vitrine.data.datamodule import ImageDataModule
@@ -113,7 +114,7 @@ def _range_test(run: TrainingRun, data: ImageDataModule, module: Classifier, ran
     callbacks: list[Callback] = [rising, stop]
     if run.config.optimizer.name == "schedule_free":
         callbacks.append(ScheduleFreeWeights())
-    with isolate_rng(), restored_handlers():
+    with isolate_rng(), restored_handlers(), failing_in_one_line(run.config):
         copy = deepcopy(module)
         copy.config = replace(
             run.config,
