@@ -51,7 +51,8 @@ class Pruning(Callback):
         epoch = trainer.current_epoch + 1
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         stop = trainer.strategy.broadcast(trainer.is_global_zero and self.rule(epoch, values))
-        if stop and epoch != trainer.max_epochs and not self.graceful_stop.agreed(trainer, trained=False):
+        last = trainer.should_stop or epoch == trainer.max_epochs  # should_stop: by early stopping, in this epoch
+        if stop and not last and not self.graceful_stop.agreed(trainer, trained=False):
             reached = ", ".join(f"{name} {value:.4f}" for name, value in sorted(values.items()))
             raise Pruned(f"after epoch {epoch} of {trainer.max_epochs}, at {reached}")
 
