@@ -63,6 +63,15 @@ def image_schedule_faults(
             yield from _faults_at(int(side), shown, model)
 
 
+def unused_sizes(schedule: Sequence[float] | None, epochs: int) -> Iterator[Fault]:
+    """Yield a fault for each size of a sound schedule that so few epochs leave out."""
+    used = set(image_sides(schedule, epochs))
+    for side, _ in _phases(schedule or ()):
+        if side not in used:
+            problem = f"has a size, {int(side)}, that is in no epoch of trainer.max_epochs={epochs}"
+            yield Fault(KEY, as_override(schedule), problem)
+
+
 def _phases(schedule: Sequence[float]) -> list[tuple[float, float]]:
     return list(zip(schedule[::2], schedule[1::2], strict=False))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
-from vitrine.config.image_schedule import image_schedule_faults
+from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metrics import EXTRA, extra_metrics
@@ -22,13 +22,17 @@ from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
 from vitrine.text import as_override, listed, nearest
 
+SIZES_IN_EPOCHS = {"trainer.image_schedule", "trainer.max_epochs"}
 WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 
 
-def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[Fault]:
+def train_faults(config: TrainConfig, sound: TrainConfig | None = None, *, resumed: bool = False) -> list[Fault]:
     """Return all faults in ``config`` that can be found without its data and, unless a user's part needs it, torch.
 
-    Values in sections that are those of ``sound``, a configuration without faults, are only checked against others.
+    Args:
+        config: the configuration.
+        sound: one without faults. Values in sections that are the same objects are only checked against others.
+        resumed: whether its run is resumed, perhaps with other epochs than its schedule of image sizes suits.
     """
     sections = {} if sound is None else {name: part for name, part in vars(sound).items() if is_dataclass(part)}
     known: dict[str, Any] = dict.fromkeys(
@@ -43,6 +47,10 @@ def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[
     for uses, check in _CHECKS:
         if not broken & set(uses):  # a value outside its limits is reported once
             found += check(config)
+    trainer = config.trainer
+    # A short trial of a command, as with debug=quick, may leave out sizes.
+    if not resumed and config.debug.limit_batches is None and not {fault.key for fault in found} & SIZES_IN_EPOCHS:
+        found += unused_sizes(trainer.image_schedule, trainer.max_epochs)
     return found
 
 

@@ -115,7 +115,7 @@ def resume(
 
 def _check(config: TrainConfig, record: RunRecord) -> None:
     """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
-    if found := train_faults(config):
+    if found := train_faults(config, resumed=True):
         raise ConfigError(found)
     done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
     if config.trainer.max_epochs < done:
