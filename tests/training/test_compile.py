@@ -114,8 +114,12 @@ def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
 
 @can_compile
 @pytest.mark.quick
-def test_a_short_training_is_not_compiled_and_the_reason_is_printed(trained, capsys):
+def test_a_short_training_is_not_compiled_and_the_reason_is_printed(trained, capsys, monkeypatch):
+    """The time that it takes to decide is a part of the training's."""
+    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: time.sleep(1.0) or 0.001)
     record = trained("short")
+    compiling, first = record.facts["start_ups"][0]["compiling"], record.history()[0]["seconds"]
+    assert 1.0 <= compiling == record.facts["speed"]["compile_seconds"] < first
     assert record.facts["compiled"] == "nothing"
     assert "compiler  not used: training takes less than" in capsys.readouterr().out
 

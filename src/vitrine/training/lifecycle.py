@@ -120,7 +120,10 @@ def record_resumption(run: TrainingRun) -> None:
 
 
 class StartUp:
-    """Time from the start of the command to the first training step, which metrics.csv's seconds leave out.
+    """Time from the start of the command to the first training step.
+
+    ``start_ups`` in run.json has, for each session, the ``seconds`` until the clock of metrics.csv starts, and those of
+    ``compiling``, which that clock counts.
 
     Args:
         run: the run.
