@@ -32,6 +32,14 @@ def failing(model):
     raise ValueError("no such layer")
 
 
+class Double(nn.Identity):
+    def __init__(self, dim, hidden):
+        super().__init__()
+
+    def forward(self, x):
+        return x.double()
+
+
 class Mixing(nn.Identity):
     def __init__(self, dim, hidden_or_heads):
         super().__init__()
@@ -96,6 +104,7 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
             {"attention": f"{LAB}.parts.Grid", "patch_dropout": 0.5},
             r"fails on a tensor \(2, 8, 8\), as with model.patch_dropout=0.5: RuntimeError: unflatten: ",
         ),
+        ({"mlp": f"{LAB}.parts.Double"}, "must give torch.float32, not torch.float64"),
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
     ],
 )

@@ -28,7 +28,7 @@ def user_module(
         **keywords: likewise by name.
 
     Raises:
-        PartError: it gives no module, the module fails, or its output has another shape.
+        PartError: it gives no module, the module fails, or its output has another shape or dtype.
     """
     part = part_at(config, key)
     if part is None:
@@ -48,10 +48,13 @@ def user_module(
 def _try(name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "") -> None:
     failing = faults_of(name, f"fails on a tensor {tuple(takes)}{why}")
     with failing, torch.no_grad(), torch.random.fork_rng(devices=[]):
-        output = module(torch.zeros(*takes))
+        zeros = torch.zeros(*takes)
+        output = module(zeros)
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if shape != tuple(gives):
         raise PartError(name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}{why}, not {shape}")
+    if output.dtype != zeros.dtype:
+        raise PartError(name, f"must give {zeros.dtype}, not {output.dtype}")
 
 
 def user_model(config: ViTConfig) -> nn.Module | None:
