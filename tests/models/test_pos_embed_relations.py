@@ -128,16 +128,17 @@ def test_rope_mixed_starts_as_two_axes_at_right_angles_rotated_at_random_in_each
     assert len(directions) == 6
 
 
-def test_angles_of_rope_mixed_do_not_suffer_from_the_precision_of_the_model(small, noise):
-    config = small(image_size=128, dim=8, heads=1, position="rope_mixed", rope_theta=1.5)
+@pytest.mark.parametrize(("row", "column", "grid"), [(29, 31, (32, 32)), (0, 257, (1, 512))])
+def test_angles_of_rope_mixed_do_not_suffer_from_the_precision_of_the_model(small, noise, row, column, grid):
+    image = [4 * side for side in grid]
+    config = small(image_size=image, patch_size=4, dim=8, heads=1, position="rope_mixed", rope_theta=1.5)
     relation = build_relations(config)[0].bfloat16()
     relation.frequencies.data = relation.frequencies.data.sign() * 0.9  # far columns rotate by many radians
     ones = torch.ones(1, 1, config.tokens, 8, dtype=torch.bfloat16)
     rotated = relation(ones, ones)[0].float()
     (x, *_), (y, *_) = relation.frequencies[:, 0].tolist()
-    row, column = 29, 31
     expected = complex(1, 1) * cmath.exp(1j * (column * x + row * y))
-    found = rotated[0, 0, 1 + 32 * row + column, :2].tolist()
+    found = rotated[0, 0, 1 + grid[1] * row + column, :2].tolist()
     assert found == pytest.approx([expected.real, expected.imag], abs=0.02)
 
 

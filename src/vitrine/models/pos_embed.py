@@ -274,7 +274,7 @@ class RopeMixed(nn.Module):
         x = torch.cat([size * axis.cos(), size * (axis + math.pi / 2).cos()], dim=1)
         y = torch.cat([size * axis.sin(), size * (axis + math.pi / 2).sin()], dim=1)
         self.frequencies = nn.Parameter(torch.stack([x, y]))
-        places = F.pad(_rows_and_columns(grid), (0, 0, prefix, 0))
+        places = F.pad(_rows_and_columns(grid).long(), (0, 0, prefix, 0))  # bfloat16 has no 257
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
