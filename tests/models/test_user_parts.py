@@ -48,6 +48,19 @@ class Double(Same):
         return x.double()
 
 
+class Table(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(config.tokens, config.dim))
+        self.scale = nn.Linear(config.dim, config.dim)
+
+    def forward(self, x):
+        return self.scale(x) + self.table
+
+    def no_weight_decay(self):
+        return {"table"}
+
+
 class Mixing(nn.Identity):
     def __init__(self, dim, hidden_or_heads):
         super().__init__()
@@ -129,6 +142,11 @@ def test_trying_a_part_leaves_the_weights_of_the_others_as_they_were():
         torch.manual_seed(0)
         weights.append(VisionTransformer(config(mlp=f"{LAB}.parts.{part}", init="torch")).state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+def test_a_part_exempts_parameters_of_its_own_from_weight_decay():
+    model = build_model(config(position=f"{LAB}.parts.Table"))
+    assert model.no_weight_decay() == {"pos_module.table"}
 
 
 def test_initial_weights_are_set_by_a_function():

@@ -212,8 +212,13 @@ class VisionTransformer(nn.Module):
         return other.train(self.training)
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of parameters that are not weight matrices, although they have more than one dimension."""
-        return {name for name, values in self.named_parameters() if values.ndim > 1 and name.endswith(NO_MATRICES)}
+        """Return the names of parameters that are not weight matrices, although they have more than one dimension.
+
+        Those of a part of the user's are what its own ``no_weight_decay()`` names.
+        """
+        names = {name for name, values in self.named_parameters() if values.ndim > 1 and name.endswith(NO_MATRICES)}
+        own = ((path, part) for path, part in self.named_modules() if path and hasattr(part, "no_weight_decay"))
+        return names.union(*({f"{path}.{name}" for name in part.no_weight_decay()} for path, part in own))
 
     def _shape_problem(self, images: Tensor) -> str:
         channels, given = self.config.in_channels, tuple(images.shape[1:])
