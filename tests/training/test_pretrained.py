@@ -9,6 +9,7 @@ import timm
 import torch
 from helpers.published import PUBLISHED
 from helpers.running import SMALL, only_run, write_image_folder
+from helpers.user_parts import enter_lab
 from safetensors.torch import save_file
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmViT
@@ -322,6 +323,31 @@ def test_a_missing_file_is_a_configuration_error(tmp_path):
 def test_a_path_that_the_system_refuses_is_a_configuration_error(name):
     with pytest.raises(ConfigError, match="cannot be read: File name too long"):
         compose([*SMALL, f"model.pretrained={name}"])
+
+
+def test_weights_of_a_model_with_a_part_that_computes_with_values_are_taken(tmp_path, monkeypatch):
+    table = """
+    import numpy
+    import torch
+    from torch import nn
+
+
+    class Table(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.register_buffer("table", torch.from_numpy(numpy.ones(config.dim, numpy.float32)))
+
+        def forward(self, tokens):
+            return tokens + self.table * tokens.max().item()
+    """
+    enter_lab(tmp_path, monkeypatch, "lab_of_weights", table=table)
+    own = ViTConfig(**SIZES | {"position": "lab_of_weights.table.Table"})
+    weights = {f"model.{name}": value for name, value in VisionTransformer(own).state_dict().items()}
+    torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(own)}}, tmp_path / "best.ckpt")
+    drawn = torch.random.get_rng_state()
+    prepared = Pretrained.prepare(dataclasses.replace(own, pretrained="best.ckpt"))
+    assert len(prepared.weights) == len(weights)
+    assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
 @pytest.mark.whole

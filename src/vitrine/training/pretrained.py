@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
 from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
-from vitrine.config.parts import ANY
+from vitrine.config.parts import ANY, names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import by
 from vitrine.data.image_dataset import ImageDataset
@@ -94,7 +94,8 @@ class Pretrained:
         if found := _differences(facts, config) + _other_channels(weights, config, stored):
             raise ConfigError(found)
         start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained), statistics)
-        with torch.device("meta"):
+        device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
+        with torch.device(device), torch.random.fork_rng(devices=[]):
             model = VisionTransformer(config)
         check_weights(model, start.with_head_of(model), start.source)
         return start
