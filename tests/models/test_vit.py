@@ -146,6 +146,14 @@ def test_exempt_from_weight_decay_is_what_has_several_dimensions_but_is_no_linea
     assert model.no_weight_decay() == {name for name, one in several.items() if id(one) not in matrices}
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+def test_in_mixed_precision_tokens_are_in_float32_under_every_positional_scheme(small, images_for, position):
+    model = VisionTransformer(small(position=position, class_token=False, pool="mean"))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.intermediates(images_for(model.config).float(), "patches", "embedded", "blocks.1")
+    assert [tokens.dtype for tokens in found.values()] == [torch.bfloat16, torch.float32, torch.float32]
+
+
 @pytest.mark.parametrize("init", INITS)
 def test_with_a_zero_head_all_classes_begin_with_equal_chances(small, images_for, init):
     model = VisionTransformer(small(init=init, zero_head=True))

@@ -118,7 +118,7 @@ class VisionTransformer(nn.Module):
         """
         if images.shape[1:] != (self.config.in_channels, *self.config.image_hw):
             raise ValueError(self._shape_problem(images))
-        x = record("patches", self.patch_embed(images))
+        x = record("patches", self.patch_embed(images)).to(images.dtype)  # from here on float32 in mixed precision
         x, places = self.patch_drop(record("embedded", self.embed(x)))
         for index, block in enumerate(self.blocks):
             x = block(x, record.scope(f"blocks.{index}"), places, read if index == self.config.depth - 1 else None)
