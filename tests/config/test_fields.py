@@ -19,6 +19,7 @@ class Outer:
     anything: float = number(0.0)
     large: int = number(0, ge=0, le=2**32 - 1)
     several: list[float] = number(None, ge=0, lt=1)
+    counts: list[int] | None = number(None, ge=1)
     colour: str = choice(["red", "green", "blue"], "red")
     free: str = "whatever"
     inner: Inner = field(default_factory=Inner)
@@ -26,7 +27,7 @@ class Outer:
 
 def test_values_at_their_limits_pass():
     assert faults(Outer()) == []
-    assert faults(Outer(count=1, scale=1e-30, several=[0, 0.999], colour="blue", inner=Inner(0))) == []
+    assert faults(Outer(count=1, scale=1e-30, several=[0, 0.999], counts=[1], colour="blue", inner=Inner(0))) == []
     assert faults(Outer(count=10, large=2**32 - 1, several=[])) == []
 
 
@@ -39,6 +40,12 @@ def test_values_at_their_limits_pass():
         ({"large": 2**32}, "large", "4294967296", "must be >= 0 and <= 4294967295"),
         ({"several": [0.5, 1.0]}, "several", "[0.5, 1.0]", "must be >= 0 and < 1"),
         ({"several": (-1, -2)}, "several", "(-1, -2)", "must be >= 0 and < 1"),
+        ({"count": 3.0}, "count", "3.0", "must be a whole number"),
+        ({"count": True}, "count", "True", "must be a whole number"),
+        ({"count": "3"}, "count", "3", "must be a whole number"),
+        ({"counts": [1, 2.5]}, "counts", "[1, 2.5]", "must be a whole number"),
+        ({"scale": "large"}, "scale", "large", "must be a number"),
+        ({"scale": False}, "scale", "False", "must be a number"),
         ({"inner": Inner(1.0)}, "inner.rate", "1.0", "must be >= 0 and < 1"),
         ({"colour": "black"}, "colour", "black", "is not one of red, green, blue"),
     ],
@@ -53,7 +60,7 @@ def test_a_value_outside_its_limits_is_reported_with_what_is_allowed(changes, ke
     [
         ("anything", "must be finite"),
         ("scale", "must be finite and > 0"),
-        ("count", "must be finite and >= 1 and <= 10"),
+        ("count", "must be a whole number"),
     ],
 )
 def test_what_is_no_finite_number_is_refused_even_where_there_are_no_limits(key, problem, value):

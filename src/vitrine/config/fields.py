@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
+from numbers import Integral, Real
 from typing import Any
 
 from vitrine.config.parts import Interface, is_dotted
@@ -59,7 +60,7 @@ def number(
 ) -> Any:
     """Return a field for finite numbers, or lists of them: ``ge`` <= value <= ``le`` and ``gt`` < value < ``lt``.
 
-    ``None`` passes where the field's type allows it.
+    They must be whole where the field's type has ``int``. ``None`` passes where the field's type allows it.
     """
     return _field(default, facts, {"bounds": (ge, gt, le, lt)})
 
@@ -192,11 +193,25 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
         if not is_number_or("", value):
             return
     if (bounds := field.metadata.get("bounds")) is not None:
+        if type(value) not in (int, field.type) and not _holds_its_numbers(field, value):
+            yield Fault(key, str(value), "must be a whole number" if _is_whole(field) else "must be a number")
+            return
         yield from _out_of_bounds(key, value, *bounds)
     if (options := field.metadata.get("options")) is not None and value not in options:
         if "part" in field.metadata and is_dotted(value):
             return  # checked by part_faults
         yield Fault(key, str(value), f"is not one of {', '.join(options)}", nearest(str(value), options))
+
+
+def _holds_its_numbers(field: "dataclasses.Field[Any]", value: Any) -> bool:
+    """Whether a value is a number of the field's type, or a list of them."""
+    kind = Integral if _is_whole(field) else Real
+    given = value if isinstance(value, (list, tuple)) else [value]
+    return all(isinstance(one, kind) and not isinstance(one, bool) for one in given)
+
+
+def _is_whole(field: "dataclasses.Field[Any]") -> bool:
+    return "int" in str(field.type)
 
 
 def _out_of_bounds(
