@@ -41,8 +41,9 @@ class ConvPatchEmbed(nn.Module):
 class LinearPatchEmbed(nn.Module):
     """The map of :class:`ConvPatchEmbed` on flattened patches: ``linear``.
 
-    Patches are flattened channel by channel, so that the weights are those of the convolution, reshaped. Arguments are
-    those of :class:`ConvPatchEmbed`.
+    Patches are flattened channel by channel, so that the weights are those of the convolution, reshaped. They start as
+    those of a linear layer, which ``init=paper`` and ``trunc_normal`` draw otherwise than those of a convolution.
+    Arguments are those of :class:`ConvPatchEmbed`.
     """
 
     def __init__(self, in_channels: int, dim: int, patch_size: Sides, stride: Sides | None = None) -> None:
