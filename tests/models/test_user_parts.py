@@ -154,6 +154,14 @@ def test_initial_weights_are_set_by_a_function():
     assert {value.item() for parameter in model.parameters() for value in parameter.flatten()} == {0.5}
 
 
+@pytest.mark.parametrize(("init", "largest"), [("xavier", (6 / 128) ** 0.5), ("paper", 0.45)])
+def test_convolutions_of_a_part_are_initialised_like_the_others(init, largest):
+    torch.manual_seed(0)
+    proj = build_model(config(attention=f"{LAB}.parts.Grid", init=init, dim=64)).blocks[0].attn.proj
+    assert proj.weight.abs().max().item() == pytest.approx(largest, rel=0.2)
+    assert not proj.bias.any()
+
+
 def test_a_function_that_fails_on_the_model_is_one_line():
     with pytest.raises(PartError, match=r"failed: ValueError: no such layer \(.*parts.py, line \d+\)$"):
         build_model(config(init=f"{LAB}.parts.failing"))

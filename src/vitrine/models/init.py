@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from vitrine.models.attention import Attention
 from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d  # of one and three dimensions in a user's parts
+
 
 def xavier(model: nn.Module) -> None:
     """Xavier's uniform distribution for every linear map, biases zero, as MAE (arXiv:2111.06377, appendix A.1).
@@ -33,7 +35,7 @@ def paper(model: nn.Module) -> None:
     """
     xavier(model)
     for module in model.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, Convolution):
             nn.init.normal_(module.weight, std=1 / math.sqrt(module.weight[0].numel()))
 
 
@@ -74,14 +76,14 @@ def matrices(model: nn.Module) -> Iterator[Tensor]:
             yield module.weight
         elif isinstance(module, HeadwiseLinear):
             yield from module.weight.flatten(0, 1)
-        elif isinstance(module, nn.Conv2d):
+        elif isinstance(module, Convolution):
             yield module.weight.view(len(module.weight), -1)
 
 
 def zero_biases(model: nn.Module) -> None:
     """Set the bias of every linear layer and convolution to zero."""
     for module in model.modules():
-        if isinstance(module, nn.Linear | HeadwiseLinear | nn.Conv2d) and module.bias is not None:
+        if isinstance(module, nn.Linear | HeadwiseLinear | Convolution) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
 
