@@ -172,6 +172,17 @@ def test_a_corrupt_record_is_named_and_skipped(outputs, file, content, problem):
         assert problem in broken.problem
 
 
+def test_a_run_that_another_user_may_not_read_is_listed_for_those_who_may(outputs, monkeypatch):
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitrine.runs.record.read_json", refuse)
+        assert len(find_runs([outputs]).unreadable) == 5
+    found = find_runs([outputs])
+    assert (names(found), found.unreadable) == (["a", "b", "c0", "c1", "c2"], [])
+
+
 def test_a_run_that_failed_without_a_configuration_is_listed(outputs):
     record = make(outputs / "runs", "early", status="failed")
     (record.path / "config.yaml").unlink()

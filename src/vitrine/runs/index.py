@@ -24,8 +24,8 @@ from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"
-VERSION = 2
-TABLE = "CREATE TABLE runs (name TEXT PRIMARY KEY, signature TEXT, brief TEXT, problem TEXT, config TEXT)"
+VERSION = 3
+TABLE = "CREATE TABLE runs (name TEXT PRIMARY KEY, signature TEXT, brief TEXT, config TEXT)"
 FEW = 0.001  # share of changed runs: reading so many again takes a tenth of the time of replacing a large index
 SOURCES = ("run.json", "config.yaml", "metrics.json")  # files that the index is built from
 RUN_FILES = ("checkpoints", "config.yaml", "metrics.csv")  # mark a run folder that lost its run.json
@@ -54,8 +54,9 @@ def index_runs(root: Path) -> Iterator[tuple[str, "IndexedRun", Callable[[], str
         if (row := _read(root / name, signature)) is not None:
             fresh[name] = row
     deleted = [name for name in known if name not in seen]
-    if len(fresh) + len(deleted) > FEW * len(known) and "." not in seen:  # a run folder gets no index
-        index.update(fresh, deleted)
+    readable = {name: row for name, row in fresh.items() if not row.problem}  # another user may read the others
+    if len(readable) + len(deleted) > FEW * len(known) and "." not in seen:  # a run folder gets no index
+        index.update(readable, deleted)
     for name in seen:
         row = fresh.get(name) or known.get(name)
         if row is not None:  # otherwise deleted while it was read
@@ -75,14 +76,14 @@ class IndexedRun(NamedTuple):
     Attributes:
         signature: times and sizes of its files.
         brief: facts and final metrics, as JSON.
-        problem: why it cannot be read; empty if it can.
         config: the flat configuration, as JSON.
+        problem: why it cannot be read; empty if it can. The index has no runs with a problem.
     """
 
     signature: Signature
     brief: str
-    problem: str
     config: str = ""
+    problem: str = ""
 
 
 def _read(path: Path, signature: Signature) -> IndexedRun | None:
@@ -95,10 +96,10 @@ def _read(path: Path, signature: Signature) -> IndexedRun | None:
         started = (path / "config.yaml").exists() or facts["status"] == "finished"
         config = flatten(record.config) if started else {}  # it may have failed before writing it
         brief = json.dumps([kept, record.metrics], default=str)
-        return IndexedRun(signature, brief, "", json.dumps(config, default=str))
+        return IndexedRun(signature, brief, json.dumps(config, default=str))
     except (RunError, TypeError, ValueError, ArithmeticError) as error:  # values that JSON has not
         problem = str(error) if isinstance(error, RunError) else f"{path} holds a value of no use: {first_line(error)}"
-        return IndexedRun(signature, "", problem) if path.is_dir() else None
+        return IndexedRun(signature, "", problem=problem) if path.is_dir() else None
 
 
 def _run_folders(root: str) -> Iterator[tuple[str, Signature]]:
@@ -142,9 +143,9 @@ class _Index:
     def runs(self) -> dict[str, IndexedRun]:
         """The runs by their path relative to the root, without their configurations; none if it cannot be read."""
         found = {}
-        for name, signature, *row in self._query("SELECT name, signature, brief, problem FROM runs"):
+        for name, signature, brief in self._query("SELECT name, signature, brief FROM runs"):
             with suppress(ValueError, AttributeError):  # a row that someone else wrote: the run is read again
-                found[name] = IndexedRun(tuple(map(int, signature.split())), *row)
+                found[name] = IndexedRun(tuple(map(int, signature.split())), brief)
         return found
 
     @cached_property
@@ -190,9 +191,9 @@ class _Index:
                 index.execute("ATTACH ? AS old", (self._unchanging,))
                 if _is_current(index, "old"):
                     index.execute("INSERT INTO runs SELECT * FROM old.runs")  # whole pages, without a WHERE
-            written = [(name, " ".join(map(str, run.signature)), *run[1:]) for name, run in runs.items()]
+            written = [(name, " ".join(map(str, run.signature)), run.brief, run.config) for name, run in runs.items()]
             index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in deleted])
-            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", written)
+            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", written)
 
 
 def _is_current(index: sqlite3.Connection, database: str = "main") -> bool:
