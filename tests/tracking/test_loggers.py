@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import wandb
 from helpers.running import ROOT
 from PIL import Image
@@ -24,7 +25,7 @@ from tensorboard.plugins.hparams import metadata
 from vitrine import compose
 from vitrine.config.serialize import to_plain
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import Interrupted, NotWaitedFor, Pruned
+from vitrine.errors import Interrupted, NotWaitedFor, Pruned, RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
@@ -466,6 +467,24 @@ def test_the_run_folder_has_each_row_with_its_step_and_time(record):
         {"epoch": 1, "step": 10, "val/acc": 0.5},
     ]
     assert 0 <= history[0]["seconds"] <= history[1]["seconds"] < 60
+
+
+def test_a_row_of_tensors_without_a_step_has_their_values_at_the_step_before(record):
+    guest = Guest("guest")
+    logger = RunLogger(record, 7, [guest])
+    logger.log_metrics({"epoch": torch.tensor(2), "x": torch.tensor(2.5), "best": True})
+    logger.log_metrics({"x": np.float32(0.5)}, 8)
+    logger.log_metrics({"x": torch.tensor([3])})
+    assert [(row["epoch"], row["step"], row["x"]) for row in record.history()] == [(2, 7, 2.5), (2, 8, 0.5), (2, 8, 3)]
+    assert repr(guest.calls[0]) == repr((7, {"epoch": 2, "x": 2.5, "best": 1.0}))
+
+
+@pytest.mark.parametrize("value", [torch.ones(2), None, "high", 10**400], ids=["tensor", "none", "text", "huge"])
+def test_a_metric_that_is_not_a_number_is_refused_when_it_is_logged(record, value):
+    logger = RunLogger(record, 0, [])
+    with pytest.raises(RunError, match=f"cannot log my/x: it must be one number, not a {type(value).__name__}$"):
+        logger.log_metrics({"epoch": 1, "my/x": value}, 1)
+    assert record.history() == []
 
 
 def test_training_time_continues_on_resume(record):

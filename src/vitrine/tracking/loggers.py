@@ -17,7 +17,7 @@ from vitrine.config.loggers import TensorBoardConfig
 from vitrine.config.parts import Part, PartError, build, parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
-from vitrine.errors import NotWaitedFor, first_line
+from vitrine.errors import NotWaitedFor, RunError, first_line
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.text import report
@@ -88,6 +88,7 @@ class RunLogger(Logger):
         self.record = record
         self.trackers = trackers
         self._file = MetricsFile(record, step)
+        self._step = step
         self._start = time.monotonic() - self._file.seconds
         self._metrics: Mapping[str, float] = {}
         self._plots: Mapping[str, Path] = {}
@@ -133,9 +134,13 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log a row."""
-        assert step is not None
-        row = {**metrics, "seconds": round(self.seconds, 3)}
+        """Log a row; without ``step``, that of the row before.
+
+        Raises:
+            RunError: a metric is not a number.
+        """
+        step = self._step = self._step if step is None else step
+        row = {name: _number(name, value) for name, value in metrics.items()} | {"seconds": round(self.seconds, 3)}
         self._file.append({**row, "step": step})
         for tracker in list(self.trackers):
             try:
@@ -146,6 +151,13 @@ class RunLogger(Logger):
     def _drop(self, tracker: Tracker, error: Exception) -> None:
         self.trackers.remove(tracker)
         report(f"{tracker.name} failed and gets no more metrics: {first_line(error)}")
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return int(value) if name == "epoch" else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # a tensor raises any but the last
+        raise RunError(f"cannot log {name}: it must be one number, not a {type(value).__name__}") from None
 
 
 class LoggerTracker:
