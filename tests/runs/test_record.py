@@ -338,6 +338,22 @@ def test_a_history_that_would_fill_the_memory_is_refused(record, monkeypatch, ro
         record.history()
 
 
+@pytest.mark.parametrize(("limit", "size"), [("MAX_VALUES", 100), ("MAX_HISTORY", 5000)])
+def test_no_more_rows_are_written_than_are_read(record, monkeypatch, capsys, limit, size):
+    for module in ("record", "metrics_file"):
+        monkeypatch.setattr(f"vitrine.runs.{module}.{limit}", size)
+    file = MetricsFile(record)
+    for step in range(300):
+        row = {"epoch": 1, "step": step, "seconds": step / 3, "train/loss": 0.1}
+        file.append(row | ({"val/acc": 1 / 3} if step > 200 else {}))
+    steps = [row["step"] for row in record.history()]
+    assert steps[0] == 0
+    assert steps[-1] > 200, "rows of validation have room beyond those of training"
+    assert capsys.readouterr().err.count("is nearly full, and gets no more rows of training") == 1
+    MetricsFile(record, step=300)
+    assert [row["step"] for row in record.history()] == steps
+
+
 def test_a_run_without_rows_has_no_history(record):
     assert record.history() == []
     MetricsFile(record)

@@ -221,6 +221,22 @@ def test_a_failed_run_has_its_error_in_run_json(small, tmp_path):
     assert facts["error"] == "RuntimeError: the cable was pulled"
 
 
+def test_a_run_with_more_rows_than_metrics_csv_takes_finishes_also_without_its_curves(small, monkeypatch, capsys):
+    def refuse(record: RunRecord) -> None:
+        raise RunError("cannot read metrics.csv")
+
+    monkeypatch.setattr("vitrine.training.plots.draw_curves", refuse)
+    for module in ("record", "metrics_file"):
+        monkeypatch.setattr(f"vitrine.runs.{module}.MAX_VALUES", 60)
+    result = fit(small("trainer.log_every_n_steps=1"))
+    record = RunRecord(result.run_dir)
+    assert (record.status, "test/acc" in result.metrics) == ("finished", True)
+    assert 0 < sum(map(len, record.history())) <= 60
+    printed = capsys.readouterr().err
+    assert "metrics.csv is nearly full" in printed
+    assert "curves.png could not be drawn: cannot read metrics.csv" in printed
+
+
 def test_a_second_ctrl_c_interrupts_and_signal_handlers_are_restored(small, tmp_path):
     class Presses(Callback):
         def on_train_batch_start(self, *_):

@@ -7,7 +7,12 @@ from typing import Any
 
 from vitrine.errors import RunError
 from vitrine.files import disk_full, write_text
-from vitrine.runs.record import FIRST_COLUMNS, RunRecord
+from vitrine.runs.record import FIRST_COLUMNS, MAX_HISTORY, RunRecord
+from vitrine.text import report
+from vitrine.untrusted import MAX_VALUES
+
+TRAINING_SHARE = 0.9  # of the limits; only rows of validation are added beyond
+VALUE_BYTES = 64  # at most, of a value or of a column's name
 
 
 class MetricsFile:
@@ -27,6 +32,8 @@ class MetricsFile:
                 epoch = int(row.get("epoch", self._epoch))
                 self._rows.append({**row, "epoch": epoch, "step": int(row["step"])})
         self._columns = list(FIRST_COLUMNS)
+        self._values = sum(map(len, self._rows))
+        self._warned = False
         self._rewrite()
 
     @property
@@ -37,21 +44,38 @@ class MetricsFile:
     def append(self, row: Mapping[str, float]) -> None:
         """Append a row, which must have ``step`` and ``seconds``.
 
-        One without ``epoch``, as callbacks of Lightning log them, gets that of the row before.
+        One without ``epoch``, as callbacks of Lightning log them, gets that of the row before. One that would make the
+        file longer than :meth:`RunRecord.history` reads is left out; rows without validation metrics earlier.
 
         Raises:
             RunError: the file cannot be written; ``DiskFull``: for lack of space.
         """
         row = {"epoch": self._epoch, **row}
+        if not self._has_room(row):
+            return
         self._rows.append(row)
+        self._values += len(row)
         try:
             if set(row) <= set(self._columns):
                 with self._path.open("a", newline="", encoding="utf-8") as file:
                     csv.DictWriter(file, self._columns).writerow(row)
+                    self._size = file.tell()
             else:
                 self._rewrite()
         except OSError as error:
             raise disk_full(error, self._path) or RunError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def _has_room(self, row: Mapping[str, float]) -> bool:
+        """Whether the file can take ``row``; warns the first time that it cannot."""
+        share = 1.0 if any(name.startswith("val/") for name in row) else TRAINING_SHARE
+        added = len(row) * VALUE_BYTES + len(set(row) - set(self._columns)) * len(self._rows)
+        if self._values + len(row) <= share * MAX_VALUES and self._size + added <= share * MAX_HISTORY:
+            return True
+        if not self._warned:
+            self._warned = True
+            advice = "with a higher trainer.log_every_n_steps it would have fewer"
+            report(f"{self._path} is nearly full, and gets no more rows of training; {advice}")
+        return False
 
     @property
     def _epoch(self) -> int:
@@ -65,3 +89,4 @@ class MetricsFile:
         writer.writeheader()
         writer.writerows(self._rows)
         write_text(self._path, text.getvalue())
+        self._size = self._path.stat().st_size

@@ -52,7 +52,7 @@ from vitrine.text import did_you_mean, nearest
 from vitrine.untrusted import ANY, MAX_VALUES, NUMBER, misshapen, read_bytes, read_json, read_yaml
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
-MAX_HISTORY = 64 * 1024**2  # bytes of metrics.csv: as many as MAX_VALUES take
+MAX_HISTORY = 64 * 1024**2  # bytes of metrics.csv: as many as MAX_VALUES take; MetricsFile writes no more
 INNER = ("checkpoints", "parts", "wandb", "tensorboard", "exports")  # folders that a run writes into
 
 

@@ -19,7 +19,7 @@ from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, Interrupted, RunError
+from vitrine.errors import ConfigError, DiskFull, Interrupted, RunError
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
@@ -264,7 +264,13 @@ def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, f
 
     config, record, classes = run.config, run.record, data.dataset.classes
     metrics: dict[str, float] = {}
-    plots = {"curves": draw_curves(record)}
+    plots: dict[str, Path] = {}
+    try:
+        plots["curves"] = draw_curves(record)
+    except DiskFull:
+        raise
+    except RunError as error:  # metrics.csv is damaged, on which no result depends
+        report(f"curves.png could not be drawn: {error}")
     if config.optimizer.lr == AUTO:
         plots["lr_range"] = record.path / "lr_range.png"
     module = classifier_from(config, read_checkpoint(record.best))
