@@ -237,6 +237,31 @@ def test_a_run_with_more_rows_than_metrics_csv_takes_finishes_also_without_its_c
     assert "curves.png could not be drawn: cannot read metrics.csv" in printed
 
 
+class LogByLightning(Callback):
+    """Logs as Lightning's own callbacks do."""
+
+    def on_train_batch_end(self, trainer, module, *_):
+        module.log("my/step", trainer.global_step, on_step=True, on_epoch=False, batch_size=1)
+
+    def on_validation_epoch_end(self, trainer, module):
+        module.log("my/validation", trainer.global_step)
+
+    def on_train_epoch_end(self, trainer, module):
+        module.log("my/epoch", trainer.current_epoch + 1)
+
+
+def test_what_lightnings_log_is_given_has_the_epoch_and_step_of_other_rows(small):
+    result = fit(small("trainer.log_every_n_steps=4"), callbacks=[LogByLightning()])
+    rows = RunRecord(result.run_dir).history()
+    at = {
+        name: [(row["epoch"], row["step"]) for row in rows if name in row]
+        for name in ("val/acc", "my/validation", "my/epoch", "my/step")
+    }
+    assert at["my/validation"] == at["my/epoch"] == at["val/acc"] == [(1, 5), (2, 10)]
+    assert at["my/step"] == [(1, 4), (2, 8)]
+    assert all(row["my/step"] == row["step"] for row in rows if "my/step" in row)
+
+
 def test_a_second_ctrl_c_interrupts_and_signal_handlers_are_restored(small, tmp_path):
     class Presses(Callback):
         def on_train_batch_start(self, *_):

@@ -1,6 +1,6 @@
 """The Lightning trainer of a run: hardware, callbacks and plugins from the configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -143,6 +143,7 @@ def build_trainer(
         limit_train_batches=config.debug.limit_batches,
         detect_anomaly=config.debug.detect_anomaly,
         callbacks=list(callbacks),
+        log_every_n_steps=config.trainer.log_every_n_steps,
         # Given, as Lightning would otherwise guess from any Slurm variables in the environment.
         plugins=[AtomicCheckpointIO(), LightningEnvironment() if launch is None else LaunchedEnvironment(launch)],
         default_root_dir=run.record.path,
@@ -156,6 +157,13 @@ def build_trainer(
     # GracefulStop handles signals. Lightning's own handler of SIGTERM communicates with the other ranks, and deadlocks
     # if they are inside a collective.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    log_metrics: Any = trainer._logger_connector.log_metrics
+
+    def log_as_own_rows(metrics: Mapping[str, Any], step: int | None = None) -> None:
+        if metrics:  # of `module.log`; Lightning counts epochs and steps from 0
+            log_metrics({**metrics, "epoch": trainer.current_epoch + 1}, trainer.global_step)
+
+    trainer._logger_connector.log_metrics = log_as_own_rows  # type: ignore[method-assign]
     return trainer
 
 
