@@ -1,5 +1,7 @@
 """Which rank a process is, by the environment variables of torchrun and Slurm."""
 
+from dataclasses import replace
+
 import pytest
 from helpers.running import SMALL
 from torch.distributed import HashStore
@@ -8,7 +10,9 @@ from vitrine import compose
 from vitrine.distributed import rendezvous
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.launch import Launch, launched
+from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, RunError
+from vitrine.training.run import check_agreement
 
 
 def set_ranks(monkeypatch, **values):
@@ -25,6 +29,27 @@ def test_as_many_devices_as_ranks(monkeypatch):
     config.trainer.devices = None
     hardware = choose(config)
     assert (hardware.devices, hardware.nodes, hardware.per_node) == (8, 2, 4)
+
+
+def test_independent_runs_under_one_srun_are_refused_with_what_to_do(monkeypatch):
+    launch = Launch("srun", rank=0, count=2, local_rank=0, nodes=1)
+    monkeypatch.setattr("vitrine.distributed.hardware.launched", lambda: launch)
+    with pytest.raises(ConfigError, match="for independent runs start each with `srun --ntasks=1`, or use -m"):
+        choose(compose([*SMALL, "accelerator=cpu"]))
+
+
+def test_ranks_with_different_configurations_are_refused():
+    store = HashStore()
+    first, second = (Ranks(Launch("srun", rank, count=2, local_rank=rank, nodes=1), store) for rank in range(2))
+    hardware = choose(compose([*SMALL, "accelerator=cpu"]))
+    check_agreement(compose([*SMALL, "seed=0"]), hardware, first)
+    with pytest.raises(RunError, match=r"^seed is 1 on rank 1, and 0 on rank 0; ranks train one run together"):
+        check_agreement(compose([*SMALL, "seed=1"]), hardware, second)
+    check_agreement(compose(SMALL), hardware, first)
+    with pytest.raises(RunError, match=r"^hardware\.precision is 64-true on rank 1, and 32-true on rank 0"):
+        check_agreement(compose(SMALL), replace(hardware, precision="64-true", name="another"), second)
+    check_agreement(compose(SMALL), hardware, first)
+    check_agreement(compose([*SMALL, "data.root=/scratch/1"]), replace(hardware, name="another"), second)
 
 
 def test_a_single_rank_is_alone(monkeypatch):

@@ -95,6 +95,7 @@ def attempt(name, work):
         print(rank, name, type(error).__name__, error, flush=True)
 
 loader, run.ImageDataModule = run.ImageDataModule, NoData
+attempt("seeds", lambda: fit(compose([*overrides, f"seed={rank}"])))
 attempt("no data", lambda: fit(compose([*overrides, "name=no_data"])))
 run.ImageDataModule = loader
 attempt("broken", lambda: fit(compose([*overrides, "name=broken"]), callbacks=[Broken()]))
@@ -137,7 +138,9 @@ def test_two_machines_where_a_rank_lacks_data_or_fails_or_is_stopped(tmp_path, s
     resumable = (
         f"Interrupted interrupted; resume with: python train.py resume={Path('out/runs') / runs['stopped'].name}"
     )
+    seeds = "seed is 1 on rank 1, and 0 on rank 0; ranks train one run together, with the same configuration"
     for line in (
+        f"0 seeds OtherRankFailed rank 1 of 2: {seeds}",
         "0 no data OtherRankFailed rank 1 of 2: no images on this machine",
         "0 broken OtherRankFailed rank 1 of 2: ValueError: out of luck",
         f"0 stopped {resumable}",
@@ -145,6 +148,7 @@ def test_two_machines_where_a_rank_lacks_data_or_fails_or_is_stopped(tmp_path, s
     ):
         assert line in out.splitlines()
     assert other_out.splitlines() == [
+        f"1 seeds RunError {seeds}",
         "1 no data DataError no images on this machine",
         "1 broken ValueError out of luck",
         f"1 stopped {resumable}",

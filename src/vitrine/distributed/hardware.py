@@ -154,6 +154,8 @@ def choose(config: TrainConfig) -> Hardware:
     if (launch := launched()) is not None:
         if trainer.devices not in (None, launch.count):
             problem = f"{launch.by} has started {launch.count} processes, one for each device"
+            if launch.by == "srun":
+                problem += "; for independent runs start each with `srun --ntasks=1`, or use -m"
             raise ConfigError([Fault("trainer.devices", str(devices), problem, f"trainer.devices={launch.count}")])
         devices, nodes = launch.count, launch.nodes
     if accelerator != "cpu" and devices // nodes > gpus():

@@ -20,8 +20,9 @@ from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks, recall, remember
 from vitrine.durations import duration_seconds
-from vitrine.errors import DataError
+from vitrine.errors import DataError, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.flatten import flatten
 from vitrine.training.callbacks import PruningRule
 from vitrine.training.pretrained import Pretrained
 
@@ -78,7 +79,9 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
 
     Raises:
         DataError: the data is missing or damaged.
+        RunError: ranks have different configurations.
     """
+    check_agreement(config, hardware, ranks)
     patience = PATIENCE if ranks.count == hardware.devices == 1 else math.inf  # other ranks read what rank 0 caches
 
     def read(placement: Placement | None = None) -> ImageDataModule:
@@ -89,6 +92,18 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
     data = read() if ranks.rank == 0 else None
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
+
+
+def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
+    """Raise RunError on a rank whose configuration or hardware is not that of rank 0; machines may have own folders."""
+    chosen = {f"hardware.{name}": value for name, value in asdict(hardware).items() if name != "name"}
+    own = json.loads(json.dumps(flatten(to_plain(config)) | chosen))
+    shared = ranks.share(lambda: own)
+    for name in dict.fromkeys([*own, *shared]):
+        ours, first = (values.get(name, "not set") for values in (own, shared))
+        if ours != first and name != "data.root" and not name.startswith("paths."):
+            problem = f"{name} is {ours} on rank {ranks.rank}, and {first} on rank 0"
+            raise RunError(f"{problem}; ranks train one run together, with the same configuration")
 
 
 def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
