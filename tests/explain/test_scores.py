@@ -1,9 +1,14 @@
 """Scores of classes are scikit-learn's, and their intervals cover as often as they promise."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
+from vitrine.compare.predictions import Predictions
+from vitrine.compare.report.prediction_plots import confusion_matrix
+from vitrine.explain.results import confusion_section
 from vitrine.explain.scores import class_scores, wilson
 
 
@@ -45,6 +50,25 @@ def test_a_class_without_images_has_no_score():
 def test_predictions_beyond_the_datas_classes_count_as_wrong():
     found = class_scores(np.array([0, 1]), np.array([0, 77]), 2)
     assert found.recall[:, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_images_taken_for_an_output_that_is_no_class_are_mistakes(others):
+    labels = np.arange(360) % 10
+    predicted = labels.copy()
+    predicted[:30], predicted[31 : 31 + 10 * others : 10] = 11, 0
+    found = Predictions(labels, predicted, np.ones(360), np.ones(360))
+    section = confusion_section(found, list("0123456789"))
+    most = f" Most often: 1 as 0 ({others})." if others else ""
+    outside = " 30 images were taken for an output that is no class."
+    assert section.text == f"{30 + others} mistakes in 360 test images.{most}{outside}"
+    _, shares = section.figures
+    assert shares.numbers[1][1] == f"{100 * 33 / 36:.1f}"
+    assert shares.caption == "In per cent of the true class."
+    row, styles = SimpleNamespace(), SimpleNamespace(name=lambda row: "A")
+    plot = confusion_matrix(row, [found], list("0123456789"), styles)
+    assert plot.caption.endswith(outside.strip())
+    assert plot.traces[0]["meta"]["sizes"] == [36] * 10
 
 
 def test_the_interval_of_f1_covers_its_value():

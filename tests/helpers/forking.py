@@ -177,7 +177,7 @@ def _warm_up() -> None:
     with torch.random.fork_rng():
         matmul_peak("cpu", "32-true", torch.get_num_threads())
     torch.zeros(1, 1, requires_grad=True).matmul(torch.zeros(1, 1)).sum().backward()
-    confusion(np.eye(2), ["a", "b"], width=4.0).savefig(os.devnull, format="png")
+    confusion(np.eye(2), np.ones(2), ["a", "b"], width=4.0).savefig(os.devnull, format="png")
 
 
 def _wait_for_script(request: dict[str, Any]) -> NoReturn:

@@ -81,18 +81,22 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
         text = f"A matrix of {len(names):,} classes is too large to be read; the scores of the classes are below."
         return RunSection("confusion", "Confusion", text)
     counts = confusion([predictions], len(names))
+    sizes = np.bincount(predictions.labels, minlength=len(names))[: len(names)]
     wrong = counts - np.diag(np.diag(counts))
-    text = "Every test image is classified correctly."
-    if wrong.sum():
+    text, to_hundred = "Every test image is classified correctly.", ": each row sums to 100"
+    if mistakes := int((~predictions.correct).sum()):
         pairs = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:3], wrong.shape))[0]
         most = [f"{names[a]} as {names[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
-        text = f"{plural(int(wrong.sum()), 'mistake')} in {plural(int(counts.sum()), 'test image')}. "
-        text += f"Most often: {listed(most)}."
+        text = f"{plural(mistakes, 'mistake')} in {plural(len(predictions.labels), 'test image')}."
+        text += f" Most often: {listed(most)}." if most else ""
+    if outside := int((predictions.predicted >= len(names)).sum()):
+        text += f" {plural(outside, 'image was', 'images were')} taken for an output that is no class."
+        to_hundred = ""
     table = [
         ["true \\ predicted", *names],
         *([name, *map(str, line)] for name, line in zip(names, counts, strict=True)),
     ]
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares = counts / np.maximum(sizes, 1)[:, None]
     in_percent = [[f"{100 * share:.1f}" for share in line] for line in shares]
     caption = "Coloured by the share of the true class, on a scale on which rare mistakes can be seen."
     figures = [
@@ -101,15 +105,15 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
             "Counts",
             caption,
             f"Confusion matrix in counts. {text}",
-            plots.confusion(counts, names, WIDTH),
+            plots.confusion(counts, sizes, names, WIDTH),
             table,
         ),
         DrawnFigure(
             "confusion_normalised",
             "Normalised",
-            "In per cent of the true class: each row sums to 100.",
+            f"In per cent of the true class{to_hundred}.",
             f"Confusion matrix in per cent of the true class. {text}",
-            plots.confusion(counts, names, WIDTH, normalised=True),
+            plots.confusion(counts, sizes, names, WIDTH, normalised=True),
             [table[0], *([name, *line] for name, line in zip(names, in_percent, strict=True))],
         ),
     ]

@@ -99,24 +99,28 @@ def lr_range(rates: Sequence[float], losses: Sequence[float], found: float, widt
 def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
     """Draw confusion.png: test labels against predictions; with counts in the cells of up to twelve classes."""
     counts = confusion_counts(labels, logits.argmax(axis=1), len(classes))
-    figure = confusion(counts, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
+    sizes = np.bincount(labels, minlength=len(classes))[: len(classes)]
+    figure = confusion(counts, sizes, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
     right = np.trace(counts) / max(1, len(labels))  # some may be taken for an output that is no class
     figure.suptitle(f"{len(labels):,} test images, {right:.2%} correct", fontsize=9)
     return save(figure, record.path / "confusion.png")
 
 
 @styled()
-def confusion(counts: np.ndarray, classes: Sequence[str], width: float, *, normalised: bool = False) -> Figure:
+def confusion(
+    counts: np.ndarray, sizes: np.ndarray, classes: Sequence[str], width: float, *, normalised: bool = False
+) -> Figure:
     """Return a confusion matrix, coloured by the share of the true class; rare mistakes are emphasised.
 
     Args:
         counts: (classes, classes), true class by predicted class.
+        sizes: (classes,) images of each class, also those that are taken for no class.
         classes: their names.
         width: of the figure, in inches.
         normalised: write shares of the true class, in per cent, in place of counts.
     """
     count = len(classes)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares = counts / np.maximum(sizes, 1)[:, None]
     figure = Figure(figsize=(width, 0.85 * width))
     axes = figure.subplots()
     image = axes.imshow(100 * shares, cmap=blues(), norm=PowerNorm(0.5, 0, 100))

@@ -91,23 +91,27 @@ def class_accuracies(
 def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: list[str], styles: RowStyles) -> Plot:
     """Plot the confusion matrix over all runs of a row."""
     counts = confusion(runs, len(names))
-    class_sizes = counts.sum(axis=1, keepdims=True)
-    error_rates = counts / np.maximum(class_sizes, 1)
+    class_sizes = np.sum([np.bincount(run.labels, minlength=len(names))[: len(names)] for run in runs], axis=0)
+    error_rates = counts / np.maximum(class_sizes, 1)[:, None]
     np.fill_diagonal(error_rates, np.nan)  # correct predictions would dominate the colour scale
     name = styles.name(row)
-    caption = f"{name} classifies every test image correctly."
+    parts = []
     if np.nansum(error_rates) > 0:
         true, predicted = np.unravel_index(int(np.nanargmax(error_rates)), error_rates.shape)
-        share = f"{counts[true, predicted]} of {int(class_sizes[true, 0])}"
-        caption = (
+        share = f"{counts[true, predicted]} of {class_sizes[true]}"
+        parts.append(
             f"Most often, {name} mistakes {names[true]} for {names[predicted]}: {share}. Counts are sums over "
             f"{plural(len(runs), 'run')}; mistakes are coloured by their share of the true class."
         )
+    if outside := sum(int((run.predicted >= len(names)).sum()) for run in runs):
+        parts.append(f"{plural(outside, 'image was', 'images were')} taken for an output that is no class.")
+    caption = " ".join(parts) or f"{name} classifies every test image correctly."
     numbers = [["true \\ predicted", *names]] if len(names) <= MAX_TABLE_CLASSES else []
     numbers += [[label, *map(str, line)] for label, line in zip(names, counts.tolist(), strict=True)] if numbers else []
     axes, short_names = ("predicted class", "true class"), list(map(escape, shorten(names, 14)))
     plot = heatmap("Confusion matrix", caption, short_names, short_names, axes, numbers, name)
-    plot.traces[0]["meta"]["counts"] = counts.tolist()  # the page computes shares and texts, which keeps it small
+    # The page computes shares and texts, which keeps it small.
+    plot.traces[0]["meta"] |= {"counts": counts.tolist(), "sizes": class_sizes.tolist()}
     return plot
 
 

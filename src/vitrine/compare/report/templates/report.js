@@ -29,11 +29,10 @@ function themed(layout) {
 }
 
 // A confusion matrix colours mistakes only: correct predictions would dominate the colour scale.
-function confusionMatrix(counts) {
+function confusionMatrix({ counts, sizes }) {
   const cells = (make) => counts.map((line, row) => line.map((count, column) => make(count, row, column)));
-  const totals = counts.map((line) => line.reduce((sum, count) => sum + count, 0) || 1);
   return {
-    z: cells((count, row, column) => (row === column ? 0 : (100 * count) / totals[row])),
+    z: cells((count, row, column) => (row === column ? 0 : (100 * count) / (sizes[row] || 1))),
     text: cells((count) => (count ? String(count) : "")),
   };
 }
@@ -41,7 +40,7 @@ function confusionMatrix(counts) {
 function traced(traces) {
   return traces.map((trace) => {
     const made = { ...trace, visible: !hiddenRows.has(trace.meta.row) };
-    if (trace.meta.counts) Object.assign(made, confusionMatrix(trace.meta.counts));
+    if (trace.meta.counts) Object.assign(made, confusionMatrix(trace.meta));
     if (trace.type === "heatmap") made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
     return made;
   });
