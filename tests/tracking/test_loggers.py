@@ -11,6 +11,7 @@ import zlib
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -363,6 +364,34 @@ def test_an_unused_tracker_is_not_imported_and_one_without_login_runs_offline(tm
     (line,) = done.stderr.splitlines()
     assert line.startswith("vitrine: wandb continues offline: W&B authentication failed; run `wandb login`")
     assert "scripts/wandb_sync.py" in line
+
+
+def test_wandbs_variables_count_where_the_configuration_has_defaults(record, monkeypatch, capsys):
+    def place(*overrides):
+        config = compose(["model=vit_nano", "logger=wandb", *overrides])
+        found = [tracker.project for tracker in start_trackers(config, record, 0, None, "")]
+        return found[0] if found else None
+
+    def tracked(settings, *_):
+        return SimpleNamespace(project=(settings.entity, settings.project, settings.mode))
+
+    monkeypatch.setattr("vitrine.tracking.wandb.WandbTracker", tracked)
+    for name in ("PROJECT", "ENTITY", "MODE"):
+        monkeypatch.delenv(f"WANDB_{name}", raising=False)
+    assert place() == (None, "vitrine", "online")
+    monkeypatch.setenv("WANDB_PROJECT", "digits")
+    monkeypatch.setenv("WANDB_ENTITY", "ann")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert place() == ("ann", "digits", "offline")
+    assert place("logger.wandb.project=own", "logger.wandb.entity=bob") == ("bob", "own", "offline")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert place() is None
+    monkeypatch.setenv("WANDB_MODE", "onlin")
+    assert place() is None
+    assert "WANDB_MODE=onlin is not one of online, offline, disabled" in capsys.readouterr().err
+    record.update(wandb_project=["bob", "before"])  # it is resumed
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert place() == ("bob", "before", "online")
 
 
 @pytest.mark.whole

@@ -14,6 +14,8 @@ WANDB_CHECKPOINTS = ("none", "best", "all")
 class WandbConfig:
     """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
 
+    Where ``project``, ``entity`` or ``mode`` has its default, WANDB_PROJECT, WANDB_ENTITY or WANDB_MODE counts.
+
     Attributes:
         project, entity: where runs are logged; ``entity`` is a user or a team, null is the default of the account.
         mode: ``offline`` keeps everything in the run folder, for scripts/wandb_sync.py.
