@@ -373,6 +373,26 @@ def test_settings_of_fine_tuning_are_each_refused_for_a_model_that_may_lack_laye
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tags", f"[short,{'x' * 65}]"),
+        ("logger.wandb.tags", "['']"),
+        ("logger.wandb.project", "team/digits"),
+        ("logger.wandb.project", "x" * 129),
+    ],
+)
+def test_what_weights_and_biases_refuses_is_a_fault_where_it_is_on(key, value):
+    with pytest.raises(ConfigError) as refusal:
+        vitrine.compose(["logger=wandb", f"{key}={value}"])
+    (fault,) = refusal.value.faults
+    assert fault.key == key
+    assert "characters" in fault.problem
+    vitrine.compose(["logger=wandb", f"tags=[{'x' * 64}]", "logger.wandb.project=digits-2"])
+    if key == "tags":
+        vitrine.compose([f"{key}={value}"])
+
+
 def test_a_sweeps_metric_outside_a_sweep_is_refused_once():
     with pytest.raises(ConfigError) as refusal:
         vitrine.compose(["sweep.metric=val/auroc"])

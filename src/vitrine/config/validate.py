@@ -332,6 +332,19 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
 
 
 # Each check with the keys that it is skipped for if they are outside their limits.
+def _wandb(config: TrainConfig) -> Iterator[Fault]:
+    """What the client of Weights & Biases refuses, so that the run would not be tracked."""
+    wandb = config.logger.wandb
+    if wandb is None:
+        return
+    for key, tags in (("tags", config.tags), ("logger.wandb.tags", wandb.tags)):
+        if any(not 1 <= len(tag) <= 64 for tag in tags):
+            yield Fault(key, as_override(tags), "a tag must have 1 to 64 characters for Weights & Biases")
+    if len(wandb.project) > 128 or set(wandb.project) & set("/\\#?%:"):
+        problem = "must have at most 128 characters, and none of / \\ # ? % :"
+        yield Fault("logger.wandb.project", wandb.project, problem)
+
+
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     ((), _channel_statistics),
     (("data.resize",), _own_files),
@@ -351,4 +364,5 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),
     (("augment.mixup", "augment.cutmix", "augment.mix_share"), _mix_share),
     ((), _model_fits_the_data),
+    ((), _wandb),
 )
