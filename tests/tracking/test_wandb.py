@@ -132,6 +132,18 @@ def test_ctrl_c_ends_a_replay_and_leaves_the_run_to_be_pushed(tmp_path, client, 
     assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
 
 
+def test_a_run_that_is_resumed_meanwhile_is_not_replayed(tmp_path, client):
+    record = new_record(tmp_path)
+    record.write_config(to_plain(config_of("logger=wandb")))
+    with record.owned():
+        before = (record.path / "run.json").read_text()
+        assert replay(record).startswith(f"skipped: {record.path} is still running")
+        assert (record.path / "run.json").read_text() == before
+    assert not client.log.called
+    assert replay(record) == ""
+    assert client.log.called
+
+
 def test_a_sweep_of_vitrine_inside_one_of_wandb_is_refused(tmp_path, monkeypatch, client):
     """All its trials would be one W&B run, that of the agent."""
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")

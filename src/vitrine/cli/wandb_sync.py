@@ -20,6 +20,7 @@ from vitrine.config.parts import ANY
 from vitrine.config.serialize import from_plain
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
+from vitrine.runs.lock import RunLocked
 from vitrine.runs.registry import find_runs
 from vitrine.text import one_line, report
 
@@ -71,7 +72,7 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
     pushed, failed = 0, []
     try:
         for record in idle:
-            problem = replay(record)
+            problem = replay(record, force=force)
             pushed += not problem
             failed += [f"  {record.path}: {problem}"] if problem else []
     finally:  # also after Ctrl-C
@@ -86,12 +87,15 @@ def _place(record: RunRecord) -> list[Any]:
     return record.facts.get("wandb_project") or [None, WandbConfig.project]
 
 
-def replay(record: RunRecord) -> str:
-    """Log a run again from its record; return the problem, empty if there is none."""
+def replay(record: RunRecord, *, force: bool = False) -> str:
+    """Log a run again from its record, holding its lock; return the problem, empty if there is none."""
     from vitrine.tracking.wandb import push
 
     try:
-        push(record, from_plain(TrainConfig, record.config, trust=ANY), _place(record))
+        with record.owned(force=force) as own:
+            push(own, from_plain(TrainConfig, own.config, trust=ANY), _place(own))
+    except RunLocked as error:
+        return f"skipped: {error}"
     except VitrineError as error:
         return " ".join(str(error).split())  # configuration errors have several lines
     except Exception as error:  # the other runs are pushed all the same
