@@ -12,7 +12,7 @@ from vitrine.compare.load import load_results
 from vitrine.config.loggers import WandbConfig
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.tracking.wandb import run_facts, run_title
+from vitrine.tracking.wandb_values import run_facts, run_title
 
 
 def node(identity: str, position: str, seed: int, acc: float, state: str = "finished") -> dict:

@@ -1,5 +1,6 @@
 """The W&B tracker and its replay, with a client that takes whatever it is given."""
 
+import json
 import threading
 import time
 from unittest.mock import Mock
@@ -14,7 +15,8 @@ from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
-from vitrine.tracking.wandb import WandbTracker, config_values, push
+from vitrine.tracking.wandb import WandbTracker, push
+from vitrine.tracking.wandb_values import config_values
 
 PLACE = (None, "vitrine")
 
@@ -78,6 +80,21 @@ def test_a_private_run_sends_no_path_of_its_initial_weights(source):
     config.model.pretrained = source
     name = "weights.pt" if source.endswith(".pt") else "run-1"
     assert config_values(config, config.logger.wandb)["model"]["pretrained"] == name
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_private_run_sends_no_path_in_the_options_of_a_part(private):
+    config = config_of("logger=wandb", f"logger.wandb.private={private}")
+    path = "/a-secret-place/masks.npz"
+    config.callbacks.parts_options = {"Watch": {"file": path, "more": [{"deep": [path, 1]}], "word": "mean"}}
+    config.logger.parts_options = {"Log": {"folder": "C:\\a-secret-place\\logs\\"}}
+    config.data.options = config.model.position_options = {"file": path}
+    sent = config_values(config, config.logger.wandb)
+    assert ("a-secret-place" in json.dumps(sent)) is not private
+    if private:
+        known = {"file": "masks.npz", "more": [{"deep": ["masks.npz", 1]}], "word": "mean"}
+        assert sent["callbacks"]["parts_options"]["Watch"] == known
+        assert sent["logger"]["parts_options"] == {"Log": {"folder": "logs"}}
 
 
 @pytest.mark.parametrize("private", [True, False])

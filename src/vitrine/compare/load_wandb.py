@@ -5,6 +5,7 @@ from typing import Any
 from vitrine.compare.load import RunResult, RunResults, parse_overrides
 from vitrine.errors import RunError, first_line
 from vitrine.runs.flatten import flatten
+from vitrine.tracking.wandb_values import FACTS
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # any other state counts as interrupted
 SPEED = "images_per_second"
@@ -34,11 +35,9 @@ def load_wandb_results(project: str, group: str | None) -> RunResults:
 def read_wandb_result(run: Any) -> RunResult:
     """Convert a ``wandb.apis.public.Run``; its predictions are not downloaded.
 
-    Its summary holds the entries of run.json that the tracker logged (tracking/wandb.py). The summary of a private
-    run, or of a run by an older version of vitrine, holds none.
+    Its summary holds the entries of run.json that the tracker logged (``FACTS``). The summary of a private run, or of a
+    run by an older version of vitrine, holds none.
     """
-    from vitrine.tracking.wandb import FACTS  # imports wandb
-
     config = flatten({key: value for key, value in run.config.items() if not key.startswith("_")})
     summary = {key: value for key, value in run.summary_metrics.items() if not key.startswith("_")}
     facts = {key: summary[key] for key in FACTS if key in summary}

@@ -33,13 +33,13 @@ from wandb.sdk import wandb_setup
 
 from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import TrainConfig
-from vitrine.config.serialize import to_plain
 from vitrine.errors import Interrupted, NotWaitedFor, RunError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
+from vitrine.tracking.wandb_values import config_values, run_facts, run_title
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
@@ -53,9 +53,6 @@ EXIT_CODES = {
     "diverged": 3,
 }  # 255: as the client itself after Ctrl-C
 CAPTIONS = {"attention": "images, what the model attends to, and its predictions"}
-
-# Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
-FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
 SPEED = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")  # rows of a private run lack them
 MAX_CONFUSION_CLASSES = 100  # W&B's pages draw no larger confusion matrix
 MAX_TABLE_ROWS = 10_000  # W&B accepts no longer table
@@ -280,34 +277,6 @@ def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
     except NotWaitedFor:
         raise KeyboardInterrupt from None  # the other runs are not to be pushed either
     record.update(wandb_gaps=False)
-
-
-def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
-    """Return the configuration as plain values; a private run's has no paths in it."""
-    values = to_plain(config)
-    if settings.private:
-        del values["paths"], values["data"]["root"]
-        if source := values["model"]["pretrained"]:  # a file, a run folder, or a name, which has no folders
-            values["model"]["pretrained"] = Path(source).name
-    return values
-
-
-def run_title(record: RunRecord, settings: WandbConfig, varies: str) -> str | None:
-    """Return the run's display name; ``None`` lets W&B choose, as overrides of a private sweep may contain paths."""
-    if settings.private and "/" in varies and not settings.name:
-        return None
-    return settings.name or varies or record.name
-
-
-def run_facts(record: RunRecord, settings: WandbConfig) -> dict[str, Any]:
-    """Return what run.json has about code, data and machine; nothing for a private run."""
-    if settings.private:
-        return {}
-    facts = record.facts
-    values = {name: facts.get(name) for name in FACTS}
-    values["commit"] = (facts.get("code") or {}).get("commit")
-    values["images_per_second"] = (facts.get("speed") or {}).get("images_per_second")
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def client_settings(settings: WandbConfig, seconds: float) -> wandb.Settings:

@@ -1,0 +1,54 @@
+"""What a W&B run has of its run folder: configuration, name and facts, without those that a private run keeps back."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from vitrine.config.loggers import WandbConfig
+from vitrine.config.schema import TrainConfig
+from vitrine.config.serialize import to_plain
+from vitrine.runs import RunRecord
+
+# Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
+FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
+
+
+def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
+    """Return the configuration as plain values; a private run's has no paths in it."""
+    values = to_plain(config)
+    if settings.private:
+        del values["paths"], values["data"]["root"]
+        if source := values["model"]["pretrained"]:  # a file, a run folder, or a name, which has no folders
+            values["model"]["pretrained"] = Path(source).name
+        return {name: _without_folders(value) for name, value in values.items()}
+    return values
+
+
+def _without_folders(value: Any, *, of_part: bool = False) -> Any:
+    """Return plain values in which each text in the options of a part ends as a path does: ``masks.npz``."""
+    if isinstance(value, dict):
+        return {
+            name: _without_folders(inner, of_part=of_part or str(name).endswith("options"))
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_without_folders(inner, of_part=of_part) for inner in value]
+    return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if of_part and isinstance(value, str) else value
+
+
+def run_title(record: RunRecord, settings: WandbConfig, varies: str) -> str | None:
+    """Return the run's display name; ``None`` lets W&B choose, as overrides of a private sweep may contain paths."""
+    if settings.private and "/" in varies and not settings.name:
+        return None
+    return settings.name or varies or record.name
+
+
+def run_facts(record: RunRecord, settings: WandbConfig) -> dict[str, Any]:
+    """Return what run.json has about code, data and machine; nothing for a private run."""
+    if settings.private:
+        return {}
+    facts = record.facts
+    values = {name: facts.get(name) for name in FACTS}
+    values["commit"] = (facts.get("code") or {}).get("commit")
+    values["images_per_second"] = (facts.get("speed") or {}).get("images_per_second")
+    return {name: value for name, value in values.items() if value is not None}
