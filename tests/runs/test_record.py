@@ -135,11 +135,19 @@ def test_open_suggests_the_nearest_run(record):
     assert str(caught.value).endswith(f"; did you mean {record.path}?")
 
 
-def test_open_suggests_the_newest_run_in_a_folder_of_runs(tmp_path):
-    for day in ("01", "03", "02"):
-        RunRecord(tmp_path / "runs" / f"2026-01-{day}_12-00-00_word_0000").path.mkdir(parents=True)
-        RunRecord(tmp_path / "runs" / f"2026-01-{day}_12-00-00_word_0000").update(id=day)
-    with pytest.raises(RunError, match=r"the newest run in it is .*2026-01-03_12-00-00_word_0000$"):
+@pytest.mark.parametrize("backwards", [False, True])
+def test_open_suggests_the_newest_run_in_a_folder_of_runs(tmp_path, monkeypatch, backwards):
+    """By the time of its run.json, up to three levels down; hidden folders are not looked into."""
+    folders = ["runs/of-yesterday", "sweeps/NAME/0", "runs/of-today", ".hidden/run", "one/two/three/four"]
+    for time, name in enumerate(reversed(folders) if backwards else folders):
+        (tmp_path / name).mkdir(parents=True)
+        RunRecord(tmp_path / name).update(id=name)
+        os.utime(tmp_path / name / "run.json", (time, time))
+    newest = tmp_path / ("runs/of-yesterday" if backwards else "runs/of-today")
+    with pytest.raises(RunError, match=f"the newest run in it is {newest}$"):
+        RunRecord.open(tmp_path)
+    monkeypatch.setattr("vitrine.runs.nearest.MOST", 3)
+    with pytest.raises(RunError, match=r"it has no run\.json$"):
         RunRecord.open(tmp_path)
 
 

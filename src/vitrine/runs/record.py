@@ -46,9 +46,9 @@ from vitrine.redact import redact
 from vitrine.runs.facts import SHAPES
 from vitrine.runs.lock import Claim, RunLock, RunLocked, look
 from vitrine.runs.lock_file import LockState
+from vitrine.runs.nearest import nearest_run_hint
 from vitrine.runs.process import process_exists, process_start
 from vitrine.runs.status import is_elsewhere, status_of
-from vitrine.text import did_you_mean, nearest
 from vitrine.untrusted import ANY, MAX_VALUES, NUMBER, misshapen, read_bytes, read_json, read_yaml
 
 FIRST_COLUMNS = ("epoch", "step", "seconds")
@@ -115,7 +115,7 @@ class RunRecord:
         try:
             if not (path / "run.json").is_file():
                 kind = "is not a run folder: it has no run.json" if path.is_dir() else "is not a folder"
-                raise RunError(f"{path} {kind}{_nearest_run_hint(path)}")
+                raise RunError(f"{path} {kind}{nearest_run_hint(path)}")
         except OSError as error:  # a folder that may not be entered, or a name that is too long
             raise RunError(f"cannot read {path}: {error.strerror}") from None
         record = cls(path)
@@ -380,16 +380,3 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryDirectory(dir=ancestor).cleanup()
     except OSError as error:
         raise RunError(f"cannot write to {ancestor}: {error.strerror}") from None
-
-
-def _nearest_run_hint(path: Path) -> str:
-    """A hint at a run folder: the newest one inside ``path``, or the one beside it with the most similar name."""
-    try:
-        if path.is_dir():
-            runs = sorted(file.parent for file in path.glob("**/run.json"))
-            return f"; the newest run in it is {runs[-1]}" if runs else ""
-        names = [folder.name for folder in path.absolute().parent.iterdir() if (folder / "run.json").exists()]
-    except OSError:
-        return ""
-    match = nearest(path.name, names)
-    return did_you_mean(path.parent / match if match else "")

@@ -1,0 +1,40 @@
+"""Which run is meant by a path at which there is none."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from vitrine.text import did_you_mean, nearest
+
+LEVELS = 3  # of folders, as those of trials in outputs/
+MOST = 20_000  # entries: a path may be that of a whole disk
+
+
+def nearest_run_hint(path: Path) -> str:
+    """A hint at a run folder: the newest one inside ``path``, or the one beside it with the most similar name."""
+    try:
+        if path.is_dir():
+            files = [entry for entry in islice(_entries(path), MOST) if entry.name == "run.json"]
+            newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+            return f"; the newest run in it is {Path(newest.path).parent}" if newest else ""
+        names = [folder.name for folder in path.absolute().parent.iterdir() if (folder / "run.json").exists()]
+    except OSError:
+        return ""
+    match = nearest(path.name, names)
+    return did_you_mean(path.parent / match if match else "")
+
+
+def _entries(root: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder, and in those that are at most ``LEVELS`` below it, apart from hidden ones."""
+    level = [str(root)]
+    for _ in range(LEVELS + 1):
+        below = []
+        for folder in level:
+            with suppress(OSError), os.scandir(folder) as inside:
+                for entry in inside:
+                    yield entry
+                    if entry.name[0] != "." and entry.is_dir(follow_symlinks=False):
+                        below.append(entry.path)
+        level = below
