@@ -300,7 +300,8 @@ def test_a_view_of_wandb_groups_by_what_varies(monkeypatch):
     )
     (chosen,) = asked["spec"]["section"]["runSets"]
     assert [one["name"] for one in chosen["grouping"]] == ["model.value.position", "seed.value"]
-    assert [one["value"] for one in chosen["filters"]["filters"]] == ["finished", "my 'sweep'"]
+    filters = [(one["key"]["name"], one["value"]) for one in chosen["filters"]["filters"]]
+    assert filters == [("status", "finished"), ("group", "my 'sweep'")]
     panels = [one for part in asked["spec"]["section"]["panelBankConfig"]["sections"] for one in part["panels"]]
     assert {tuple(one["config"].get("metrics") or ()) for one in panels} >= {("val/acc",), ("val/loss",), ("test/acc",)}
     for project, key, expected in (

@@ -66,7 +66,8 @@ def layout(project: str, varying: list[str], group: str | None = None) -> Any:
         panels.ParallelCoordinatesPlot(columns=[panels.ParallelCoordinatesPlotColumn(column) for column in columns]),
         panels.ParameterImportancePlot(with_respect_to="val/acc"),
     ]
-    filters = ["Metric('State') == 'finished'", *([f"Metric('Group') == {group!r}"] if group else [])]
+    # The state of a pruned run is finished, too, and its curves are cut.
+    filters = ["SummaryMetric('status') == 'finished'", *([f"Metric('Group') == {group!r}"] if group else [])]
     return workspaces.Workspace(
         entity=entity,
         project=name,
