@@ -59,11 +59,12 @@ def test_a_replay_sends_no_file_that_a_link_in_the_run_folder_leads_to(tmp_path,
     Image.new("L", (3, 3)).save(passport)
     np.savez(answers, logits=np.eye(2), labels=np.arange(2))
     (record.path / "curves.png").symlink_to(passport)
-    (record.path / "confusion.png").write_bytes(passport.read_bytes())
+    for name in ("lr_range", "confusion", "own"):
+        (record.path / f"{name}.png").write_bytes(passport.read_bytes())
     (record.path / "predictions.npz").symlink_to(answers)
     push(record, config_of("logger=wandb"), PLACE)
     sent = [set(call.args[0]) for call in client.log.call_args_list]
-    assert sent[1:] == [{"confusion"}]
+    assert sent[1:] == [{"lr_range"}, {"confusion"}]
 
 
 def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch):

@@ -51,6 +51,7 @@ from vitrine.runs.process import process_exists, process_start
 from vitrine.runs.status import is_elsewhere, status_of
 from vitrine.untrusted import ANY, MAX_VALUES, NUMBER, misshapen, read_bytes, read_json, read_yaml
 
+PICTURES = ("curves", "lr_range", "confusion", "attention")  # names without .png
 FIRST_COLUMNS = ("epoch", "step", "seconds")
 MAX_HISTORY = 64 * 1024**2  # bytes of metrics.csv: as many as MAX_VALUES take; MetricsFile writes no more
 INNER = ("checkpoints", "parts", "wandb", "tensorboard", "exports")  # folders that a run writes into
@@ -145,6 +146,12 @@ class RunRecord:
     def contains(self, path: Path) -> bool:
         """Whether ``path`` is there, and is no link that leads out of this folder, which others may have made."""
         return path.exists() and path.resolve().is_relative_to(self.path.resolve())
+
+    @property
+    def pictures(self) -> dict[str, Path]:
+        """Its pictures that are there, by their names."""
+        paths = {name: self.path / f"{name}.png" for name in PICTURES}
+        return {name: path for name, path in paths.items() if self.contains(path)}
 
     @property
     def facts(self) -> dict[str, Any]:

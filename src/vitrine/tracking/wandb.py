@@ -270,10 +270,9 @@ def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
     tracker = WandbTracker(settings, config, record, group, varies, online_only=True)
     for row in rows:
         tracker.log({name: value for name, value in row.items() if name != "step"}, int(row["step"]))
-    plots = [record.path / f"{name}.png" for name in ("curves", "confusion", "attention")]
     status = record.status if record.status != "running" else "interrupted"  # its machine is gone: --force
     try:
-        tracker.finish(status, metrics, {path.stem: path for path in plots if metrics and record.contains(path)})
+        tracker.finish(status, metrics, record.pictures if metrics else {})
     except NotWaitedFor:
         raise KeyboardInterrupt from None  # the other runs are not to be pushed either
     record.update(wandb_gaps=False)

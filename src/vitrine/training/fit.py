@@ -225,10 +225,9 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         if not record.best.exists():
             best = replace_lost_best(record)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
-        test_metrics, plots = _test_and_draw(run, data)
-        metrics |= test_metrics
+        metrics |= _test_and_draw(run, data)
         record.write_metrics(metrics)
-        logger.conclude(metrics, plots)
+        logger.conclude(metrics, record.pictures)
     show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
 
 
@@ -258,28 +257,25 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     return module, 0
 
 
-def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> tuple[dict[str, float], dict[str, Path]]:
-    """Test the best checkpoint on rank 0, and draw the run; return test metrics and plots by name."""
+def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:
+    """Test the best checkpoint on rank 0, and draw the run; return test metrics."""
     from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves  # imports matplotlib
 
     config, record, classes = run.config, run.record, data.dataset.classes
     metrics: dict[str, float] = {}
-    plots: dict[str, Path] = {}
     try:
-        plots["curves"] = draw_curves(record)
+        draw_curves(record)
     except DiskFull:
         raise
     except RunError as error:  # metrics.csv is damaged, on which no result depends
         report(f"curves.png could not be drawn: {error}")
-    if config.optimizer.lr == AUTO:
-        plots["lr_range"] = record.path / "lr_range.png"
     module = classifier_from(config, read_checkpoint(record.best))
     if data.test is not None:
         tested = test(config, module, data, run.hardware)
         tested.save(record)
         metrics = tested.metrics
         if not config.data.multi_label:
-            plots["confusion"] = draw_confusion(record, tested.logits, tested.labels, classes)
+            draw_confusion(record, tested.logits, tested.labels, classes)
     if can_be_drawn(config.model):
-        plots["attention"] = draw_attention(record, module, data.test or data.val, classes)
-    return metrics, plots
+        draw_attention(record, module, data.test or data.val, classes)
+    return metrics
