@@ -331,7 +331,6 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(f"model.{key}", given, problem, f"data.{key}={given}")
 
 
-# Each check with the keys that it is skipped for if they are outside their limits.
 def _wandb(config: TrainConfig) -> Iterator[Fault]:
     """What the client of Weights & Biases refuses, so that the run would not be tracked."""
     wandb = config.logger.wandb
@@ -345,6 +344,7 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("logger.wandb.project", wandb.project, problem)
 
 
+# Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     ((), _channel_statistics),
     (("data.resize",), _own_files),
