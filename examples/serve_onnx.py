@@ -18,15 +18,31 @@ _, CHANNELS, HEIGHT, WIDTH = MODEL.get_inputs()[0].shape
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # without PostScript, which Pillow would run
 
 
+def prepared(content: bytes) -> np.ndarray:
+    """Return a picture as the model's training had it, (C, H, W) uint8: upright, scaled to cover its input, cropped."""
+    file = Image.open(io.BytesIO(content), formats=FORMATS)
+    picture = ImageOps.exif_transpose(file)
+    if file.mode in ("I", "F") and file.format not in ("PNG", "PPM"):
+        raise ValueError("its pixels are of 32 bits, whose range is not known")
+    if file.mode.startswith("I"):  # of 16 bits: the upper byte, where Pillow would clip at 255
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    picture = picture.convert("L" if CHANNELS == 1 else "RGB")
+    scale = max(WIDTH / picture.width, HEIGHT / picture.height)
+    wide, high = max(WIDTH, round(picture.width * scale)), max(HEIGHT, round(picture.height * scale))
+    if wide * high > 100 * WIDTH * HEIGHT:
+        raise ValueError(f"{picture.width} x {picture.height} pixels are too thin")
+    left, top = (wide - WIDTH) // 2, (high - HEIGHT) // 2
+    covering = picture.resize((wide, high), Image.Resampling.BICUBIC)
+    return np.atleast_3d(covering.crop((left, top, left + WIDTH, top + HEIGHT))).transpose(2, 0, 1)
+
+
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer the bytes of a picture with its class."""
         try:
             if not 0 < (size := int(self.headers["Content-Length"])) <= 20_000_000:
                 raise ValueError(f"Content-Length is {size}; a picture has 1 to 20,000,000 bytes")
-            upright = ImageOps.exif_transpose(Image.open(io.BytesIO(self.rfile.read(size)), formats=FORMATS))
-            picture = ImageOps.fit(upright.convert("L" if CHANNELS == 1 else "RGB"), (WIDTH, HEIGHT))
-            probabilities = MODEL.run(None, {"images": np.atleast_3d(picture).transpose(2, 0, 1)[None]})[0][0]
+            probabilities = MODEL.run(None, {"images": prepared(self.rfile.read(size))[None]})[0][0]
             code, answer = 200, {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
         except Exception as error:
             code, answer = 400, {"error": str(error)}

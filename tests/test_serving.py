@@ -11,7 +11,9 @@ import time
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
+import yaml
 from helpers.pictures import write_test_images
 from helpers.running import ROOT, descendants, wait_until_gone
 from PIL import Image
@@ -111,16 +113,30 @@ def test_litserve_serves_a_run(serve, picture, huge):
     assert ask(address, as_json(picture.read_bytes())) == (200, answer), "it still answers"
 
 
-def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, huge, tmp_path):
+@pytest.fixture
+def noise(tmp_path):
+    """Pictures that are not the model's size, of 8 and of 16 bits."""
+    pixels = np.random.default_rng(0).integers(0, 2**16, (20, 24)).astype(np.uint16)
+    pictures = {"8.png": (pixels >> 8).astype(np.uint8), "16.png": pixels // 16, "odd.png": pixels[:, :22]}
+    for name, values in pictures.items():
+        Image.fromarray(values).save(tmp_path / name)
+    return [tmp_path / name for name in pictures]
+
+
+def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, noise, huge, tmp_path):
     pytest.importorskip("onnxruntime")
     run = shutil.copytree(RUN, tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"] |= {"name": "imagefolder", "resize": "crop"}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
     main(["export", str(run), "--format", "onnx", "--to", str(tmp_path / "model.onnx")])
     port = serve("serve_onnx", str(tmp_path / "model.onnx"))
     address = f"http://127.0.0.1:{port}"
-    expected = load_run(RUN).predict(picture)
-    code, answer = ask(address, picture.read_bytes())
-    assert (code, answer["class"]) == (200, expected.name)
-    assert answer["probability"] == pytest.approx(expected.probability, abs=1e-4)
+    for path in [*noise, picture]:
+        expected = load_run(run).predict(path)
+        code, answer = ask(address, path.read_bytes())
+        assert (code, answer["class"]) == (200, expected.name)
+        assert answer["probability"] == pytest.approx(expected.probability, abs=1e-4)
     for bad in (b"no picture", b"", huge, of_rare_format(picture)):
         assert ask(address, bad)[0] == 400
     assert ask(address, bytes(20_000_001))[0] in (400, None)

@@ -100,9 +100,10 @@ def test_an_export_says_what_a_program_has_to_know_and_no_path_of_this_machine(e
 )
 def test_the_part_of_a_picture_that_arrays_are_made_of_is_named(ratio, part):
     preparation = Preparation((8, 12), 1, from_files=False, mean=(0.5,), std=(0.5,), ratio=ratio)
-    upright = "turn the picture upright as its EXIF orientation says"
-    cropped = f"crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
-    assert described(preparation) == f"{upright}, {cropped}"
+    upright = "turn the picture upright as its EXIF orientation says, keep the upper byte of 16-bit pixels"
+    cropped = f"crop the largest central {part} (left and top margins rounded down)"
+    resized = "resize it to the input size (bilinear, antialiased)"
+    assert described(preparation) == f"{upright}, {cropped}, {resized}"
     from_files = replace(preparation, from_files=True, resize="squash")
     assert described(from_files).startswith(f"{upright}, scale both sides")
 

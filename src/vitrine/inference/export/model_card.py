@@ -58,6 +58,9 @@ with torch.no_grad():
 {use}
 ```
 
+In training, each picture was prepared so: {preparation}. The program above clips 16-bit pixels at 255, and
+timm's crop can lie one pixel off.
+
 ## How it was trained
 
 ```bash
@@ -121,6 +124,7 @@ def model_card(source: ExportSource) -> str:
         data=code(config.data.name),
         images=image_counts(facts),
         selection=selection(source.run, tested=accuracy is not None),
+        preparation=source.facts["preparation"],
         repository=repository,
         mode={1: "L", 4: "RGBA"}.get(config.data.in_channels, "RGB"),
         command=one_line(str(facts.get("command", "vitrine train"))).replace("`", "'"),

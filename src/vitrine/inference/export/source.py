@@ -15,11 +15,13 @@ from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.runs.provenance import versions
 
-UPRIGHT = "turn the picture upright as its EXIF orientation says"
+UPRIGHT = "turn the picture upright as its EXIF orientation says, keep the upper byte of 16-bit pixels"
 # Of data sets of image files by data.resize; see vitrine.data.preparation.
 PREPARATION = {
-    "crop": "scale until the picture covers the input size (bicubic, antialiased), crop the centre",
-    "pad": "scale until the picture fits into the input size (bicubic, antialiased), pad the rest with the mean",
+    "crop": "scale until the picture covers the input size (bicubic, antialiased; sides rounded), crop the centre "
+    "(left and top margins rounded down)",
+    "pad": "scale until the picture fits into the input size (bicubic, antialiased; sides rounded), pad the rest with "
+    "the mean (left and top margins rounded down)",
     "squash": "scale both sides to the input size, whatever their ratio (bicubic, antialiased)",
 }
 
@@ -30,7 +32,8 @@ def described(preparation: Preparation) -> str:
         return f"{UPRIGHT}, {PREPARATION[preparation.resize]}"
     height, width = preparation.ratio
     part = "square" if height == width else f"part whose height and width are as {height} to {width}"
-    return f"{UPRIGHT}, crop the largest central {part}, resize it to the input size (bilinear, antialiased)"
+    cropped = f"crop the largest central {part} (left and top margins rounded down)"
+    return f"{UPRIGHT}, {cropped}, resize it to the input size (bilinear, antialiased)"
 
 
 class PictureClassifier(nn.Module):
