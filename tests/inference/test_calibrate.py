@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vitrine.errors import RunError
 from vitrine.inference.calibrate import fitted_temperature
 from vitrine.training.metrics import ece
 
@@ -25,3 +26,18 @@ def test_the_calibration_error_is_small_exactly_where_probabilities_are_honest(h
     logits, labels = honest
     assert ece(logits, labels) < 0.01
     assert ece(3 * logits, labels) > 0.1
+
+
+@pytest.mark.parametrize("wrong", [0, 20_000])
+def test_images_that_are_all_right_or_all_wrong_determine_no_temperature(honest, wrong):
+    logits, _ = honest
+    labels = logits.argmax(dim=1)
+    labels[:wrong] = logits[:wrong].argmin(dim=1)
+    assert fitted_temperature(logits, labels) is None
+
+
+def test_logits_that_are_not_finite_are_refused(honest):
+    logits, labels = honest
+    logits[3, 0] = torch.nan
+    with pytest.raises(RunError, match="the model gives NaN logits on the validation images"):
+        fitted_temperature(logits, labels)

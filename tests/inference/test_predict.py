@@ -351,6 +351,15 @@ def test_probabilities_are_calibrated_on_validation_and_the_effect_reported(pred
     np.testing.assert_allclose([given[index] for index in range(360)], likeliest, atol=1e-3)
 
 
+def test_where_the_validation_images_determine_no_temperature_it_stays_1(predict, run, pictures, monkeypatch):
+    monkeypatch.setattr("vitrine.inference.calibrate.fitted_temperature", lambda *_: None)
+    picture = min((pictures / "7").iterdir())
+    code, out, _ = predict(f"run={run.record.path}", f"input={picture}", "calibrate=true")
+    assert code == 0
+    assert out.startswith("temperature  1: the validation images do not determine a temperature\n")
+    assert f"{run.predict(picture, accelerator='cpu').probability:.4f}" in out
+
+
 @pytest.mark.whole
 def test_where_the_model_looked_is_written_for_each_picture(predict, run, bad_pictures, tmp_path):
     code, _, _ = predict(f"run={run.record.path}", f"input={bad_pictures}", "attention=maps")

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
 from vitrine.data.image_dataset import Split
+from vitrine.errors import RunError
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
 from vitrine.text import plural
@@ -18,6 +19,7 @@ from vitrine.training.changed_data import check_data, validation_source
 from vitrine.training.metrics import ece
 
 BATCH = 256  # images
+TEMPERATURES = 0.01, 100.0  # between which one is searched
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class TemperatureScaling:
     Attributes:
         temperature: what logits are divided by.
         lines: negative log-likelihood (NLL, nats) and expected calibration error (ECE, in [0, 1]) before and after, on
-            the validation images, and on the test images of the run's predictions.npz if it is there; for people.
+            the validation images, and on the test images of the run's predictions.npz if it is there; for people. If
+            the validation images determine none, why.
     """
 
     temperature: float
@@ -47,7 +50,7 @@ def calibrate(
 
     Raises:
         DataError: the data is missing or damaged.
-        RunError: the data has changed.
+        RunError: the data has changed, or the model gives values that are not finite.
     """
     config = run.trained_config
     if data_root is None:
@@ -61,6 +64,8 @@ def calibrate(
     logits, labels = _logits(predictor, validation), validation.labels
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
+    if temperature is None:
+        return TemperatureScaling(1.0, ["1: the validation images do not determine a temperature"])
     held_out = "" if config.data.hold_out else ", on which the model was trained"
     count = plural(len(labels), "validation image")
     lines = [f"{temperature:.3f}, fitted on {count}{held_out}: {_effect(logits, labels, temperature)}"]
@@ -70,13 +75,25 @@ def calibrate(
     return TemperatureScaling(temperature, lines)
 
 
-def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Return the temperature in [0.01, 100] at which logits (N, num_classes) give labels (N,) the lowest NLL."""
+def fitted_temperature(logits: Tensor, labels: Tensor) -> float | None:
+    """Return the temperature at which logits (N, num_classes) give labels (N,) the lowest NLL.
+
+    ``None`` if none in ``TEMPERATURES`` does: where all images are right, the lower the better.
+
+    Raises:
+        RunError: logits are not finite.
+    """
+    if not logits.isfinite().all():
+        raise RunError("the model gives NaN logits on the validation images: its training has diverged")
 
     def loss(log_temperature: float) -> float:
         return float(F.cross_entropy(logits.double() / math.exp(log_temperature), labels))
 
-    return math.exp(minimize_scalar(loss, bounds=(math.log(0.01), math.log(100)), method="bounded").x)
+    if bool((logits.argmax(dim=1) == labels).all()):
+        return None
+    low, high = map(math.log, TEMPERATURES)
+    found = minimize_scalar(loss, bounds=(low, high), method="bounded").x
+    return math.exp(found) if min(found - low, high - found) > 1e-3 else None
 
 
 def _logits(predictor: Predictor, split: Split) -> Tensor:
