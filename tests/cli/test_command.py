@@ -1,6 +1,7 @@
 """What every command does before it imports torch."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -24,6 +25,16 @@ def points(*arguments, **settings):
 
 command.points = points
 main([])
+"""
+
+PRINTING = """
+from vitrine.cli.command import Command, run_command
+
+def predict_one(point):
+    for _ in range(100_000):
+        print("a row of the table", flush=True)
+
+run_command(Command("predict", predict_one, None), ["run=RUN", "input=a.png"])
 """
 
 
@@ -52,3 +63,9 @@ def test_a_users_own_choice_of_how_threads_wait_stays(environment, capsys, name,
 def test_an_error_that_a_library_makes_of_ctrl_c_is_none():
     done = subprocess.run([sys.executable, "-c", COMPOSING], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, "vitrine: interrupted\n")
+
+
+def test_a_table_ends_quietly_with_its_reader():
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(PRINTING)} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("a row of the table\n", "")

@@ -46,7 +46,10 @@ class Command:
 
 
 def run_command(command: Command, arguments: Sequence[str] | None = None) -> None:
-    """Carry out ``command``; exits with the error's code, such as 2 for an invalid configuration."""
+    """Carry out ``command``; exits with the error's code, such as 2 for an invalid configuration.
+
+    Ends quietly if the reader of a pipe has ended.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = SPINS  # before torch is imported
@@ -64,6 +67,10 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             if received and isinstance(error, ConfigError):  # a library has made one of the signal's exception
                 error = Interrupted(Interrupted.reason)
             _exit_with(error, error.exit_code, show_traceback)
+        except BrokenPipeError:
+            if not _reader_has_ended():
+                raise
+            sys.stderr.close()  # vitrine predict ... | head
         except BaseException as error:  # Lightning turns Ctrl-C into SystemExit, and other libraries into errors
             if not (received or isinstance(error, KeyboardInterrupt)):
                 raise
@@ -107,6 +114,15 @@ def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
             chosen_launcher = launcher(flags.overrides) if command.name == "train" else "basic"
             sys.exit(1 if command.run_all(made, chosen_launcher) else 0)
         command.run_one(made[0])
+
+
+def _reader_has_ended() -> bool:
+    """Whether nobody reads standard output any more, to which an empty line is written to find out."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _exit_with(error: BaseException, code: int, show_traceback: bool) -> NoReturn:
