@@ -10,6 +10,7 @@ import torch
 from helpers.running import ROOT
 from PIL import Image
 
+from vitrine import load_run
 from vitrine.command.compose import points
 from vitrine.errors import DataError
 
@@ -37,6 +38,14 @@ def test_a_picture_gives_the_same_in_every_form(run, path):
     ]
     logits = run.model(run.transform(path)[None])
     torch.testing.assert_close(logits.double().softmax(dim=1)[0].detach(), expected.probabilities, atol=1e-5, rtol=0)
+
+
+def test_each_rank_of_a_program_predicts_alone(run, path, monkeypatch):
+    expected = run.predict(path).probabilities
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    again = load_run(run.record.path)
+    assert torch.equal(again.predict(path).probabilities, expected)
 
 
 def test_a_list_or_a_stack_gives_a_list(run, pictures):

@@ -139,8 +139,12 @@ def missing_gpu(data: str, recipes: Path | None = None) -> Fault:
     return Fault("accelerator", "gpu", "there is no GPU here that PyTorch can use", hint)
 
 
-def choose(config: TrainConfig) -> Hardware:
+def choose(config: TrainConfig, *, alone: bool = False) -> Hardware:
     """Return the hardware that ``config`` asks for on this machine.
+
+    Args:
+        config: the configuration.
+        alone: whether this process uses the devices alone, even if it is one of several ranks.
 
     Raises:
         ConfigError: it asks for GPUs that don't exist, for a number of devices other than the ranks that torchrun or
@@ -151,7 +155,7 @@ def choose(config: TrainConfig) -> Hardware:
         raise ConfigError([missing_gpu(config.data.name)])
     accelerator = "cpu" if trainer.accelerator == "cpu" or not gpus() else _gpu_kind()
     devices, nodes = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1, 1
-    if (launch := launched()) is not None:
+    if (launch := None if alone else launched()) is not None:
         if trainer.devices not in (None, launch.count):
             problem = f"{launch.by} has started {launch.count} processes, one for each device"
             if launch.by == "srun":

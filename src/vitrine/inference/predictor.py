@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from vitrine.config import TrainConfig
 from vitrine.data.preparation import Preparation
-from vitrine.distributed.hardware import DTYPES, choose, on_one_device
+from vitrine.distributed.hardware import DTYPES, choose, gpus, on_one_device
+from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
 
 
@@ -55,7 +56,7 @@ def likeliest(probabilities: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class Predictor:
-    """A run's model on one device.
+    """A run's model on one device; of several ranks of a program, on the GPU of each.
 
     Args:
         model: on the CPU, in evaluation mode; it is copied where the device or precision needs it.
@@ -72,8 +73,10 @@ class Predictor:
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, accelerator: str, preparation: Preparation) -> None:
-        self.hardware = choose(on_one_device(config, accelerator))
+        self.hardware = choose(on_one_device(config, accelerator), alone=True)
         self.device = torch.device(self.hardware.accelerator)
+        if self.device.type == "cuda" and (launch := launched()) is not None:
+            self.device = torch.device("cuda", launch.local_rank % gpus())
         self.dtype = torch.float64 if self.hardware.precision == "64-true" else torch.float32
         moved = self.device.type != "cpu" or self.dtype is torch.float64
         self.model = deepcopy(model).to(self.device, self.dtype) if moved else model
