@@ -219,6 +219,18 @@ def test_every_format_holds_the_same(predict, run, pictures, tmp_path):
     assert all((row["class"] is None) == (row["probability"] < 0.14) for row in in_json)
 
 
+def test_names_of_others_are_text_in_a_spreadsheet_whatever_separates_its_cells(predict, run, pictures, tmp_path):
+    with_facts(classes=["\ud800x", "=1+1", *"23456789"])(run.record.path)
+    shutil.copy(min((pictures / "7").iterdir()), tmp_path / "a;=1+1;.png")
+    assert predict(f"run={run.record.path}", "input=*.png", "output=x.csv", "top_k=10")[0] == 0
+    (row,) = rows(tmp_path / "x.csv")
+    assert row["path"] == "a;=1+1;.png"
+    assert {r"\ud800x", "'=1+1"} < set(row.values())
+    with (tmp_path / "x.csv").open(newline="") as file:
+        cells = [cell for line in csv.reader(file, delimiter=";") for cell in line]
+    assert not [cell for cell in cells if cell.startswith("=")]
+
+
 def test_doubtful_pictures_are_left_aside_and_the_others_measured(predict, run, pictures, tmp_path):
     probabilities = stored_probabilities(run)
     least = round(float(np.median(probabilities.max(axis=1))), 4)

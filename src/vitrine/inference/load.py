@@ -19,7 +19,7 @@ from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
-from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.text import did_you_mean, listed, nearest, plural, printable
 from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
 BATCH = 256  # pictures that LoadedRun.predict computes together
@@ -138,7 +138,7 @@ class LoadedRun:
 
     @cached_property
     def classes(self) -> list[str]:
-        """Names of the model's classes, indexed by its output.
+        """Names of the model's classes, indexed by its output, made printable.
 
         Classes of a run that stored no names are called by their numbers, outputs beyond the classes of the data
         ``no. 10``, ``no. 11``, ...
@@ -150,11 +150,11 @@ class LoadedRun:
         names = self.record.facts.get("classes")
         if len(self.trained_config.data.targets) > 1:
             names = (self.record.facts.get("targets") or {}).get(self.config.data.targets[0])
-        names = names or [str(index) for index in range(count)]
-        if len(names) != count or len(set(map(str, names))) != count:
-            given = plural(len(set(map(str, names))), "different class", "different classes")
+        names = [printable(name) for name in names or range(count)]
+        if len(names) != count or len(set(names)) != count:
+            given = plural(len(set(names)), "different class", "different classes")
             raise RunError(f"{self.record.path / 'run.json'} names {given}, the model was trained on {count}")
-        return [str(name) for name in names] + [f"no. {index}" for index in range(count, outputs)]
+        return names + [f"no. {index}" for index in range(count, outputs)]
 
     @cached_property
     def transform(self) -> Preparation:

@@ -224,7 +224,7 @@ def _reporting(path: Path) -> Iterator[None]:
 
 def _write_csv(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # whatever separates cells there
         writer.writerow(names)
         writer.writerows([without_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
 

@@ -111,7 +111,6 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     model, preparation, data = run.model, run.transform, run.config.data
     assert isinstance(model, VisionTransformer)  # _check
     config, channels = model.config, preparation.channels
-    classes = [printable(name) for name in run.classes]
     drawing = DRAWINGS.get(data.name, "plain") if channels == 1 else None
     prepared = {
         "size": config.image_hw,
@@ -136,10 +135,10 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
         run=printable(run.record.name),
         drawing=drawing,
         samples=[
-            {"source": source, "label": int(label), "name": classes[label]}
+            {"source": source, "label": int(label), "name": run.classes[label]}
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
-        config=_script_json({"model": described, "classes": classes, "heat": _heat_colours()}),
+        config=_script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
         weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
