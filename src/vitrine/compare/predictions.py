@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.compare.load import RunResult
-from vitrine.errors import RunError
-from vitrine.runs.predictions import class_counts, confusion_counts, read_predictions
+from vitrine.runs.predictions import check_predictions, class_counts, confusion_counts, read_predictions
 
 BINS = 15  # of confidence, as in arXiv:1706.04599
 
@@ -42,15 +41,8 @@ class Predictions:
         from scipy.special import softmax
 
         labels, logits = run.labels, run.logits
-        if labels.dtype.kind not in "iu" or logits.dtype.kind != "f":
-            types = f"labels are {labels.dtype} and logits {logits.dtype}"
-            raise RunError(f"the predictions of {run.name} are damaged: {types}")
-        several = labels.ndim == 2
-        fit = logits.ndim == 2 and labels.shape == logits.shape[: labels.ndim] and len(labels)
-        if not fit or _outside(labels, 2 if several else logits.shape[1]):
-            shapes = f"labels {labels.shape} and logits {logits.shape}"
-            raise RunError(f"the predictions of {run.name} are damaged: {shapes} do not match")
-        if several:
+        check_predictions(logits, labels, run.name)
+        if labels.ndim == 2:
             return cls._of_several(labels.astype(bool), np.nan_to_num(logits.astype(np.float64)))
         probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a diverged run: uniform
         predicted = probabilities.argmax(axis=1)
@@ -87,10 +79,6 @@ def correct_images(path: Path) -> np.ndarray:
     if labels.ndim == 2:
         return np.asarray(((logits > 0) == labels).all(axis=1))
     return np.asarray(logits.argmax(1) == labels)
-
-
-def _outside(labels: np.ndarray, classes: int) -> bool:
-    return bool(labels.min() < 0 or labels.max() >= classes)
 
 
 @dataclass(frozen=True)

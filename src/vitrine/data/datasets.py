@@ -23,7 +23,7 @@ from torch import Tensor
 from vitrine.config.parts import part_at
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import Size
-from vitrine.config.targets import TARGETS, Target
+from vitrine.config.targets import TARGETS, Target, target_faults
 from vitrine.data.decode import ImageFiles
 from vitrine.data.file_datasets import csv, huggingface, imagefolder
 from vitrine.data.fingerprint import fingerprint
@@ -35,7 +35,7 @@ from vitrine.data.preparation import resized
 from vitrine.data.shards import read_shards, shards_folder
 from vitrine.data.split import hold_out
 from vitrine.data.user_data import user_dataset
-from vitrine.errors import DataError, first_line
+from vitrine.errors import ConfigError, DataError, first_line
 from vitrine.files import disk_full
 from vitrine.text import plural
 
@@ -66,12 +66,15 @@ def load_dataset(
 
     Raises:
         DataError: the data set is damaged, missing and not downloadable, or has another number of channels or classes.
+        ConfigError: it has no such targets.
     """
     folder = shards_folder(config.root, config.name)
     if (part := part_at(config, "name")) is not None:
         dataset = user_dataset(part, config)
     else:
         dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
+        if faults := list(target_faults(config.name, config.targets)):  # of a run folder, which holds anything
+            raise ConfigError(faults)
         if config.targets and config.name in TARGETS:
             dataset = _with_targets(dataset, [(name, TARGETS[config.name][name]) for name in config.targets])
     if with_fingerprint:

@@ -84,7 +84,7 @@ def _look(
     config, loaded = model.config, test_images.run
     mistakes = [] if predictions is None else _mistakes(predictions)
     try:
-        count = loaded.record.facts.get("images", {}).get("test") or 0
+        count = (loaded.record.facts.get("images") or {}).get("test") or 0
         if predictions is not None:
             count = len(predictions.labels)
         if not count:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrine.config import TrainConfig, vit_config_from
+from vitrine.config import TrainConfig, ViTConfig, vit_config_from
 from vitrine.config.serialize import from_plain
 from vitrine.config.targets import with_target
 from vitrine.data.preparation import Picture, Preparation
@@ -18,7 +18,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
-from vitrine.runs.predictions import read_predictions
+from vitrine.runs.predictions import check_predictions, read_predictions
 from vitrine.text import did_you_mean, listed, nearest, plural, printable
 from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
@@ -60,9 +60,15 @@ class LoadedRun:
         """The configuration that the model was trained with, of all its targets.
 
         Raises:
-            RunError: it cannot be read, or names code outside :attr:`trust`.
+            RunError: it cannot be read, names code outside :attr:`trust`, or has targets without their numbers of
+                classes.
         """
-        return from_plain(TrainConfig, self.record.config, trust=self.trust, source=self.record.path)
+        config = from_plain(TrainConfig, self.record.config, trust=self.trust, source=self.record.path)
+        named, counted = len(config.data.targets), len(config.data.target_classes)
+        if named != counted:
+            problem = f"has {plural(named, 'target')}, and the number of classes of {counted}"
+            raise RunError(f"{self.record.path / 'config.yaml'} {problem}")
+        return config
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -88,13 +94,17 @@ class LoadedRun:
         Where images have several labels, these are (N, classes) uint8.
 
         Raises:
-            RunError: predictions.npz cannot be read.
+            RunError: predictions.npz cannot be read, or its logits and labels do not match, or not the configuration.
         """
         path = self.record.path / "predictions.npz"
         if not path.is_file():
             return None
         logits, labels = read_predictions(path, *(name + self._suffix for name in ("logits", "labels")))
-        return torch.from_numpy(logits), torch.from_numpy(labels)
+        check_predictions(logits, labels, self.record.path)
+        if (labels.ndim == 2) != self.config.data.multi_label:
+            raise RunError(f"the predictions of {self.record.path} are damaged: labels are {labels.shape}")
+        labels = labels if labels.ndim == 2 else labels.astype(np.int64)
+        return torch.from_numpy(logits.astype(np.float32)), torch.from_numpy(labels)
 
     @property
     def _suffix(self) -> str:
@@ -106,8 +116,9 @@ class LoadedRun:
         """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised images, (B, C, H, W), float.
 
         Raises:
-            RunError: the checkpoint is missing, damaged or refused, names code outside :attr:`trust`, or has a model of
-                the user's own that answers several targets.
+            RunError: the checkpoint is missing, damaged or refused, names code outside :attr:`trust`, takes images of
+                another shape or has other outputs than config.yaml says, or has a model of the user's own that answers
+                several targets.
         """
         checkpoint = read_checkpoint(self.record.best)
         weights = model_weights(checkpoint)
@@ -118,12 +129,25 @@ class LoadedRun:
         except (KeyError, TypeError, ConfigError) as error:
             problem = f"{self.record.best} contains a model that this version of vitrine does not know"
             raise RunError(f"{problem}: {error}") from None
+        self._check_sizes(config)
         load_weights(model, weights, str(self.record.best))
         if len(self.trained_config.data.targets) > 1:
             if not isinstance(model, VisionTransformer):
                 raise RunError(f"{self.record.path}: {self.config.model.name} is your own and answers several targets")
             model = model.with_outputs(self._outputs)
         return model.eval()
+
+    def _check_sizes(self, built: ViTConfig) -> None:
+        """Raise RunError where config.yaml has images of another shape, or another number of outputs, than a model."""
+        data, outputs = self.trained_config.data, self.trained_config.model.num_classes
+        sizes = {
+            "image_size": (built.image_hw, data.image_hw),
+            "in_channels": (built.in_channels, data.in_channels),
+            "num_classes": (built.num_classes, outputs),
+        }
+        if other := [f"{name}={own}, not {stated}" for name, (own, stated) in sizes.items() if own != stated]:
+            where = self.record.path / "config.yaml"
+            raise RunError(f"{self.record.best} belongs to another model than {where}: {listed(other, separator='; ')}")
 
     @property
     def _outputs(self) -> slice:

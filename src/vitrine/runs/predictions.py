@@ -37,6 +37,23 @@ def read_predictions(path: Path, *names: str) -> list[np.ndarray]:
         raise RunError(f"cannot read {path}: {first_line(error)}") from None
 
 
+def check_predictions(logits: np.ndarray, labels: np.ndarray, name: object) -> None:
+    """Raise RunError unless there are logits of each label, and labels are classes that have one.
+
+    Args:
+        logits: as :func:`read_predictions` returns them.
+        labels: likewise.
+        name: of the run, for the message.
+    """
+    if labels.dtype.kind not in "iu" or logits.dtype.kind != "f":
+        types = f"labels are {labels.dtype} and logits {logits.dtype}"
+        raise RunError(f"the predictions of {name} are damaged: {types}")
+    fit = logits.ndim == 2 and labels.ndim in (1, 2) and labels.shape == logits.shape[: labels.ndim] and labels.size
+    if not fit or labels.min() < 0 or labels.max() >= (2 if labels.ndim == 2 else logits.shape[1]):
+        shapes = f"labels {labels.shape} and logits {logits.shape}"
+        raise RunError(f"the predictions of {name} are damaged: {shapes} do not match")
+
+
 def confusion_counts(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     """Count images by true and predicted class, both (N,): (classes, classes); those of other classes are left out."""
     known = (labels < classes) & (predicted < classes)

@@ -201,7 +201,7 @@ def _check(record: RunRecord) -> None:
     if own := [part for part in parts_of(config, "model.") if part.key != "model.init"]:
         parts = ", ".join(f"{part.key}={part.name}" for part in own)
         raise RunError(f"{record.path} has parts that are Python code, which a page cannot run: {parts}")
-    if record.config.get("data", {}).get("multi_label"):
+    if isinstance(data := record.config.get("data"), dict) and data.get("multi_label"):
         raise RunError(f"{record.path} gives several labels per picture, and a page shows one: use vitrine predict")
     if config.in_channels not in MODES:
         allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
