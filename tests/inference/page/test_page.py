@@ -350,6 +350,36 @@ def test_a_picture_is_opened_from_a_dialogue_too(digits, digits_page, tmp_path):
     assert digits_page.page.locator("#samples [aria-pressed=true]").count() == 0
 
 
+HOLD = """() => {
+    const decode = createImageBitmap;
+    window.release = null;
+    window.createImageBitmap = (...given) => new Promise((resolve) => {
+        window.createImageBitmap = decode;
+        window.release = () => resolve(decode(...given));
+    });
+}"""
+
+
+@pytest.mark.parametrize("latest", ["sample", "picture", "stroke", "clear"])
+def test_a_picture_that_is_decoded_late_does_not_replace_a_later_one(digits_page, latest):
+    page = digits_page.page
+    page.evaluate(HOLD)
+    drop(page, {"slow.png": picture("L", (9, 9))})
+    while not page.evaluate("Boolean(window.release)"):
+        page.wait_for_timeout(5)
+    actions = {
+        "sample": page.locator("#samples button").nth(4).click,
+        "picture": lambda: drop(page, {"quick.png": picture("L", (8, 8))}),
+        "stroke": page.locator("#pad").click,
+        "clear": page.locator("#clear").click,
+    }
+    shown, count = digits_page.after(actions[latest]), digits_page.answers()
+    page.evaluate("release()")
+    page.wait_for_timeout(100)
+    assert (digits_page.wait(count - 1), digits_page.answers()) == (shown, count)
+    digits_page.after(page.locator("#clear").click)
+
+
 HUGE = Image.new("1", (20_000, 20_000))
 
 

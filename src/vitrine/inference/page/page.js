@@ -19,6 +19,7 @@ let waiting = null; // {image, label, time}: the request that is sent next
 let current = null; // the one that is being answered
 let label = null; // true class of the image that was asked about last
 let answer = null;
+let begun = 0; // pictures, test images and strokes so far: what is decoded later than a newer one is dropped
 
 worker.postMessage({ load: { config: model, chunks: [...document.querySelectorAll(".weights")].map((script) => script.textContent) } });
 worker.onmessage = ({ data }) => {
@@ -256,6 +257,7 @@ if (pad) {
     });
   };
   const askAboutDrawing = () => {
+    begun++;
     chosen(null);
     const rgba = context.getImageData(0, 0, pad.width, pad.height).data;
     const pixels = Uint8ClampedArray.from({ length: rgba.length / 4 }, (_, index) => rgba[4 * index + 3]); // opacity is ink
@@ -313,10 +315,11 @@ function pixelsOf(image, width, height) {
 }
 
 async function openFile(file) {
-  const image = new Image();
+  const own = ++begun, image = new Image();
   image.src = URL.createObjectURL(file);
   try {
     await new Promise((resolve, reject) => Object.assign(image, { onload: resolve, onerror: reject })); // reads its size only
+    if (own !== begun) return;
     const { naturalWidth: width, naturalHeight: height } = image;
     if (width * height > MOST_PIXELS) {
       const size = `${width.toLocaleString("en")} × ${height.toLocaleString("en")}`;
@@ -324,11 +327,13 @@ async function openFile(file) {
     }
     const upright = { colorSpaceConversion: "none", imageOrientation: "from-image" };
     const bitmap = await createImageBitmap(file, upright); // fails if a part is missing
-    chosen(null);
-    askAbout({ picture: pixelsOf(bitmap, bitmap.width, bitmap.height) });
+    if (own === begun) {
+      chosen(null);
+      askAbout({ picture: pixelsOf(bitmap, bitmap.width, bitmap.height) });
+    }
     bitmap.close();
   } catch {
-    report(`${file.name} is not a picture that this browser can read.`);
+    if (own === begun) report(`${file.name} is not a picture that this browser can read.`);
   } finally {
     URL.revokeObjectURL(image.src);
   }
@@ -346,12 +351,14 @@ for (const type of ["dragleave", "drop"]) document.addEventListener(type, () => 
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   const file = event.dataTransfer.files[0];
-  if (file) openFile(file);
-  else report("That is not a file. Drop a picture from a folder, or save it first.");
+  if (file) return openFile(file);
+  begun++;
+  report("That is not a file. Drop a picture from a folder, or save it first.");
 });
 for (const button of document.querySelectorAll("#samples button")) button.addEventListener("click", async () => {
-  const image = button.querySelector("img");
+  const own = ++begun, image = button.querySelector("img");
   await image.decode();
+  if (own !== begun) return;
   chosen(button);
   askAbout({ sample: pixelsOf(image, image.naturalWidth, image.naturalHeight) }, Number(button.dataset.label));
 });
