@@ -309,10 +309,10 @@ def picture(mode: str, size: tuple[int, int], kind: str = "PNG", **options) -> b
     return stream.getvalue()
 
 
-def turned() -> Image.Exif:
-    """What a camera notes that was held upright; training turns such images."""
+def turned(orientation: int = 6) -> Image.Exif:
+    """What a camera notes, 6 if it was held upright; training turns such images."""
     exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
+    exif[ExifTags.Base.Orientation] = orientation
     return exif
 
 
@@ -348,6 +348,15 @@ def test_a_picture_is_opened_from_a_dialogue_too(digits, digits_page, tmp_path):
     expected = load_run(digits.path).transform.pixels(tmp_path / "picture.png").flatten().numpy()
     assert np.abs(np.array(shown["pixels"]) - expected).max() <= 1
     assert digits_page.page.locator("#samples [aria-pressed=true]").count() == 0
+
+
+def test_webp_is_turned_in_each_way_by_the_page_itself(colour_page, tmp_path):
+    for orientation in range(1, 9):
+        content = picture("RGB", (40, 36), "WEBP", lossless=True, exif=turned(orientation))
+        (tmp_path / "turned.webp").write_bytes(content)
+        decoded = Decoder(32, 3).read([tmp_path / "turned.webp"])[0].transpose(1, 2, 0).flatten()
+        shown = colour_page.after(lambda: drop(colour_page.page, {"turned.webp": content}))  # noqa: B023 - called here
+        assert shown["pixels"] == decoded.tolist(), orientation
 
 
 HOLD = """() => {

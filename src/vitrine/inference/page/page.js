@@ -304,14 +304,36 @@ function chosen(button) {
   for (const other of document.querySelectorAll("#samples button")) other.setAttribute("aria-pressed", String(other === button));
 }
 
-/** The pixels of an <img> or ImageBitmap, RGBA, unscaled. */
-function pixelsOf(image, width, height) {
-  const canvas = document.createElement("canvas");
-  canvas.width = width;
-  canvas.height = height;
+// By EXIF orientation, from 1 on: the matrix that turns a picture upright, and its shift in widths and heights.
+const TURNS = ["1 0 0 1 00", "-1 0 0 1 w0", "-1 0 0 -1 wh", "1 0 0 -1 0h", "0 1 1 0 00", "0 1 -1 0 h0", "0 -1 -1 0 hw", "0 -1 1 0 0w"];
+
+/** The pixels of an <img> or ImageBitmap, RGBA, unscaled, turned as its orientation says. */
+function pixelsOf(image, width, height, orientation = 1) {
+  const canvas = document.createElement("canvas"), [a, b, c, d, shift] = TURNS[orientation - 1].split(" ");
+  [canvas.width, canvas.height] = orientation > 4 ? [height, width] : [width, height];
   const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.setTransform(a, b, c, d, ...[...shift].map((side) => ({ 0: 0, w: width, h: height })[side]));
   context.drawImage(image, 0, 0);
-  return { pixels: context.getImageData(0, 0, width, height).data, width, height };
+  return { pixels: context.getImageData(0, 0, canvas.width, canvas.height).data, width: canvas.width, height: canvas.height };
+}
+
+/** The EXIF orientation of a WebP, which not every browser follows. In its bytes it becomes 1, so that none does. */
+function takeOrientation(file) {
+  const name = (at) => String.fromCharCode(...new Uint8Array(file.buffer, at, 4));
+  try {
+    if (name(0) !== "RIFF" || name(8) !== "WEBP") return 1;
+    let at = 12; // of a chunk: its name, its size, and its bytes
+    while (name(at) !== "EXIF") at += 8 + 2 * Math.ceil(file.getUint32(at + 4, true) / 2);
+    const tiff = at + (name(at + 8) === "Exif" ? 14 : 8), little = name(tiff).startsWith("II");
+    const first = tiff + file.getUint32(tiff + 4, little), count = file.getUint16(first, little);
+    for (let entry = first + 2; entry < first + 2 + 12 * count; entry += 12) {
+      if (file.getUint16(entry, little) !== 0x112) continue;
+      const orientation = file.getUint16(entry + 8, little);
+      file.setUint16(entry + 8, 1, little);
+      return TURNS[orientation - 1] ? orientation : 1;
+    }
+  } catch { /* it has ended without one */ }
+  return 1;
 }
 
 async function openFile(file) {
@@ -326,10 +348,11 @@ async function openFile(file) {
       return report(`${file.name} has ${size} pixels; the page takes up to ${MOST_PIXELS / 1e6} million. Make it smaller first.`);
     }
     const upright = { colorSpaceConversion: "none", imageOrientation: "from-image" };
-    const bitmap = await createImageBitmap(file, upright); // fails if a part is missing
+    const content = await file.arrayBuffer(), orientation = takeOrientation(new DataView(content));
+    const bitmap = await createImageBitmap(new Blob([content], { type: file.type }), upright); // fails if a part is missing
     if (own === begun) {
       chosen(null);
-      askAbout({ picture: pixelsOf(bitmap, bitmap.width, bitmap.height) });
+      askAbout({ picture: pixelsOf(bitmap, bitmap.width, bitmap.height, orientation) });
     }
     bitmap.close();
   } catch {
