@@ -25,6 +25,7 @@ from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.export.model_card import TestAccuracy as Accuracy
 from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
+from vitrine.inference.page.page import write_page
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
 
@@ -65,8 +66,8 @@ INEXPRESSIBLE = [
 ]
 
 
-def source(run):
-    return ExportSource.load(ExportRequest(run, "safetensors"))
+def source(run, **options):
+    return ExportSource.load(ExportRequest(run, "safetensors", **options))
 
 
 @pytest.mark.whole
@@ -237,7 +238,9 @@ def test_names_of_a_run_and_of_its_data_are_code_in_the_card(tmp_path):
     assert f"\n`` digits` {injected} ``: 9 training" in text
 
 
-def test_the_card_of_a_second_target_has_its_accuracy_and_its_model(tmp_path):
+@pytest.fixture
+def of_two_targets(tmp_path):
+    """A run that answers two questions, and its model."""
     given = ["model=vit_nano", "depth=1", "data.targets=[digit,above5]"]
     config = compose(given)
     record = RunRecord.at(tmp_path / "run")
@@ -247,10 +250,28 @@ def test_the_card_of_a_second_target_has_its_accuracy_and_its_model(tmp_path):
     model = build_model(config.model)
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     torch.save({"state_dict": weights, "config": to_plain(config)}, record.best)
+    return record, model
+
+
+def test_the_card_of_a_second_target_has_its_accuracy_and_its_model(of_two_targets):
+    record, model = of_two_targets
     text = model_card(ExportSource.load(ExportRequest(record.path, "safetensors", target="above5")))
     assert "| accuracy on validation, on which the epoch was selected | 0.7500 |" in text
     count = sum(values.numel() for values in model.with_outputs(slice(10, 12)).parameters())
     assert f"| parameters | {count:,} |" in text
+    assert "sorts pictures into 2 classes of the target `above5`, trained" in text
+
+
+def test_exports_and_pages_of_each_target_are_files_that_name_it(of_two_targets):
+    record, _ = of_two_targets
+    for target, name in {"": "digit", "above5": "above5"}.items():
+        report = export_run(ExportRequest(record.path, "safetensors", target=target))
+        assert json.loads((report.path / "config.json").read_text())["target"] == name
+        assert source(record.path, target=target, overwrite=True).facts["target"] == name
+        assert f"<h1>digits, {name}, ViT" in write_page(record.path, target=target).path.read_text()
+    assert {path.name for path in (record.path / "exports").iterdir()} == {"timm", "timm_above5"}
+    assert {path.name for path in record.path.glob("*.html")} == {"page.html", "page_above5.html"}
+    assert ExportRequest(record.path, "onnx", target="../a b", dtype="int8").path.name == "model__a_b_int8.onnx"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 A column of a CSV file is a target. For data sets of digits they are named here.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,13 @@ def with_target(config: TrainConfig, name: str) -> TrainConfig:
     classes = config.data.target_classes[config.data.targets.index(name)]
     data = replace(config.data, targets=[name], target_classes=[classes], num_classes=classes)
     return replace(config, data=data, model=replace(config.model, num_classes=classes))
+
+
+def named_for(target: str, file: str) -> str:
+    """Return the name of a file of one target: ``model_odd.onnx``; without a target, ``file`` as it is."""
+    stem, dot, suffix = file.partition(".")
+    name = re.sub(r"[^\w-]+", "_", target)
+    return f"{stem}_{name}{dot}{suffix}" if target else file
 
 
 def target_faults(data: str, targets: Sequence[str]) -> Iterator[Fault]:

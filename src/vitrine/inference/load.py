@@ -156,6 +156,11 @@ class LoadedRun:
         return slice(sum(outputs[:index]), sum(outputs[: index + 1]))
 
     @property
+    def answers(self) -> str:
+        """The target that the model answers, made printable; empty if the run has no named targets."""
+        return printable(next(iter(self.config.data.targets), ""))
+
+    @property
     def target_index(self) -> int:
         """Which of the trained targets the model answers; 0 is the first."""
         return self.trained_config.data.targets.index(self.config.data.targets[0])

@@ -6,6 +6,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from vitrine.config.targets import named_for
 from vitrine.errors import VitrineError
 from vitrine.files import refuse_link_out
 from vitrine.runs import RunRecord
@@ -26,7 +27,7 @@ class ExportFormat:
 
     Attributes:
         name: the choice.
-        file: name in the run's ``exports/``; for other types than float32, the type is added to the stem.
+        file: name in the run's ``exports/``; a target, and a type other than float32, are added to the stem.
         dtypes: choices of ``--dtype`` that it has.
         packages: import names of what it takes, all of the extra ``export``.
         gives: what the exported model returns, ``probabilities`` or ``logits``.
@@ -131,7 +132,7 @@ class ExportRequest:
         """The file or folder to write."""
         if self.to is not None:
             return Path(self.to)
-        own = Path(self.kind.file)
+        own = Path(named_for(self.target, self.kind.file))
         name = own.name if self.dtype == "float32" else f"{own.stem}_{self.dtype}{own.suffix}"
         return self.record.path / "exports" / name
 

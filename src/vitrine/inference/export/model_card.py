@@ -106,10 +106,11 @@ def model_card(source: ExportSource) -> str:
     channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
     repository = source.request.hub or "NAME"
     count, several = len(source.run.classes), config.data.multi_label
+    of_target = f" of the target {code(source.run.answers)}" if source.run.answers else ""
     return CARD.format(
         metadata=metadata(source, accuracy),
         name=repository.rpartition("/")[2] if source.request.hub else code(source.request.record.name),
-        does=f"gives pictures any of {count} labels" if several else f"sorts pictures into {count} classes",
+        does=f"gives pictures any of {count} labels" if several else f"sorts pictures into {count} classes{of_target}",
         probabilities="sigmoid()" if several else "softmax(dim=1)",
         use=USE_SEVERAL if several else USE,
         vitrine=source.facts["vitrine"],

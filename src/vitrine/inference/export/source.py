@@ -150,7 +150,8 @@ class ExportSource:
         data, transform = self.run.config.data, self.run.transform
         shape = ", ".join(map(str, self.picture_shape))
         independent = "; of each label by itself, as pictures may have several" if data.multi_label else ""
-        return {
+        target = {"target": self.run.answers} if self.run.answers else {}
+        return target | {
             "classes": json.dumps(self.run.classes),
             "input": f"images: uint8 (B, {shape}), pixels in [0, 255]",
             "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes{independent}",

@@ -153,7 +153,8 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
     def each(values: list[float]) -> list[float]:
         return list(values) * (channels if len(values) == 1 else 1)
 
-    return {
+    target = {"target": source.run.answers} if source.run.answers else {}
+    return target | {
         "architecture": name,
         "num_classes": len(source.run.classes),
         "label_names": source.run.classes,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import ANY, parts_of
+from vitrine.config.targets import named_for
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.files import write_text
@@ -78,7 +79,7 @@ def write_page(
 
     Args:
         folder: the run folder.
-        to: the HTML file; ``None`` is ``page.html`` in the run folder.
+        to: the HTML file; ``None`` is ``page.html`` in the run folder, of a target that is given ``page_TARGET.html``.
         dtype: of the weights in the page, ``float32`` or ``float16``.
         trust: as of :func:`vitrine.load_run`.
         target: as of :func:`vitrine.load_run`.
@@ -88,7 +89,7 @@ def write_page(
             has parts that are not vitrine's, or the file cannot be written.
     """
     record = RunRecord.open(folder)
-    path = to or record.path / "page.html"
+    path = to or record.path / named_for(target, "page.html")
     _check_target(path)
     _check(record)
     run = load_run(folder, trust=trust, target=target)
@@ -126,7 +127,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html.j2").render(
-        data=data.name.rpartition(".")[2],
+        data=data.name.rpartition(".")[2] + (f", {run.answers}" if run.answers else ""),
         vit=config,
         shown=_fitted(config.image_hw),
         pad=_fitted(config.image_hw) if drawing == "plain" else (SHOWN, SHOWN),
