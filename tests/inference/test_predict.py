@@ -195,6 +195,13 @@ def test_a_folder_in_place_of_the_results_is_named_before_pictures_are_read(pred
     assert not (tmp_path / "x.csv.partial").exists()
 
 
+@pytest.mark.parametrize("given", ["data_root=elsewhere", "accept_changed_data=true"])
+def test_what_is_for_calibration_is_refused_without(given, predict, run, pictures):
+    code, _, err = predict(f"run={run.record.path}", f"input={pictures}", given)
+    assert code == 2
+    assert f"{given}\n      is for calibrate=true" in err
+
+
 @pytest.mark.parametrize("output", ["labels.csv", "./labels.csv", "link.csv"])
 def test_results_never_replace_the_list_that_they_are_of(output, predict, run, pictures, tmp_path):
     table = tmp_path / "labels.csv"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitrine import load_run
 from vitrine.command.compose import points
-from vitrine.errors import DataError
+from vitrine.errors import ConfigError, DataError
 
 PAGE = (ROOT / "docs" / "predicting.md").read_text()
 
@@ -46,6 +46,11 @@ def test_each_rank_of_a_program_predicts_alone(run, path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     again = load_run(run.record.path)
     assert torch.equal(again.predict(path).probabilities, expected)
+
+
+def test_an_unknown_accelerator_is_refused_with_the_choices(run, path):
+    with pytest.raises(ConfigError, match=r"(?s)accelerator=gpus.*must be one of auto, cpu, gpu.*did you mean gpu\?"):
+        run.predict(path, accelerator="gpus")
 
 
 def test_a_list_or_a_stack_gives_a_list(run, pictures):

@@ -66,6 +66,12 @@ def predict_faults(config: PredictConfig) -> Iterator[Fault]:
         yield Fault("run", "[]", "needs at least one run folder")
     if config.attention is not None and len(config.runs) > 1:
         yield Fault("attention", config.attention, f"needs a single run, not {len(config.runs)}")
+    if not config.calibrate:
+        problem = "is for calibrate=true, which alone reads the run's data"
+        if config.data_root is not None:
+            yield Fault("data_root", config.data_root, problem)
+        if config.accept_changed_data:
+            yield Fault("accept_changed_data", "true", problem)
     if config.output is None:
         return
     suffix = Path(config.output).suffix.lower()

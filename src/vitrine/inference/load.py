@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config import TrainConfig, ViTConfig, vit_config_from
+from vitrine.config.schema import ACCELERATORS
 from vitrine.config.serialize import from_plain
 from vitrine.config.targets import with_target
 from vitrine.data.preparation import Picture, Preparation
-from vitrine.errors import ConfigError, RunError
+from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
@@ -223,6 +224,9 @@ class LoadedRun:
         batch: list[Picture] = [pictures] if single else list(pictures)  # type: ignore[list-item, arg-type]
         if not batch:
             return []
+        if accelerator not in ACCELERATORS:
+            problem = f"must be one of {', '.join(ACCELERATORS)}"
+            raise ConfigError([Fault("accelerator", accelerator, problem, nearest(accelerator, ACCELERATORS))])
         if accelerator not in self._predictors:
             self._predictors[accelerator] = Predictor(self.model, self.config, accelerator, self.transform)
         predictor, classes = self._predictors[accelerator], self.classes
