@@ -3,6 +3,7 @@
 import io
 import re
 import shlex
+from tempfile import NamedTemporaryFile
 
 import numpy as np
 import pytest
@@ -27,8 +28,10 @@ def test_a_picture_gives_the_same_in_every_form(run, path):
     pixels = np.asarray(image)
     expected = run.predict(path)
     forms = [str(path), io.BytesIO(path.read_bytes()), image, image.convert("RGB"), pixels, pixels[..., None]]
-    for form in [*forms, torch.from_numpy(pixels.copy())[None]]:
-        assert torch.equal(run.predict(form).probabilities, expected.probabilities)
+    with NamedTemporaryFile() as file:
+        file.write(path.read_bytes())
+        for form in [*forms, torch.from_numpy(pixels.copy())[None], file]:
+            assert torch.equal(run.predict(form).probabilities, expected.probabilities)
     assert expected.probabilities.shape == (10,)
     assert float(expected.probabilities.sum()) == pytest.approx(1)
     assert [(expected.name, expected.probability)] == expected.top()

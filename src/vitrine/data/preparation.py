@@ -1,7 +1,6 @@
 """Preparation of single pictures exactly as a run's data set prepared its images for training."""
 
 from dataclasses import dataclass
-from io import IOBase
 from pathlib import Path
 from typing import BinaryIO
 
@@ -117,13 +116,13 @@ class Preparation:
             DataError: the picture cannot be read, or has another type, shape or number of channels.
         """
         decoder = self.decoder
-        if isinstance(picture, (str, Path, Image.Image, IOBase)):
+        if isinstance(picture, (str, Path, Image.Image)) or (hasattr(picture, "read") and hasattr(picture, "seek")):
             if self.channels not in MODES:
                 raise DataError(f"this model takes {self.channels} channels, which image files lack; give it tensors")
             if isinstance(picture, Image.Image):
                 image = self._converted(decoder, picture)
             else:
-                image = decoder.open(Path(picture) if isinstance(picture, str) else picture)
+                image = decoder.open(Path(picture) if isinstance(picture, str) else picture)  # type: ignore[arg-type]
             if self.from_files:
                 return torch.from_numpy(decoder.pixels(image))
             return self._resized(torch.from_numpy(channels_first(image)))
