@@ -195,6 +195,13 @@ def test_a_folder_in_place_of_the_results_is_named_before_pictures_are_read(pred
     assert not (tmp_path / "x.csv.partial").exists()
 
 
+def test_a_file_that_is_no_journal_is_kept(predict, run, pictures, tmp_path):
+    (tmp_path / "x.csv.partial").write_text("notes of mine")
+    code, _, err = predict(f"run={run.record.path}", f"input={pictures}/1", "output=x.csv")
+    assert (code, (tmp_path / "x.csv.partial").read_text()) == (1, "notes of mine")
+    assert "x.csv.partial holds results of other runs or settings; delete it, or choose another output" in err
+
+
 @pytest.mark.parametrize("given", ["data_root=elsewhere", "accept_changed_data=true"])
 def test_what_is_for_calibration_is_refused_without(given, predict, run, pictures):
     code, _, err = predict(f"run={run.record.path}", f"input={pictures}", given)

@@ -127,14 +127,14 @@ class Journal:
                 stack.enter_context(_held(path))
                 file = stack.enter_context(path.open("a+b"))
                 file.seek(0)
-                first = file.readline()
-                if new := not first.endswith(b"\n"):  # or cut short
+                first, line = file.readline(), _line(made_by)
+                if first != line and line.startswith(first):  # empty, or cut short
                     file.truncate(0)
-                    file.write(_line(made_by))
+                    file.write(line)
                     file.flush()
-            if not new and first != _line(made_by):
-                problem = "holds results of other runs or settings; delete it, or choose another output"
-                raise RunError(f"{path} {problem}{_differences(first, made_by)}")
+                elif first != line:
+                    problem = "holds results of other runs or settings; delete it, or choose another output"
+                    raise RunError(f"{path} {problem}{_differences(first, made_by)}")
             yield cls(file, path, output)
 
     def resumed(self) -> Iterator[Row]:
