@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,8 @@ import torch
 from helpers.hub_files import write_hub_dataset
 
 from vitrine.data.datasets import load_dataset
-from vitrine.data.hub_dataset import HubDataset
+from vitrine.data.hub_dataset import HubDataset, _table
+from vitrine.data.pixel_store import PixelStore
 from vitrine.errors import DataError
 
 
@@ -45,12 +47,24 @@ def test_streamed_images_are_those_in_memory(config, tmp_path):
 
 
 def test_changed_arrow_files_are_decoded_again(config, root, tmp_path):
-    from vitrine.data.hub_dataset import _table
-
     before = load_dataset(config, tmp_path / "cache").test.images
+    shutil.rmtree(root)  # otherwise what is mapped changes with the file
     write_hub_dataset(root, train=7, validation=3, test=2, brighter=5)
-    _table.cache_clear()  # a process reads a file once
-    assert torch.equal(load_dataset(config, tmp_path / "cache").test.images, before + 5)
+    for _ in range(2):  # the second time from the cache
+        assert torch.equal(load_dataset(config, tmp_path / "cache").test.images, before + 5)
+
+
+def test_an_arrow_file_that_changes_after_it_was_listed_is_not_cached_as_the_new_one(config, root, tmp_path):
+    old = load_dataset(config, memory=0, cache_dir=tmp_path).test.images
+    pixels = old[torch.arange(2)]
+    write_hub_dataset(tmp_path / "new", train=7, validation=3, test=2, brighter=5)
+    arrow = "test/data-00000-of-00001.arrow"
+    (tmp_path / "new" / arrow).replace(root / arrow)
+    assert PixelStore(old, tmp_path / "cache", 1).complete()  # from the file that was listed
+    assert torch.equal(load_dataset(config, tmp_path / "cache").test.images, pixels + 5)
+    _table.cache_clear()  # as a process does that is started later
+    with pytest.raises(DataError, match=r"arrow has changed since its rows were listed; start again"):
+        old[torch.arange(2)]
 
 
 def test_a_single_split_is_for_training(root):

@@ -34,6 +34,10 @@ class StoredImage(Protocol):
     def container(self) -> Path:
         """The file that holds it."""
 
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Inode, size in bytes and modification time in nanoseconds that this file had when it was listed."""
+
     def size(self) -> int:
         """Return its size in bytes."""
 
@@ -204,6 +208,12 @@ class ImageFiles:
     def on_disk(self) -> list[Path]:
         """Paths of the files themselves, or of those that hold them, each once."""
         return list(dict.fromkeys(path if isinstance(path, Path) else path.container for path in self.paths))
+
+    @property
+    def versions(self) -> dict[str, list[tuple[int, ...]]]:
+        """Size and modification time of the files that hold others, when these were listed; empty if there are none."""
+        found = dict.fromkeys(path.version[1:] for path in self.paths if not isinstance(path, Path))
+        return {"versions": list(found)} if found else {}
 
     def paths_at(self, indices: Tensor) -> list[ImageFile]:
         """Return the files at ``indices`` (B,) int64."""

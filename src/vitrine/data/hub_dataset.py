@@ -30,6 +30,8 @@ SPLITS = {name: split for split, names in SPLIT_FOLDERS.items() for name in name
 INSTALL = "reading Arrow files takes pyarrow: pip install -e '.[parquet]'"
 SAVE = "datasets.load_dataset(...).save_to_disk(FOLDER) writes one"
 
+Version = tuple[int, int, int]  # of a file: inode, size in bytes, modification time in nanoseconds
+
 
 @dataclass(frozen=True)
 class ArrowImage:
@@ -39,11 +41,13 @@ class ArrowImage:
         container: the Arrow file.
         column: name of the column of images.
         row: number of the row, from 0.
+        version: of the Arrow file that the row was listed in.
     """
 
     container: Path
     column: str
     row: int
+    version: Version
 
     def __str__(self) -> str:
         return f"row {self.row} of {self.container}"
@@ -57,7 +61,7 @@ class ArrowImage:
         return io.BytesIO(self._content())
 
     def _content(self) -> Any:
-        content = _table(self.container)[self.column][self.row]["bytes"].as_buffer()
+        content = _table(self.container, self.version)[self.column][self.row]["bytes"].as_buffer()
         if content is None:
             raise DataError(f"{self} has the path of an image, not the image; save_to_disk stores images")
         return content
@@ -87,8 +91,9 @@ class HubSplit:
         images: list[ArrowImage] = []
         parts = []
         for file in self.files:
-            table = _table(file)
-            images += [ArrowImage(file, self.image, row) for row in range(len(table))]
+            version = _version(file)
+            table = _table(file, version)
+            images += [ArrowImage(file, self.image, row, version) for row in range(len(table))]
             parts.append(torch.from_numpy(table[self.label].fill_null(-1).to_numpy().astype("int64")))
         if not images:
             raise DataError(f"{where} has no images")
@@ -187,9 +192,17 @@ def _read(path: Path, key: str, shape: Any) -> Any:
         raise DataError(f"{path} is damaged: {first_line(error)}; copy the data set again") from None
 
 
+def _version(file: Path) -> Version:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing; copy the data set again") from None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 @lru_cache(maxsize=256)
-def _table(file: Path) -> Any:
-    """Map an Arrow file into memory; each process does so once."""
+def _table(file: Path, version: Version) -> Any:
+    """Map an Arrow file into memory; each process does so once for each version of the file."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -202,11 +215,11 @@ def _table(file: Path) -> Any:
             source.seek(0)
             table = pa.ipc.open_stream(source).read_all()
             table.validate(full=True)  # offsets in the file are read as places in memory
-            if len(table) > file.stat().st_size:  # columns of nothing can be of any length
+            if len(table) > version[1]:  # columns of nothing can be of any length
                 raise OSError(f"it claims to have {len(table):,} rows, more than it has bytes")
+            if _version(file) != version:
+                raise DataError(f"{file} has changed since its rows were listed; start again")
             return table
-    except FileNotFoundError:
-        raise DataError(f"{file} is missing; copy the data set again") from None
     except (OSError, ValueError, struct.error, pa.ArrowException) as error:
         raise DataError(f"{file} is damaged: {first_line(error)}; copy the data set again") from None
 

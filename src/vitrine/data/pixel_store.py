@@ -46,7 +46,8 @@ class PixelStore:
 
     def __init__(self, files: ImageFiles, cache_dir: Path, workers: int) -> None:
         self.files = files
-        self.key = entry_key(files.on_disk, {**asdict(files.decoder), "decoding": DECODING})  # before any is decoded
+        settings = {**asdict(files.decoder), "decoding": DECODING, **files.versions}
+        self.key = entry_key(files.on_disk, settings)  # before any is decoded
         self.cache_dir = cache_dir
         self.workers = workers
         self.pixels = torch.empty(0, dtype=torch.uint8)
