@@ -51,6 +51,13 @@ def test_a_file_listed_by_its_absolute_path_and_from_the_csv_files_folder_is_lis
         read_csv("pets.csv")
 
 
+def test_a_path_upwards_starts_in_the_folder_behind_a_link(table, tmp_path):
+    (tmp_path / "lists" / "deep").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "lists" / "deep")
+    table(ROWS.replace("im/", "../../im/")).rename(tmp_path / "lists" / "deep" / "pets.csv")
+    assert read_csv(tmp_path / "linked" / "pets.csv").splits["test"] == [(tmp_path / "linked/../../im/c.png", 1)]
+
+
 def test_each_target_is_a_column_with_classes_of_its_own(table, tmp_path):
     found = read_csv(table(), targets=["taken by", "label"])
     assert found.targets == {"taken by": ["me", "you"], "label": ["cat", "dog"]}
@@ -98,6 +105,9 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(table):
         (("dog,test", ",test"), "line 4: there is no label"),
         (("cat", "dog"), "needs training images of at least two classes; found only dog"),
         (("train", "val"), "needs training images of at least two classes; found none"),
+        (("dog,test,me", "dog,test,me,a lake"), "line 4: there are more cells than columns; quote cells that hold com"),
+        (("b.png,dog,train", 'b.png,"dog,train'), "line 4: label goes on over a line's end; is a quote not closed?"),
+        (("im/b.png", '"im/b.png'), "line 4: path goes on over a line's end; is a quote not closed?"),
         (("label,split", "label,Split"), "has a column 'Split'; rename it to 'split', or to something else"),
         (("label,split", "label, split"), "has a column ' split'; rename it to 'split', or to something else"),
     ],

@@ -44,16 +44,16 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
         raise DataError(f"{root} is not a CSV file{_hint(root)}")
     found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
     listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
-    locations: list[tuple[str, int]] = []  # of each file, with its line
+    locations: list[tuple[Path, int]] = []  # of each file, with its line
     for line, path, cells, split in _rows(root, columns, multi_label):
-        location = os.path.normpath(root.parent / path)
+        location = root.parent / path  # as it is written: behind a link, .. is not the folder before it
         same = os.path.abspath(location)  # noqa: PTH100 - pathlib is slow
         if same in listed_in:
             raise DataError(_listed_twice(root, path, listed_in[same], (split, line)))
         listed_in[same] = split, line
         locations.append((location, line))
         labels = [split_labels(cell) if multi_label else [cell] for cell in cells]
-        found.setdefault(split, []).append((Path(location), labels))
+        found.setdefault(split, []).append((location, labels))
     classes = {}
     for number, column in enumerate(columns):
         labels_of = {split: [labels[number] for _, labels in images] for split, images in found.items()}
@@ -93,10 +93,16 @@ def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> Iterator[tup
             rows = csv.DictReader(lines)
             _check_columns(file, ("path", *columns), rows.fieldnames or [])
             for row in rows:
+                if any(row.get(None) or ()):
+                    problem = "there are more cells than columns; quote cells that hold commas"
+                    raise DataError(f"{file}, line {rows.line_num}: {problem}")
                 for column in ("path", *columns):
                     if not (row[column] or "").strip():
                         hint = f"; for an image with none, {SEPARATOR}" if multi_label and column != "path" else ""
                         raise DataError(f"{file}, line {rows.line_num}: there is no {column}{hint}")
+                    if "\n" in row[column]:
+                        problem = f"{column} goes on over a line's end; is a quote not closed?"
+                        raise DataError(f"{file}, line {rows.line_num}: {problem}")
                 split = (row["split"] or "").strip() if "split" in row else "train"
                 if split not in SPLITS:
                     problem = f"split '{split}' is not one of {', '.join(SPLITS)}{did_you_mean(nearest(split, SPLITS))}"
@@ -140,17 +146,17 @@ def _classes(file: Path, column: str, found: Mapping[str, Sequence[Sequence[str]
     return classes
 
 
-def _check_files(file: Path, locations: Sequence[tuple[str, int]]) -> None:
+def _check_files(file: Path, locations: Sequence[tuple[Path, int]]) -> None:
     missing = [(location, line) for location, line in locations if not os.path.isfile(location)]  # noqa: PTH113
     if not missing:
         return
     location, line = missing[0]
     try:
-        names = os.listdir(Path(location).parent)  # noqa: PTH208 - a folder may hold very many
+        names = os.listdir(location.parent)  # noqa: PTH208 - a folder may hold very many
     except OSError:
         names = []
-    near = nearest(Path(location).name, names)
-    hint = did_you_mean(Path(location).with_name(near) if near else "")
+    near = nearest(location.name, names)
+    hint = did_you_mean(location.with_name(near) if near else "")
     more = f" and {plural(len(missing) - 1, 'more file')}" if len(missing) > 1 else ""
     start = "relative paths start at the folder of the CSV file"
     raise DataError(f"{file}, line {line}: there is no file {location}{more}; {start}{hint}")
