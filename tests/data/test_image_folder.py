@@ -162,3 +162,10 @@ def test_two_validation_folders_are_refused(tmp_path):
     write_image_folder(tmp_path, "train", "val", "valid")
     with pytest.raises(DataError, match="has val and valid, of which one at most can be the validation split"):
         scan_folder(tmp_path)
+
+
+def test_a_split_that_is_a_link_to_another_is_refused(tmp_path):
+    write_image_folder(tmp_path, "train")
+    (tmp_path / "test").symlink_to("train")
+    with pytest.raises(DataError, match=r"test and .*train are one folder: leakage"):
+        scan_folder(tmp_path)

@@ -1,5 +1,13 @@
-"""Files with equal bytes are found in whichever splits they are."""
+"""Files with equal bytes are found in whichever splits they are, and reported before training."""
 
+import re
+import shutil
+
+import pytest
+from helpers.hub_files import write_hub_dataset
+from helpers.running import write_image_folder
+
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.leakage import TAIL, repeated
 
 
@@ -23,3 +31,46 @@ def test_equal_files_in_two_splits_are_found_under_any_name(tmp_path):
         splits.setdefault(path.parent.name, []).append(path)
     found = {(first.name, second.name) for first, second in repeated(splits)}
     assert found == {("a", "d"), ("a", "h"), ("c", "f")}
+
+
+@pytest.fixture
+def warnings(tmp_path, compose, capsys):
+    """Returns the warnings that the data gives."""
+
+    def load(name, root, *more):
+        given = [f"data={name}", f"data.root={root}", "patch=4", "data.image_size=8", *more]
+        ImageDataModule(compose(*given, f"paths.cache_dir={tmp_path}/cache"))
+        return capsys.readouterr().err
+
+    return load
+
+
+def test_an_image_of_a_folder_that_is_in_two_splits_is_reported(tmp_path, warnings):
+    write_image_folder(tmp_path / "own", "train")
+    shutil.copytree(tmp_path / "own/train/a", tmp_path / "own/test/a")
+    for number in range(1, 20):
+        (tmp_path / f"own/test/a/{number}.png").unlink()
+    found = warnings("imagefolder", tmp_path / "own", "data.hold_out=false")
+    pair = f"{tmp_path}/own/test/a/0.png = {tmp_path}/own/train/a/0.png"
+    assert f"1 image of one split with the bytes of an image of another: {pair}: leakage" in found
+    (tmp_path / "own/test/a/0.png").write_bytes((tmp_path / "own/train/a/0.png").read_bytes() + b" ")
+    assert warnings("imagefolder", tmp_path / "own") == ""
+
+
+@pytest.mark.parametrize("more", [["data.val_fraction=0.2"], ["data.folds=5", "data.fold=1"]])
+def test_copies_on_both_sides_of_a_validation_split_are_reported(tmp_path, warnings, more):
+    write_image_folder(tmp_path, "images")
+    rows = ["path,label"]
+    for name in ("a", "b"):
+        for number in range(20):
+            shutil.copy(tmp_path / f"images/{name}/{number}.png", tmp_path / f"images/{name}/copy {number}.png")
+            rows += [f"images/{name}/{number}.png,{name}", f"images/{name}/copy {number}.png,{name}"]
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    found = re.search(r"warning: .*list\.csv: (\d+) images of one split", warnings("csv", tmp_path / "list.csv", *more))
+    assert 0 < int(found[1]) <= 16
+    assert warnings("csv", tmp_path / "list.csv", *more, "data.hold_out=false") == "", "they are meant to be the same"
+
+
+def test_an_image_of_a_hub_dataset_that_is_in_two_splits_is_reported(tmp_path, warnings):
+    write_hub_dataset(tmp_path / "hub", train=5, validation=2)
+    assert "2 images of one split with the bytes" in warnings("huggingface", tmp_path / "hub")

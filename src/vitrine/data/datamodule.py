@@ -1,6 +1,7 @@
 """The data of a run: loaded, split, placed and batched."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch import Tensor
 from vitrine.config.schema import TrainConfig
 from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
 from vitrine.data.datasets import load_dataset
+from vitrine.data.decode import ImageFile
 from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
+from vitrine.data.leakage import warn_of_leakage
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once, batches_per_epoch
 from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
@@ -91,6 +94,8 @@ class ImageDataModule(pl.LightningDataModule):
             )
             self.train = self.train[chosen]
         self.test = self.dataset.test
+        if placement is None:
+            warn_of_leakage(data.root, self._files())
 
     @property
     def validation_hash(self) -> str:
@@ -167,6 +172,14 @@ class ImageDataModule(pl.LightningDataModule):
     def on_exception(self, exception: BaseException) -> None:
         """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
+
+    def _files(self) -> dict[str, Sequence[ImageFile]]:
+        """The image files of each split; those of the validation split are no training files unless both are one."""
+        files, split = dict(self.dataset.files), self.train_val_split
+        if files and split is not None and self.config.data.hold_out:
+            train = files["train"]
+            files["train"], files["val"] = ([train[row] for row in part.tolist()] for part in (split.train, split.val))
+        return files
 
     def _features(self, source: BatchSource) -> BatchSource:
         return source if self.features_of is None else FeatureSource(source, self.features_of)

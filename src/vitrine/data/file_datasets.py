@@ -15,7 +15,6 @@ from vitrine.data.image_csv import SEPARATOR, read_csv
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.image_folder import scan_folder
 from vitrine.data.labelled_files import Label
-from vitrine.data.leakage import repeated
 from vitrine.errors import DataError
 from vitrine.text import listed, plural, printable, report
 
@@ -30,7 +29,7 @@ def imagefolder(config: DataConfig) -> ImageDataset:
 
 
 def csv(config: DataConfig) -> ImageDataset:
-    """Image files that a CSV file lists; warns of files with equal bytes in several splits."""
+    """Image files that a CSV file lists."""
     table = read_csv(config.root, multi_label=config.multi_label, targets=config.targets)
     if not config.multi_label and (several := [name for name in table.classes if SEPARATOR in name]):
         hint = "data.multi_label=true makes them several labels of an image"
@@ -39,11 +38,6 @@ def csv(config: DataConfig) -> ImageDataset:
         len(label) != 1 for _, label in table.splits["train"] if isinstance(label, tuple)
     ):
         report(f"warning: {config.root}: no image of train has several labels, or none; {SEPARATOR} separates them")
-    paths = {split: [path for path, _ in found] for split, found in table.splits.items()}
-    if pairs := repeated(paths):
-        shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
-        equal = f"{plural(len(pairs), 'image')} of one split with the bytes of an image of another: {shown}"
-        report(f"warning: {config.root}: {equal}: leakage, which makes measured accuracies too high")
     hot = len(table.classes) if config.multi_label else None
     dataset = _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits, hot))
     if not config.targets:
@@ -102,4 +96,5 @@ def _of_files(
         name: Split(ImageFiles(f"{label}-{name}", files, decoder), labels) for name, (files, labels) in labelled.items()
     }
     names = [printable(name) for name in classes]  # a folder's name need not be valid text
-    return ImageDataset(names, splits["train"], splits.get("val"), splits.get("test"))
+    files = {name: files for name, (files, _) in labelled.items()}
+    return ImageDataset(names, splits["train"], splits.get("val"), splits.get("test"), files=files)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitrine.data.decode import ImageFiles
+from vitrine.data.decode import ImageFile, ImageFiles
 from vitrine.runs.data_changes import Fingerprint
 
 Batch = tuple[Tensor, Tensor]
@@ -86,6 +86,7 @@ class ImageDataset:
         test: test split, if it has one.
         fingerprint: of the images as they were read (data/fingerprint.py); ``None`` if it was not computed.
         targets: names of the classes of each target of ``data.targets``, in this order.
+        files: what the images are decoded from, by split; empty for arrays.
     """
 
     classes: list[str]
@@ -94,6 +95,7 @@ class ImageDataset:
     test: Split | None
     fingerprint: Fingerprint | None = None
     targets: Mapping[str, list[str]] = field(default_factory=dict)
+    files: Mapping[str, Sequence[ImageFile]] = field(default_factory=dict)
 
     @property
     def splits(self) -> list[Split]:

@@ -38,7 +38,8 @@ def scan_folder(root: str | Path) -> LabelledFiles:
 
     Raises:
         DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
-            image, there are two validation splits, or ``val`` or ``test`` has no image or a class that ``train`` lacks.
+            image, there are two validation splits, two splits are one folder, or ``val`` or ``test`` has no image or a
+            class that ``train`` lacks.
     """
     root = Path(root)
     if not root.is_dir():
@@ -49,7 +50,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "none"
         raise DataError(f"{root}/train needs a folder for each of at least two classes; found {only}")
-    splits = {}
+    splits, seen = {}, dict[Identity, Path]()
     for split, names in SPLIT_FOLDERS.items():
         if not (folders := [name for name in names if (root / name).is_dir()]):
             continue
@@ -57,6 +58,8 @@ def scan_folder(root: str | Path) -> LabelledFiles:
             raise DataError(f"{root} has {listed(folders)}, of which one at most can be the validation split")
         split_folder = root / folders[0]
         found = look_into(str(split_folder))
+        if (other := seen.setdefault(found.identity, split_folder)) != split_folder:
+            raise DataError(f"{split_folder} and {other} are one folder: leakage, as both splits have its images")
         if unknown := sorted(set(found.folders) - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
             raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")

@@ -6,37 +6,63 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+from vitrine.data.decode import ImageFile
+from vitrine.text import listed, plural, report
+
+MAX_LISTED = 2
+MOST_FILES = 200_000  # as many may have to be opened
 TAIL = 4096  # bytes at the end of a file that tell most images of equal size apart
 
 
-def repeated(splits: Mapping[str, Sequence[Path]]) -> list[tuple[Path, Path]]:
+def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) -> None:
+    """Report equal files in two splits, unless there are more than ``MOST_FILES``, or one cannot be read.
+
+    Args:
+        where: the data, for the message.
+        splits: files of each split.
+    """
+    if sum(map(len, splits.values())) > MOST_FILES:
+        return
+    try:
+        pairs = repeated(splits)
+    except OSError:  # decoding names the file
+        return
+    if not pairs:
+        return
+    shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
+    equal = f"{plural(len(pairs), 'image')} of one split with the bytes of an image of another: {shown}"
+    report(f"warning: {where}: {equal}: leakage, which makes measured accuracies too high")
+
+
+def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile, ImageFile]]:
     """Return pairs of equal files from two different splits, one pair for each file of the later split.
 
     Of files of equal size the last bytes are compared, and whole files only where these are equal.
     """
-    found: dict[tuple[int, ...], list[tuple[str, Path]]] = defaultdict(list)
-    for split, paths in splits.items():
-        for path in paths:
-            found[(os.stat(path).st_size,)].append((split, path))  # noqa: PTH116 - pathlib is slow
-    suspects = [files for files in found.values() if _in_several(files)]
-    for digest in (_tail, _whole):
-        groups: dict[tuple[int, bytes], list[tuple[str, Path]]] = defaultdict(list)
+    suspects = [[(split, file) for split, files in splits.items() for file in files]]
+    for digest in (_size, _tail, _whole):
+        groups: dict[tuple[int, object], list[tuple[str, ImageFile]]] = defaultdict(list)
         for number, files in enumerate(suspects):
-            for split, path in files:
-                groups[number, digest(path)].append((split, path))
-        suspects = [files for files in groups.values() if _in_several(files)]
-    return [(files[0][1], path) for files in suspects for split, path in files if split != files[0][0]]
+            for split, file in files:
+                groups[number, digest(file)].append((split, file))
+        suspects = [files for files in groups.values() if len({split for split, _ in files}) > 1]
+    return [(files[0][1], file) for files in suspects for split, file in files if split != files[0][0]]
 
 
-def _in_several(files: Sequence[tuple[str, Path]]) -> bool:
-    return len({split for split, _ in files}) > 1
+def _size(file: ImageFile) -> int:
+    return os.stat(file).st_size if isinstance(file, Path) else file.size()  # noqa: PTH116 - pathlib is slow
 
 
-def _tail(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-min(TAIL, os.fstat(file.fileno()).st_size), os.SEEK_END)
-        return file.read()
+def _tail(file: ImageFile) -> bytes:
+    if not isinstance(file, Path):
+        return _whole(file)
+    opened = os.open(file, os.O_RDONLY)
+    try:
+        return os.pread(opened, TAIL, max(0, os.fstat(opened).st_size - TAIL))
+    finally:
+        os.close(opened)
 
 
-def _whole(path: Path) -> bytes:
-    return blake2b(path.read_bytes(), digest_size=16).digest()
+def _whole(file: ImageFile) -> bytes:
+    content = file.read_bytes() if isinstance(file, Path) else file.open().read()
+    return blake2b(content, digest_size=16).digest()
