@@ -122,7 +122,7 @@ def test_another_number_of_classes_than_a_built_in_data_set_has_is_refused(read)
 
 
 def test_another_number_of_channels_than_configured_is_refused(read):
-    with pytest.raises(DataError, match=r"data=digits has images with 1 channel, not data\.in_channels=3"):
+    with pytest.raises(DataError, match=r"data=digits has train images with 1 channel, not data\.in_channels=3"):
         read(in_channels=3)
 
 

@@ -43,6 +43,11 @@ def test_without_names_classes_are_called_by_their_numbers(loaded):
     assert found.train.images.shape == (6, 1, 4, 4)
 
 
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.uint16, np.uint64, np.int32])
+def test_labels_are_integers_of_any_kind(loaded, kind):
+    assert loaded(train=(IMAGES, (LABELS > 0).astype(kind))).train.labels.tolist() == [0, 1, 1, 0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -53,6 +58,10 @@ def test_without_names_classes_are_called_by_their_numbers(loaded):
             {"training": 1},
             r"must return a dict with train and optionally val, test and classes, not \['train', 'traini",
         ),
+        ({"train": None, "val": (IMAGES, LABELS)}, r"must return a dict with train .*, not \['val'\]"),
+        ({"test": (IMAGES.repeat(3, 1), LABELS)}, r"has test images with 3 channels, not data\.in_channels=1"),
+        ({"val": (IMAGES[:, :, :0], LABELS)}, r"val has images \(6, 1, 0, 4\) uint8; they must be .*, no side 0"),
+        ({"val": (IMAGES, LABELS * 1j)}, r"val has labels \(6,\) complex128; they must be \(6,\) int64"),
         ({"val": IMAGES[0]}, r"val must be a pair of arrays, images and labels"),
         ({"val": (IMAGES / 255, LABELS)}, r"val has images \(6, 1, 4, 4\) float64; they must be \(N, C, H, W\) uint8"),
         ({"val": (IMAGES, LABELS[:5])}, r"val has labels \(5,\) int64; they must be \(6,\) int64, one per image"),

@@ -37,6 +37,7 @@ from vitrine.data.split import hold_out
 from vitrine.data.user_data import user_dataset
 from vitrine.errors import ConfigError, DataError, first_line
 from vitrine.files import disk_full
+from vitrine.runs.data_changes import SPLITS
 from vitrine.text import plural
 
 OFFLINE = "offline, use data=digits, or data.root=DIR with a folder that holds the data set"
@@ -82,10 +83,11 @@ def load_dataset(
     if dataset.nbytes <= memory:
         end = time.monotonic() + patience
         dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir, decoding_workers(config), end))
-    channels = dataset.train.stored.shape[1]
-    if channels != config.in_channels:
-        expected = f"data.in_channels={config.in_channels}"
-        raise DataError(f"data={config.name} has images with {plural(channels, 'channel')}, not {expected}")
+    for name in SPLITS:
+        split: Split | None = getattr(dataset, name)
+        if split is not None and (channels := split.stored.shape[1]) != config.in_channels:
+            expected = f"data.in_channels={config.in_channels}"
+            raise DataError(f"data={config.name} has {name} images with {plural(channels, 'channel')}, not {expected}")
     if len(dataset.classes) != config.num_classes:
         count = plural(len(dataset.classes), "class", "classes")
         raise DataError(f"data={config.name} has {count}, not data.num_classes={config.num_classes}")

@@ -27,8 +27,9 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
     with faults_of(part.name, "failed"):
         given = load_data(root=Path(config.root))
     known = {"classes", *SPLITS}
-    if not isinstance(given, Mapping) or "train" not in given or not set(given) <= known:
-        keys = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+    if not isinstance(given, Mapping) or given.get("train") is None or not set(given) <= known:
+        has_keys = isinstance(given, Mapping)
+        keys = sorted(str(key) for key in given if given[key] is not None) if has_keys else type(given).__name__
         raise DataError(
             f"data={part.name} must return a dict with train and optionally val, test and classes, not {keys}"
         )
@@ -51,15 +52,16 @@ def _split(source: str, name: str, given: Any, config: DataConfig) -> Split:
         images, labels = (torch.as_tensor(values) for values in given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where} must be a pair of arrays, images and labels: {reason(error)}") from None
-    if images.dtype is not torch.uint8 or images.dim() != 4:
-        raise DataError(f"{where} has images {_described(images)}; they must be (N, C, H, W) uint8")
-    if labels.is_floating_point() or labels.shape != images.shape[:1] or not len(labels):
+    if images.dtype is not torch.uint8 or images.dim() != 4 or 0 in images.shape[1:]:
+        raise DataError(f"{where} has images {_described(images)}; they must be (N, C, H, W) uint8, no side 0")
+    if labels.is_floating_point() or labels.is_complex() or labels.shape != images.shape[:1] or not len(labels):
         raise DataError(f"{where} has labels {_described(labels)}; they must be ({len(images)},) int64, one per image")
+    labels = labels.long()
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= config.num_classes:
         limit = f"data.num_classes={config.num_classes}"
         raise DataError(f"{where} has labels from {lowest} to {highest}; they must be >= 0 and < {limit}")
-    return Split(images.contiguous(), labels.long())
+    return Split(images.contiguous(), labels)
 
 
 def _described(values: Tensor) -> str:
