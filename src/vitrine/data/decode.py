@@ -1,7 +1,6 @@
 """Image files and the decoder that turns them into uint8 tensors of one size."""
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -24,6 +23,15 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
 MOST_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
+UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also writes the EXIF data anew, which may fail
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 @runtime_checkable
@@ -160,11 +168,12 @@ class Decoder(Dataset[Tensor | str]):
 
 def _upright(image: Image.Image) -> Image.Image:
     """Orient an image as its EXIF orientation says; as it is where that is missing or unreadable."""
+    image.load()  # which turns a TIFF
     try:
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-        return ImageOps.exif_transpose(image) if turned else image
-    except (struct.error, SyntaxError):  # of damaged EXIF data
+        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # Pillow raises many types of exceptions on damaged EXIF data
         return image
+    return image if method is None else image.transpose(method)
 
 
 def channels_first(image: Image.Image) -> np.ndarray:

@@ -23,7 +23,7 @@ from vitrine.data.image_dataset import Batch, Split
 from vitrine.errors import VitrineError
 from vitrine.text import report
 
-DECODING = 2  # the version of what Decoder makes of a file; entries of others are not in the cache
+DECODING = 3  # the version of what Decoder makes of a file; entries of others are not in the cache
 CHUNK = 256  # files that a worker decodes at a time; fewer are decoded without workers
 
 
