@@ -6,7 +6,7 @@ import pytest
 
 import vitrine
 from vitrine.config.loggers import WandbConfig
-from vitrine.config.schema import MONITORS, EarlyStoppingConfig, EmaConfig, TrainConfig
+from vitrine.config.schema import MONITORS, PIXELS, EarlyStoppingConfig, EmaConfig, TrainConfig
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import train_faults
 from vitrine.errors import ConfigError, Fault
@@ -65,7 +65,10 @@ def change(default):
         ({"data__resize": "padd"}, Fault("data.resize", "padd", "is not one of crop, pad, squash", "pad")),
         ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),
         ({"data__std": []}, Fault("data.std", "[]", "needs 1 value")),
-        ({"data__std": [0.0]}, Fault("data.std", "[0.0]", "must be > 0")),
+        ({"data__std": [0.0]}, Fault("data.std", "[0.0]", f"must be > 0 and <= 1{PIXELS}")),
+        ({"data__std": [58.4]}, Fault("data.std", "[58.4]", f"must be > 0 and <= 1{PIXELS}")),
+        ({"data__mean": [123.7]}, Fault("data.mean", "[123.7]", f"must be >= 0 and <= 1{PIXELS}")),
+        ({"data__mean": [-0.1]}, Fault("data.mean", "[-0.1]", f"must be >= 0 and <= 1{PIXELS}")),
         (
             {"data__name": "digit"},
             Fault(

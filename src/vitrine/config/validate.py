@@ -346,7 +346,7 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
 
 # Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
-    ((), _channel_statistics),
+    (("data.mean", "data.std"), _channel_statistics),
     (("data.resize",), _own_files),
     ((), _max_time),
     ((), _optimizer_options),
