@@ -2,7 +2,9 @@
 
 import errno
 import gc
+import itertools
 import multiprocessing
+import time
 
 import pytest
 import torch
@@ -12,9 +14,9 @@ from PIL import Image
 
 from vitrine.data import pixel_store
 from vitrine.data.datasets import load_dataset
-from vitrine.data.decode import Decoder
+from vitrine.data.decode import Decoder, ImageFiles
 from vitrine.data.loader import EvalLoader, TrainLoader
-from vitrine.data.pixel_store import StoredFiles, StoredSource, complete_all
+from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource, complete_all
 from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
 from vitrine.errors import DataError
 
@@ -24,8 +26,9 @@ AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    """60 files are several parts; no worker outlives its test."""
-    monkeypatch.setattr(pixel_store, "CHUNK", 7)
+    """60 files are several parts, which workers decode; none outlives its test."""
+    for name, value in (("FIRST", 0.0), ("ALONE", 0.0), ("MOST_FILES", 7)):
+        monkeypatch.setattr(pixel_store, name, value)
     yield
     gc.collect()
     assert multiprocessing.active_children() == []
@@ -41,10 +44,10 @@ def config(data_config, tmp_path):
 
 @pytest.fixture
 def partial(config, tmp_path):
-    """The images with the first 7 of them decoded, as time was up."""
+    """The images with the first of them decoded, as time was up."""
     train = load_dataset(config, tmp_path / "cache", patience=0).train
     assert isinstance(train.images, StoredFiles)
-    assert train.images.store.known.sum() == 7
+    assert train.images.store.known.sum() == 1
     assert list((tmp_path / "cache").glob("*.npz*")) == []
     return train
 
@@ -115,11 +118,26 @@ def test_files_that_disappear_once_they_are_decoded_are_not_missed(config, parti
 
 
 def test_what_was_stopped_leaves_nothing_that_is_taken_for_whole(config, partial, tmp_path):
-    assert not partial.images.store.complete(stop=lambda: True)
-    assert 7 < partial.images.store.known.sum() < 60
+    asked = itertools.count()
+    assert not partial.images.store.complete(stop=lambda: next(asked) > 4)
+    assert 5 < partial.images.store.known.sum() < 60
     assert entries(tmp_path) == []
     again = load_dataset(config, tmp_path / "cache", patience=0).train
-    assert again.images.store.known.sum() == 7
+    assert again.images.store.known.sum() == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_slow_files_are_decoded_for_as_long_as_it_is_allowed(monkeypatch, tmp_path, capsys, workers):
+    monkeypatch.undo()  # parts are as large as in use
+    read = Decoder.read
+    monkeypatch.setattr(Decoder, "read", lambda *given: time.sleep(0.05 * len(given[1])) or read(*given))
+    Image.new("RGB", (9, 9)).save(tmp_path / "one.png")
+    files = ImageFiles("slow", [tmp_path / "one.png"] * 200, Decoder(9, 3))
+    store, begin = PixelStore(files, tmp_path / "cache", workers), time.monotonic()
+    assert not store.complete(0.5)
+    assert time.monotonic() - begin < 3
+    assert 3 <= store.known.sum() < 60
+    assert "decoding 19" in capsys.readouterr().out
 
 
 def test_a_damaged_file_is_named_when_it_is_due(config, partial):

@@ -458,8 +458,7 @@ def test_the_attention_kernel_that_was_chosen_is_the_one_that_trains(tmp_path, m
 
 
 @pytest.mark.whole
-def test_an_evaluation_decodes_a_first_chunk_of_the_training_images_and_no_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitrine.data.pixel_store.CHUNK", 1)
+def test_an_evaluation_decodes_a_first_training_image_and_no_more(tmp_path):
     write_image_folder(tmp_path / "images", "train", "test")
     overrides = [*SMALL, "data=imagefolder", f"data.root={tmp_path / 'images'}", f"paths.output_dir={tmp_path / 'out'}"]
     result = fit(compose([*overrides, "trainer.max_epochs=1", "data.image_size=16", "patch=4"]))

@@ -11,7 +11,7 @@ from helpers.levels import slow
 from helpers.running import SMALL, descendants, only_run, start_script, wait_until_gone, write_image_folder
 
 from vitrine import compose, fit
-from vitrine.data import memory, pixel_store
+from vitrine.data import memory
 from vitrine.data.decode import Decoder
 from vitrine.training import run as run_module
 
@@ -95,10 +95,9 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
 
 def test_a_first_epoch_that_decodes_trains_the_same_and_fills_the_cache(monkeypatch, capsys, pictures, tmp_path):
     overrides = [*PICTURES, f"data.root={pictures}", f"paths.cache_dir={tmp_path / 'cache'}", "trainer.compile=nothing"]
-    monkeypatch.setattr(pixel_store, "CHUNK", 7)
     monkeypatch.setattr(run_module, "PATIENCE", 0.0)
     fit(compose([*overrides, f"paths.output_dir={tmp_path / 'first'}"]))
-    assert "in memory: 15.4 kB; 66 images still to be decoded, in the first epoch\n" in capsys.readouterr().out
+    assert "in memory: 15.4 kB; 78 images still to be decoded, in the first epoch\n" in capsys.readouterr().out
     assert len(list((tmp_path / "cache").glob("*.npz"))) == 2  # of train and test
     monkeypatch.setattr(Decoder, "read", lambda *_: pytest.fail("decoded again"))
     fit(compose([*overrides, f"paths.output_dir={tmp_path / 'second'}"]))

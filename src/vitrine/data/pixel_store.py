@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -24,7 +25,9 @@ from vitrine.errors import VitrineError
 from vitrine.text import report
 
 DECODING = 3  # the version of what Decoder makes of a file; entries of others are not in the cache
-CHUNK = 256  # files that a worker decodes at a time; fewer are decoded without workers
+FIRST = 0.25  # seconds in which this process decodes a few files, to see how long they take
+ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
+PART, MOST_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
 
 
 class PixelStore:
@@ -79,13 +82,15 @@ class PixelStore:
             self.cached = True
         return self.cached
 
-    def decode(self, parts: Sequence[Tensor]) -> Generator[None, None, None]:
-        """Decode the files at each of ``parts``, (B,) int64, a part for each step of the generator."""
-        if not len(self.pixels):
-            self.pixels = torch.empty(self.files.shape, dtype=torch.uint8)
-        if len(parts) == 1 and len(parts[0]) <= CHUNK:
-            self._keep(parts[0], self.files[parts[0]])
-            yield
+    def decode(self, parts: Sequence[Tensor], *, alone: bool = False) -> Generator[None, None, None]:
+        """Decode the files at each of ``parts``, (B,) int64, a part for each step of the generator.
+
+        Workers do it unless there is one part only, or this process is to do it ``alone``.
+        """
+        if alone or len(parts) == 1:
+            for part in parts:
+                self._keep(part, self.files[part])
+                yield
             return
         nothing = torch.zeros(len(self.files), dtype=torch.uint8)  # in place of labels
         stream = StreamingSource(Split(self.files, nothing), torch.device("cpu"), self.workers)
@@ -95,21 +100,36 @@ class PixelStore:
                 yield
 
     def _keep(self, rows: Tensor, images: Tensor) -> None:
-        self.pixels[rows] = images
-        self.known[rows] = True
+        if not len(self.pixels):
+            self.pixels = torch.empty(self.files.shape, dtype=torch.uint8)
+        self.pixels.numpy()[rows.numpy()] = images.numpy()  # by this thread: torch's would wait for busy cores
+        self.known.numpy()[rows.numpy()] = True
 
     def _decoded(self, seconds: float, stop: Callable[[], bool]) -> np.ndarray | None:
         """Decode what is missing; ``None`` if time was up before the end."""
-        end = time.monotonic() + seconds
-        missing = (~self.known).nonzero()[:, 0]
-        with (
-            _shown(len(missing)) as advance,
-            closing(self.decode(missing.split(CHUNK) if len(missing) else [])) as work,
-        ):
-            for _ in work:
-                advance(CHUNK)
-                if (time.monotonic() > end or stop()) and not self.known.all():
-                    return None
+        begin, missing, times = time.monotonic(), (~self.known).nonzero()[:, 0], list[float]()
+
+        def is_over() -> bool:
+            return (time.monotonic() - begin > seconds or stop()) and not self.known.all()
+
+        while len(times) < len(missing) and (len(times) < 3 or time.monotonic() - begin < FIRST):
+            started, row = time.monotonic(), missing[len(times)].view(1)
+            self._keep(row, self.files[row])
+            times.append(time.monotonic() - started)
+            if is_over():
+                return None
+        if len(rest := missing[len(times) :]):
+            each = median(times)
+            parts = rest.split(int(min(MOST_FILES, max(1, PART / each))))
+            alone = each * len(rest) <= ALONE
+            with (
+                _shown(0 if alone else len(rest)) as advance,
+                closing(self.decode(parts, alone=alone)) as work,
+            ):
+                for part, _ in zip(parts, work, strict=True):
+                    advance(len(part))
+                    if is_over():
+                        return None
         return self.pixels.numpy()
 
 
@@ -201,8 +221,8 @@ def complete_all(stores: Sequence[PixelStore], stop: Callable[[], bool]) -> None
 
 @contextmanager
 def _shown(count: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal, elsewhere a line, while many images are decoded; yields what advances the bar."""
-    if count <= CHUNK:
+    """Show a bar on a terminal, elsewhere a line, while workers decode images; yields what advances the bar."""
+    if not count:
         yield lambda images: None
         return
     if not sys.stdout.isatty():
