@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from filelock import FileLock
 from helpers.levels import quick
 from helpers.running import write_image_folder
 from PIL import Image
@@ -138,6 +139,18 @@ def test_slow_files_are_decoded_for_as_long_as_it_is_allowed(monkeypatch, tmp_pa
     assert time.monotonic() - begin < 3
     assert 3 <= store.known.sum() < 60
     assert "decoding 19" in capsys.readouterr().out
+
+
+def test_waiting_for_another_process_ends_with_a_signal_and_with_the_time(partial, tmp_path):
+    (path,) = (tmp_path / "cache").glob("*.lock")
+    store, begin = partial.images.store, time.monotonic()
+    with FileLock(path):
+        assert not store.complete(stop=lambda: True)
+        assert not store.complete(seconds=0.2)
+        assert not store.complete(seconds=-1.0)
+    complete_all([store], lambda: True)
+    assert time.monotonic() - begin < 2
+    assert store.known.sum() == 1
 
 
 def test_a_damaged_file_is_named_when_it_is_due(config, partial):

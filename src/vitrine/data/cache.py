@@ -8,8 +8,10 @@ sweep, share them. The folder can be deleted at any time.
 
 import hashlib
 import json
+import math
 import os
 import struct
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from vitrine.files import remove_leftovers, replacing
 from vitrine.text import report
 from vitrine.untrusted import refuse_pipe
 
-SILENT_WAIT = 5.0  # seconds
+SILENT_WAIT, ATTEMPT = 5.0, 0.25  # seconds of waiting for a lock: until it is reported, and between looks at the time
 
 
 def entry_key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
@@ -47,7 +49,15 @@ def entry_key(sources: Sequence[Path], settings: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray | None]) -> np.ndarray | None:
+def cached(
+    folder: Path,
+    *,
+    label: str,
+    key: str,
+    make: Callable[[], np.ndarray | None],
+    seconds: float = math.inf,
+    stop: Callable[[], bool] = lambda: False,
+) -> np.ndarray | None:
     """Return the cached array of a key; call ``make`` and store its result if there is none.
 
     Args:
@@ -55,6 +65,8 @@ def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray 
         label: readable prefix of the entry's file name.
         key: from :func:`entry_key`.
         make: computes the array; called by one process at a time. ``None`` is returned, and not stored.
+        seconds: longest wait for another process that makes the array; ``None`` is returned after it.
+        stop: asked repeatedly whether to end the wait.
 
     Raises:
         DataError: ``folder`` is not writable, or ``make`` met an error of the operating system.
@@ -62,7 +74,9 @@ def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray 
     path = folder / f"{label}-{key[:16]}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
+        with _locked(path.with_suffix(".lock"), seconds, stop) as held:
+            if not held:
+                return None
             images = _read(path, key)
             if images is None:
                 remove_leftovers(folder, path.name)
@@ -78,16 +92,25 @@ def cached(folder: Path, *, label: str, key: str, make: Callable[[], np.ndarray 
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of an entry; say why nothing happens while another process makes it, which can take minutes."""
-    lock = FileLock(path)
+def _locked(path: Path, seconds: float, stop: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the lock of an entry; yields whether it was free before ``seconds`` were over or ``stop`` said so.
+
+    A line says why nothing happens while another process makes the entry, which can take minutes.
+    """
+    lock, begin, reported = FileLock(path), time.monotonic(), False
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=max(0.0, min(ATTEMPT, seconds)))
+        except Timeout:
+            waited = time.monotonic() - begin
+            if waited >= seconds or stop():
+                yield False
+                return
+            if waited >= SILENT_WAIT and not reported:
+                report(f"waiting for another process, which decodes the same images ({path})")
+                reported = True
     try:
-        lock.acquire(timeout=SILENT_WAIT)
-    except Timeout:
-        report(f"waiting for another process, which decodes the same images ({path})")
-        lock.acquire()
-    try:
-        yield
+        yield True
     finally:
         lock.release()
 

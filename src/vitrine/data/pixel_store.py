@@ -61,7 +61,7 @@ class PixelStore:
         """Read the pixels from the cache; or decode what is missing, and write all to the cache in one piece.
 
         Args:
-            seconds: time for decoding; what is decoded by then is kept.
+            seconds: time for decoding, or for waiting until another process has; what is decoded by then is kept.
             stop: asked repeatedly whether to end early.
 
         Returns:
@@ -70,11 +70,14 @@ class PixelStore:
         Raises:
             DataError: a file cannot be decoded, or the folder of the cache cannot be written.
         """
+        end = time.monotonic() + seconds
         images = cached(
             self.cache_dir,
             label=self.files.label,
             key=self.key,
-            make=lambda: self._decoded(seconds, stop),
+            make=lambda: self._decoded(end - time.monotonic(), stop),
+            seconds=seconds,
+            stop=stop,
         )
         if images is not None:
             self.pixels = torch.from_numpy(images)
@@ -210,6 +213,8 @@ def complete_all(stores: Sequence[PixelStore], stop: Callable[[], bool]) -> None
         DataError: a file cannot be decoded.
     """
     for store in stores:
+        if stop():
+            return
         try:
             store.complete(stop=stop)
         except VitrineError as error:
