@@ -160,6 +160,7 @@ def test_no_entry_needs_pickle(request_images, entry):
 def test_a_process_says_that_it_waits_for_another(request_images, entry, monkeypatch, capsys):
     monkeypatch.setattr("vitrine.data.cache.SILENT_WAIT", 0.1)
     path, held = entry.with_suffix(".lock"), threading.Event()
+    entry.unlink()
 
     def hold():
         with FileLock(path):
@@ -169,7 +170,7 @@ def test_a_process_says_that_it_waits_for_another(request_images, entry, monkeyp
     other = threading.Thread(target=hold)
     other.start()
     held.wait()
-    assert not request_images()
+    assert request_images()
     other.join()
     message = f"vitrine: waiting for another process, which decodes the same images ({path})"
     assert capsys.readouterr().err.splitlines() == [message]
@@ -190,6 +191,16 @@ def test_an_unwritable_folder_is_an_error_that_names_the_key_to_set(tmp_path, re
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(DataError, match=r"cannot cache decoded images in .*file.*: .*set paths\.cache_dir=DIR"):
             request_images(folder=folder)
+
+
+def test_a_finished_entry_is_read_from_a_folder_that_cannot_be_written_to(request_images, entry, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("vitrine.data.cache.FileLock", refuse)
+    assert not request_images()
+    with pytest.raises(DataError, match=r"cannot cache decoded images in .*: Permission denied; set paths\.cache_dir"):
+        request_images({"size": 5})
 
 
 def test_an_error_of_decoding_is_not_one_of_the_cache(tmp_path, sources):

@@ -72,6 +72,8 @@ def cached(
         DataError: ``folder`` is not writable, or ``make`` met an error of the operating system.
     """
     path = folder / f"{label}-{key[:16]}.npz"
+    if (images := _read(path, key)) is not None:  # takes no lock, as the folder may be another user's
+        return images
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(path.with_suffix(".lock"), seconds, stop) as held:
