@@ -400,3 +400,18 @@ def test_a_sweeps_metric_outside_a_sweep_is_refused_once():
     with pytest.raises(ConfigError) as refusal:
         vitrine.compose(["sweep.metric=val/auroc"])
     assert str(refusal.value).count("sweep.metric=val/auroc") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"data__subset_seed": 3}, "draws the images of data.train_fraction or data.per_class, and neither is set"),
+        (
+            {"data__val_fraction": 0.5, "data__folds": 4, "data__fold": 0},
+            "has no effect with data.folds=4: a fold is the validation split",
+        ),
+    ],
+)
+def test_a_key_of_the_data_without_effect_is_a_fault_of_a_new_run(change, changes, problem):
+    assert [fault.problem for fault in change(**changes)] == [problem]
+    assert change(**changes, resume="outputs/runs/old") == []

@@ -12,8 +12,8 @@ from vitrine.inference.run_data import validation_images
 from vitrine.training.evaluate import evaluate_run
 
 
-def calibrated(run, root=None):
-    return calibrate(run, Predictor(run.model, run.config, "cpu", run.transform), root)
+def calibrated(run, root=None, **given):
+    return calibrate(run, Predictor(run.model, run.config, "cpu", run.transform), root, **given)
 
 
 def evaluated(run, root=None):
@@ -60,3 +60,13 @@ def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads
     with pytest.raises(DataError, match="not downloaded"):
         read(run, str(tmp_path / "given"))
     assert downloads == [tmp_path / "given"]
+
+
+def test_a_temperature_says_whether_its_images_were_trained_on(run, monkeypatch):
+    config = run.record.path / "config.yaml"
+    config.write_text(config.read_text().replace("hold_out: true", "hold_out: false"))
+    assert (
+        "144 validation images, on which the model was trained:" in calibrated(run, accept_changed_data=True).lines[0]
+    )
+    monkeypatch.setattr("vitrine.inference.calibrate.validation_source", lambda _: "val")  # the data's own
+    assert "144 validation images:" in calibrated(run, accept_changed_data=True).lines[0]

@@ -4,15 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.running import SMALL
+from helpers.running import SMALL, write_image_folder
 
-from vitrine import compose
+from vitrine import compose, fit
 from vitrine.distributed.hardware import choose
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError
 from vitrine.runs import RunRecord
 from vitrine.training import run as runs
-from vitrine.training.run import begin_attempt, load_data
+from vitrine.training.run import begin_attempt, check_effects, load_data
 
 
 @pytest.fixture
@@ -66,3 +66,16 @@ def test_a_batch_that_is_cut_is_shared_equally_between_devices_or_refused(overri
     with pytest.raises(DataError, match=message):
         load_data(config, replace(hardware, devices=devices), Ranks())
     assert len(load_data(config, hardware, Ranks()).train) > 0
+
+
+@pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])
+def test_a_key_that_chooses_validation_images_is_refused_where_the_data_has_its_own(tmp_path, given):
+    write_image_folder(tmp_path / "own", "train", "val")
+    paths = [f"paths.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path}"]
+    config = compose(
+        [*SMALL, "data=imagefolder", f"data.root={tmp_path / 'own'}", "data.image_size=8", "patch=4", *paths, given]
+    )
+    with pytest.raises(DataError, match=rf"^{given} is for data without a validation split of its own, which this has"):
+        fit(config)
+    own = load_data(config, choose(config), Ranks())
+    check_effects(replace(config, data=replace(config.data, hold_out=False, val_fraction=0.1, val_seed=0)), own)

@@ -208,7 +208,7 @@ class Composer:
     def _limits_of(self, config: Any, sound: Any = None) -> list[Fault]:
         """Return the faults of a whole configuration; ``sound`` is one without faults that may share sections."""
         if isinstance(config, TrainCommand):
-            found = [*train_faults(config, sound, resumed=config.resume is not None), *unmeasured(config)]
+            found = [*train_faults(config, sound), *unmeasured(config)]
             if config.resume is not None:
                 recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=ANY)
                 found += resume_faults(recorded, config.run)

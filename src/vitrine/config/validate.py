@@ -15,7 +15,15 @@ from vitrine.config.metrics import EXTRA, extra_metrics
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
-from vitrine.config.schema import AUTO, OPTIMIZER_LIBRARIES, OPTIMIZERS, OWN_FILES, AugmentConfig, TrainConfig
+from vitrine.config.schema import (
+    AUTO,
+    OPTIMIZER_LIBRARIES,
+    OPTIMIZERS,
+    OWN_FILES,
+    AugmentConfig,
+    DataConfig,
+    TrainConfig,
+)
 from vitrine.config.size import size_override
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
@@ -26,13 +34,10 @@ SIZES_IN_EPOCHS = {"trainer.image_schedule", "trainer.max_epochs"}
 WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 
 
-def train_faults(config: TrainConfig, sound: TrainConfig | None = None, *, resumed: bool = False) -> list[Fault]:
+def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[Fault]:
     """Return all faults in ``config`` that can be found without its data and, unless a user's part needs it, torch.
 
-    Args:
-        config: the configuration.
-        sound: one without faults. Values in sections that are the same objects are only checked against others.
-        resumed: whether its run is resumed, perhaps with other epochs than its schedule of image sizes suits.
+    Values in sections that are those of ``sound``, a configuration without faults, are only checked against others.
     """
     sections = {} if sound is None else {name: part for name, part in vars(sound).items() if is_dataclass(part)}
     known: dict[str, Any] = dict.fromkeys(
@@ -47,9 +52,9 @@ def train_faults(config: TrainConfig, sound: TrainConfig | None = None, *, resum
     for uses, check in _CHECKS:
         if not broken & set(uses):  # a value outside its limits is reported once
             found += check(config)
-    trainer = config.trainer
+    trainer, is_new = config.trainer, config.resume is None  # a resumed run may have other epochs
     # A short trial of a command, as with debug=quick, may leave out sizes.
-    if not resumed and config.debug.limit_batches is None and not {fault.key for fault in found} & SIZES_IN_EPOCHS:
+    if is_new and config.debug.limit_batches is None and not {fault.key for fault in found} & SIZES_IN_EPOCHS:
         found += unused_sizes(trainer.image_schedule, trainer.max_epochs)
     return found
 
@@ -223,6 +228,16 @@ def _parts_of_the_data(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("data.fold", str(data.fold), "needs the number of folds", "data.folds=5")
     elif data.fold is not None and data.folds is not None and data.fold >= data.folds:
         yield Fault("data.fold", str(data.fold), f"must be < {data.folds}, the number of folds: they count from 0")
+    if config.resume is not None:  # a run of an older version may have what has no effect
+        return
+    if data.subset_seed != DataConfig.subset_seed and data.train_fraction is None and data.per_class is None:
+        problem = "draws the images of data.train_fraction or data.per_class, and neither is set"
+        yield Fault("data.subset_seed", str(data.subset_seed), problem, f"data.subset_seed={DataConfig.subset_seed}")
+    if data.val_fraction != DataConfig.val_fraction and data.folds is not None:
+        problem = f"has no effect with data.folds={data.folds}: a fold is the validation split"
+        yield Fault(
+            "data.val_fraction", f"{data.val_fraction:g}", problem, f"data.val_fraction={DataConfig.val_fraction}"
+        )
 
 
 def _multi_label(config: TrainConfig) -> Iterator[Fault]:
@@ -355,7 +370,10 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _schedule_free),
     (tuple(f"schedule.{key}" for key in ("warmup", *KEYS)), _schedule_options),
     ((), _settings_of_built_in_parts),
-    (("data.folds", "data.fold", "data.train_fraction", "data.per_class"), _parts_of_the_data),
+    (
+        ("data.folds", "data.fold", "data.train_fraction", "data.per_class", "data.subset_seed", "data.val_fraction"),
+        _parts_of_the_data,
+    ),
     (("data.num_classes", "callbacks.monitor", "callbacks.early_stopping.monitor"), _metrics),
     (("data.name", "loss.name", "data.sampling", "data.num_classes"), _multi_label),
     (("data.num_classes", "data.target_classes"), _targets),

@@ -58,15 +58,15 @@ def calibrate(
     # On disk, image files of other splits are not decoded.
     data = replace(config.data, root=data_root or config.data.root, storage="disk")
     found = ImageDataModule(replace(config, data=data))
-    splits = [validation_source(found)]
-    check_data(run.record, found, accept=accept_changed_data, splits=splits, key="data_root")
+    source = validation_source(found)
+    check_data(run.record, found, accept=accept_changed_data, splits=[source], key="data_root")
     validation = found.val
     logits, labels = _logits(predictor, validation), validation.labels
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
     if temperature is None:
         return TemperatureScaling(1.0, ["1: the validation images do not determine a temperature"])
-    held_out = "" if config.data.hold_out else ", on which the model was trained"
+    held_out = "" if config.data.hold_out or source == "val" else ", on which the model was trained"
     count = plural(len(labels), "validation image")
     lines = [f"{temperature:.3f}, fitted on {count}{held_out}: {_effect(logits, labels, temperature)}"]
     if (tested := run.test_outputs) is not None:

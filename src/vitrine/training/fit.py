@@ -44,7 +44,7 @@ from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover, replace_lost_best
-from vitrine.training.run import Result, TrainingRun, begin_attempt, deadline, load_data
+from vitrine.training.run import Result, TrainingRun, begin_attempt, check_effects, deadline, load_data
 from vitrine.training.schedules import total_steps
 from vitrine.training.throughput import (
     PeakFlops,
@@ -108,6 +108,7 @@ def fit(
         with hardware.set_up():
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
+            check_effects(config, data)
             check_class_names(config.loss, data.dataset.classes)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)

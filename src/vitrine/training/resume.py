@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def resume(
 
 def _check(config: TrainConfig, record: RunRecord) -> None:
     """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
-    if found := train_faults(config, resumed=True):
+    if found := train_faults(replace(config, resume=str(record.path))):
         raise ConfigError(found)
     done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
     if config.trainer.max_epochs < done:

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
+from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.size import by
 from vitrine.config.validate import unequal_shares
@@ -116,6 +117,19 @@ def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
         raise DataError(
             f"data.batch_size={size} is cut to the {images} training images, a number that {problem}; {hint}"
         )
+
+
+def check_effects(config: TrainConfig, data: ImageDataModule) -> None:
+    """Raise DataError where a key of a new run chooses validation images that the data has itself.
+
+    ``data.hold_out`` is none of them, as reproductions set it for whatever data.
+    """
+    if data.train_val_split is not None:
+        return
+    for key in ("val_fraction", "val_seed"):
+        if (value := getattr(config.data, key)) != (default := getattr(DataConfig, key)):
+            problem = "is for data without a validation split of its own, which this has"
+            raise DataError(f"data.{key}={value} {problem}; leave it at data.{key}={default}")
 
 
 @dataclass(frozen=True)
