@@ -1,9 +1,11 @@
 """The commands about data sets, as they are typed."""
 
+import pytest
 import yaml
 from helpers.mnist_files import write_fashion_mnist
-from helpers.running import ROOT, run_script
+from helpers.running import ROOT, run_script, write_image_folder
 
+from vitrine.cli.channel_statistics import channel_statistics
 from vitrine.data.shards import read_shards
 
 
@@ -30,3 +32,14 @@ def test_channel_statistics_are_those_of_the_configuration(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     known = yaml.safe_load((ROOT / "conf" / "data" / "digits.yaml").read_text())
     assert yaml.safe_load(done.stdout) == {"mean": known["mean"], "std": known["std"]}
+
+
+@pytest.mark.parametrize("storage", ["auto", "disk"])
+def test_padding_does_not_count_and_what_does_not_fit_in_memory_is_not_cached(tmp_path, storage):
+    write_image_folder(tmp_path / "wide", "train", size=(16, 8))
+    given = ["data=imagefolder", f"data.root={tmp_path / 'wide'}", "data.image_size=[8,16]", "patch=4"]
+    given += [f"paths.cache_dir={tmp_path / 'cache'}", f"data.storage={storage}"]
+    whole = channel_statistics([*given, "data.resize=squash"])
+    padded = channel_statistics([*given, "data.resize=pad", "data.image_size=16"])
+    assert padded[0] == pytest.approx(whole[0], abs=0.01)
+    assert (tmp_path / "cache").exists() is (storage == "auto")

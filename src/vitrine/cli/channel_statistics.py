@@ -2,9 +2,12 @@
 
 vitrine channel-statistics data=cifar10 data.root=DIR
 vitrine channel-statistics data=imagefolder data.root=DIR
+
+With data.resize=pad they are those of the pictures without their padding, as data.resize=squash has them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vitrine import compose
@@ -25,13 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def channel_statistics(overrides: Sequence[str]) -> tuple[list[float], list[float]]:
-    """The mean and the standard deviation of each channel."""
+    """The mean and the standard deviation of each channel, without padding."""
     config = compose(overrides)
     import torch
 
     from vitrine.data.datasets import load_dataset
+    from vitrine.data.placement import memory_budget
 
-    images = load_dataset(config.data, Path(config.paths.cache_dir)).train.images
+    data = replace(config.data, resize="squash") if config.data.resize == "pad" else config.data
+    images = load_dataset(data, Path(config.paths.cache_dir), memory_budget(data.storage, 1)).train.images
     pixels, (total, squares) = 0, torch.zeros(2, config.data.in_channels, dtype=torch.float64)
     for indices in torch.arange(len(images)).split(CHUNK):
         chunk = images[indices].double() / 255  # (B, C, H, W)
