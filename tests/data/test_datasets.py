@@ -187,6 +187,13 @@ def test_image_files_are_decoded_once_and_again_after_a_change(read, flowers, im
     assert (read(**FOLDER).train.images[0] == 7).all()
 
 
+def test_files_that_are_left_out_are_reported(read, flowers, capsys):
+    (flowers / "train/aster/phone.heic").touch()
+    read(**FOLDER)
+    warning = f"vitrine: warning: {flowers}: left out: 1 file of another type (.heic); pictures are .bmp, .gif, "
+    assert capsys.readouterr().err.startswith(warning)
+
+
 def test_image_files_are_decoded_to_any_size_and_number_of_channels(read, flowers):
     assert read(**FOLDER).train.images.shape == (6, 3, 8, 8)
     assert read(**FOLDER, image_size=6).train.images.shape == (6, 3, 6, 6)

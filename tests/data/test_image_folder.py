@@ -169,3 +169,18 @@ def test_a_split_that_is_a_link_to_another_is_refused(tmp_path):
     (tmp_path / "test").symlink_to("train")
     with pytest.raises(DataError, match=r"test and .*train are one folder: leakage"):
         scan_folder(tmp_path)
+
+
+def test_what_may_be_pictures_and_is_not_read_is_described(tree):
+    shown = ["train/rose/a.png", "train/aster/b.png", "test/rose/a.png"]
+    root = tree(*shown, "train/rose/notes.txt", "train/rose/Thumbs.db", "train/.hidden.png", "train/list.heic")
+    assert scan_folder(root).left_out == ""
+    tree("train/c.png", "test/d.JPG", "train/rose/deep/e.heic", "train/aster/f.HEIC", "test/rose/g")
+    expected = "2 pictures in no class folder and 3 files of another type (.heic and no suffix)"
+    assert scan_folder(root).left_out == expected
+
+
+@pytest.mark.parametrize("name", ["Test", "VAL"])
+def test_a_split_in_capital_letters_is_refused(tree, name):
+    root = tree("train/rose/a.png", "train/aster/b.png", f"{name}/rose/a.png")
+    assert refusal(root) == f"{root}/{name} is not read; rename it to {name.lower()}, or to something else"

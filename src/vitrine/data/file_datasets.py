@@ -13,7 +13,7 @@ from vitrine.data.decode import MODES, Decoder, ImageFile, ImageFiles
 from vitrine.data.hub_dataset import HubDataset
 from vitrine.data.image_csv import SEPARATOR, read_csv
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.image_folder import scan_folder
+from vitrine.data.image_folder import SUFFIXES, scan_folder
 from vitrine.data.labelled_files import Label
 from vitrine.errors import DataError
 from vitrine.text import listed, plural, printable, report
@@ -23,8 +23,10 @@ MAX_LISTED = 2
 
 
 def imagefolder(config: DataConfig) -> ImageDataset:
-    """Image files in class folders, ``ROOT/{train,val,test}/<class>/``."""
+    """Image files in class folders, ``ROOT/{train,val,test}/<class>/``; warns of files that are left out."""
     folder = scan_folder(config.root)
+    if folder.left_out:
+        report(f"warning: {config.root}: left out: {folder.left_out}; pictures are {', '.join(sorted(SUFFIXES))}")
     return _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
 
 

@@ -5,16 +5,18 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError
-from vitrine.text import did_you_mean, listed, nearest
+from vitrine.text import did_you_mean, listed, nearest, plural
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+NO_PICTURES = {".csv", ".db", ".html", ".ini", ".json", ".log", ".md", ".tsv", ".txt", ".xml", ".yaml", ".yml"}
 SPLIT_FOLDERS = {"train": ["train"], "val": ["val", "valid", "validation"], "test": ["test"]}
+MAX_LISTED = 5
 
 Identity = tuple[int, int]  # of a folder: device and inode
 
@@ -26,11 +28,13 @@ class Content(NamedTuple):
         identity: the same by whichever link the folder was reached.
         pictures: names of files with an image's suffix, sorted.
         folders: names of folders, sorted.
+        others: suffixes of the other files, but those of text.
     """
 
     identity: Identity
     pictures: list[str]
     folders: list[str]
+    others: list[str]
 
 
 def scan_folder(root: str | Path) -> LabelledFiles:
@@ -38,19 +42,22 @@ def scan_folder(root: str | Path) -> LabelledFiles:
 
     Raises:
         DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
-            image, there are two validation splits, two splits are one folder, or ``val`` or ``test`` has no image or a
-            class that ``train`` lacks.
+            image, there are two validation splits, two splits are one folder, a split's name has capital letters, or
+            ``val`` or ``test`` has no image or a class that ``train`` lacks.
     """
     root = Path(root)
     if not root.is_dir():
         raise DataError(f"{root} is not a folder{_hint(root)}")
+    known = {name for names in SPLIT_FOLDERS.values() for name in names}
+    if capital := [name for name in look_into(str(root)).folders if name not in known and name.lower() in known]:
+        raise DataError(f"{root}/{capital[0]} is not read; rename it to {capital[0].lower()}, or to something else")
     if not (root / "train").is_dir():
         raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
     classes = look_into(str(root / "train")).folders
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "none"
         raise DataError(f"{root}/train needs a folder for each of at least two classes; found {only}")
-    splits, seen = {}, dict[Identity, Path]()
+    splits, seen, loose, others = {}, dict[Identity, Path](), 0, list[str]()
     for split, names in SPLIT_FOLDERS.items():
         if not (folders := [name for name in names if (root / name).is_dir()]):
             continue
@@ -63,14 +70,17 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         if unknown := sorted(set(found.folders) - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
             raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")
-        images = [(path, label) for label, name in enumerate(classes) for path in _images(found, split_folder / name)]
+        loose += len(found.pictures)
+        images = [
+            (path, label) for label, name in enumerate(classes) for path in _images(found, split_folder / name, others)
+        ]
         if not images:
             raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))})")
         splits[split] = images
     labels = {label for _, label in splits["train"]}
     if empty := [name for label, name in enumerate(classes) if label not in labels]:
         raise DataError(f"{root}/train has no images of {', '.join(empty)}")
-    return LabelledFiles(root, classes, splits)
+    return LabelledFiles(root, classes, splits, left_out=_left_out(loose, others))
 
 
 def cifar10_folder(root: str | Path) -> Path | None:
@@ -79,19 +89,29 @@ def cifar10_folder(root: str | Path) -> Path | None:
     return folder if folder.is_dir() and not (Path(root) / "cifar-10-batches-py").is_dir() else None
 
 
-def _images(split: Content, folder: Path) -> list[Path]:
+def _images(split: Content, folder: Path, others: list[str]) -> list[Path]:
     """List the files of a class. Links to its split's folder are not followed, which would find all classes' images."""
     if folder.name not in split.folders:
         return []
-    return sorted(path for path in map(Path, pictures_in(str(folder), {split.identity})) if path.is_file())
+    return sorted(path for path in map(Path, pictures_in(str(folder), {split.identity}, others)) if path.is_file())
 
 
-def pictures_in(folder: str, read: set[Identity]) -> Iterator[str]:
+def _left_out(loose: int, others: Sequence[str]) -> str:
+    """Describe what may be pictures that are not read: so many in no class, and files of so many suffixes."""
+    parts = [f"{plural(loose, 'picture')} in no class folder"] if loose else []
+    if others:
+        suffixes = listed(sorted({suffix or "no suffix" for suffix in others}), MAX_LISTED)
+        parts.append(f"{plural(len(others), 'file')} of another type ({suffixes})")
+    return listed(parts)
+
+
+def pictures_in(folder: str, read: set[Identity], others: list[str] | None = None) -> Iterator[str]:
     """Yield the paths of the pictures in a folder and in those inside it.
 
     Args:
         folder: its path.
         read: folders that were read already; links to these end here. Those that are read join it.
+        others: receives the suffixes of the other files, but those of text.
 
     Raises:
         DataError: a folder cannot be read.
@@ -100,9 +120,11 @@ def pictures_in(folder: str, read: set[Identity]) -> Iterator[str]:
     if found.identity in read:
         return
     read.add(found.identity)
+    if others is not None:
+        others += found.others
     yield from (f"{folder}/{name}" for name in found.pictures)
     for name in found.folders:
-        yield from pictures_in(f"{folder}/{name}", read)
+        yield from pictures_in(f"{folder}/{name}", read, others)
 
 
 def look_into(folder: str) -> Content:
@@ -111,7 +133,7 @@ def look_into(folder: str) -> Content:
     Raises:
         DataError: it cannot be read.
     """
-    pictures, folders = [], []
+    pictures, folders, others = [], [], []
     try:
         status = Path(folder).stat()
         with os.scandir(folder) as entries:
@@ -120,11 +142,13 @@ def look_into(folder: str) -> Content:
                     continue
                 if _is_folder(entry):
                     folders.append(entry.name)
-                elif Path(entry.name).suffix.lower() in SUFFIXES:
+                elif (suffix := Path(entry.name).suffix.lower()) in SUFFIXES:
                     pictures.append(entry.name)
+                elif suffix not in NO_PICTURES:
+                    others.append(suffix)
     except OSError as error:
         raise DataError(f"cannot read {folder}: {error.strerror or error}") from None
-    return Content((status.st_dev, status.st_ino), sorted(pictures), sorted(folders))
+    return Content((status.st_dev, status.st_ino), sorted(pictures), sorted(folders), others)
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:

@@ -19,9 +19,11 @@ class LabelledFiles:
         splits: (path, label) of each image, for ``train`` and, where there are any, ``val`` and ``test``; labels are of
             one kind.
         targets: names of the classes of each target, where the images can have several.
+        left_out: what may be images that were not read, for people; empty if there are none.
     """
 
     root: Path
     classes: list[str]
     splits: Mapping[str, Sequence[tuple[Path, Label]]]
     targets: Mapping[str, list[str]] = field(default_factory=dict)
+    left_out: str = ""
