@@ -56,15 +56,13 @@ def number(
     gt: float = -math.inf,
     le: float = math.inf,
     lt: float = math.inf,
-    hint: str = "",
     **facts: Any,
 ) -> Any:
     """Return a field for finite numbers, or lists of them: ``ge`` <= value <= ``le`` and ``gt`` < value < ``lt``.
 
-    They must be whole where the field's type has ``int``. ``None`` passes where the field's type allows it. The
-    ``hint`` follows the limits in messages.
+    They must be whole where the field's type has ``int``. ``None`` passes where the field's type allows it.
     """
-    return _field(default, facts, {"bounds": (ge, gt, le, lt), **({"hint": hint} if hint else {})})
+    return _field(default, facts, {"bounds": (ge, gt, le, lt)})
 
 
 def size(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
@@ -198,7 +196,7 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
         if type(value) not in (int, field.type) and not _holds_its_numbers(field, value):
             yield Fault(key, str(value), "must be a whole number" if _is_whole(field) else "must be a number")
             return
-        yield from _out_of_bounds(key, value, *bounds, hint=field.metadata.get("hint", ""))
+        yield from _out_of_bounds(key, value, *bounds)
     if (options := field.metadata.get("options")) is not None and value not in options:
         if "part" in field.metadata and is_dotted(value):
             return  # checked by part_faults
@@ -217,7 +215,7 @@ def _is_whole(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _out_of_bounds(
-    key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str = "", hint: str = ""
+    key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str = ""
 ) -> Iterator[Fault]:
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if not (ge <= number <= le and gt < number < lt and math.isfinite(number)):
@@ -228,5 +226,5 @@ def _out_of_bounds(
             ]
             if not math.isfinite(number):
                 bounds.insert(0, "finite")
-            yield Fault(key, text or str(value), f"must be {' and '.join(bounds)}{hint}")
+            yield Fault(key, text or str(value), f"must be {' and '.join(bounds)}")
             return

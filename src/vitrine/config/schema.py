@@ -34,7 +34,6 @@ SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES
 RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
-PIXELS = ", for pixels in [0, 1]; divide statistics of 0 to 255 by 255"
 AUTO = "auto"  # a learning rate that a range test finds
 OPTIMIZER_LIBRARIES = {"lamb": "timm", "lion": "timm", "schedule_free": "schedulefree"}
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon", *OPTIMIZER_LIBRARIES)
@@ -98,8 +97,8 @@ class DataConfig:
     target_classes: list[int] = number([], ge=2, le=MOST_CLASSES, affects_result=False)
     patch_size: Size = size(MISSING)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
-    mean: list[float] = number(MISSING, ge=0, le=1, hint=PIXELS)
-    std: list[float] = number(MISSING, gt=0, le=1, hint=PIXELS)
+    mean: list[float] = number(MISSING)
+    std: list[float] = number(MISSING, gt=0)
     flip: bool = MISSING
     batch_size: int = number(128, ge=1, le=1_000_000)
     drop_last: bool = True

@@ -31,6 +31,7 @@ from vitrine.redact import SECRET_PROBLEM, secret_keys
 from vitrine.text import as_override, listed, nearest
 
 SIZES_IN_EPOCHS = {"trainer.image_schedule", "trainer.max_epochs"}
+PIXELS = "must be from 0 to 1, as pixels are; divide statistics of pixels from 0 to 255 by 255"
 WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
 
 
@@ -100,6 +101,8 @@ def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:
         if len(values) not in (1, data.in_channels):
             several = f" or {data.in_channels}, one per channel" if data.in_channels > 1 else ""
             yield Fault(key, str(values), f"needs 1 value{several}")
+        if config.resume is None and not all(0 <= value <= 1 for value in values):  # old runs stay readable
+            yield Fault(key, str(values), PIXELS)
 
 
 def _own_files(config: TrainConfig) -> Iterator[Fault]:
