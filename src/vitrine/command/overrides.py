@@ -125,7 +125,7 @@ def _quoted_path(value: str) -> str:
     A home directory, ``~``, stays without, and is refused: quoted, it would be a folder of that name.
     """
     special = re.search(r"[^a-zA-Z0-9_/\\+.$%*@?|-]", value)
-    if not special or re.search(r"['\"]|\$\{|^~", value):
+    if not special or re.search(r"['\"]|\$\\?\{|^~", value):
         return value
     if "," in value and not _exists(value):
         several = value.split(",")
@@ -136,7 +136,7 @@ def _quoted_path(value: str) -> str:
 
 def _quoted_paths(value: str) -> str:
     """Return a list of paths, ``[a,b]``, in the quotes that they need; a path that exists may contain commas."""
-    if re.search(r"['\"]|\$\{", value):
+    if re.search(r"['\"]|\$\\?\{", value):
         return value
     pieces, paths = value[1:-1].split(","), []
     while pieces:
