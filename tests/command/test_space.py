@@ -136,6 +136,10 @@ def test_what_excludes_each_other_in_a_search_is_reported(refusal):
     assert "is required for a search" in empty
     assert "needs a step" in refusal(lr, "sweep.sampler=grid")
     assert "applies to searches only" in refusal("seed=1,2", "sweep.pruner=median")
+    for of_decisions in ("metric=val/loss", "alpha=0.1", "difference=0.01", "min_seeds=4", "max_seeds=9"):
+        refused = refusal(*TPE, lr, f"sweep.{of_decisions}")
+        assert f"sweep.{of_decisions}\n      applies to decisions only" in refused
+        assert ("did you mean sweep.metrics=[val/loss]?" in refused) == ("metric" in of_decisions)
     assert "or search it: sweep.sampler=tpe" in refusal(lr)
     assert "must divide the image size" in refusal(*TPE, lr, "patch=7")
     assert "must divide the image size" in refusal(*TPE, "patch=7,14")

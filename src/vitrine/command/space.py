@@ -167,9 +167,9 @@ def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict
 
 def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
     """Return the faults in the settings of a search, whatever its values are."""
-    found = faults(sweep, "sweep.")
+    found = [*faults(sweep, "sweep."), *_idle_keys(sweep)]
     if sweep.sampler is None:
-        return found + list(_search_only_faults(sweep))
+        return found
     found += _metric_faults(sweep)
     intervals = {key: values for key, values in space.items() if isinstance(values, Interval)}
     if not space:
@@ -192,18 +192,22 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
     return found
 
 
-def _search_only_faults(sweep: SweepConfig) -> Iterator[Fault]:
+def _idle_keys(sweep: SweepConfig) -> Iterator[Fault]:
+    """Yield a fault for each key that is set and that no such multirun reads."""
     for field in fields(SweepConfig):
         value, default = getattr(sweep, field.name), getattr(SweepConfig(), field.name)
         if field.name in ("name", "space", "sampler", "method") or value == default:
             continue
-        if field.name not in DECISION_KEYS:
-            problem = "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
-        elif sweep.method is None:
+        near = ""
+        if field.name in DECISION_KEYS and sweep.method is None:
             problem = "applies to decisions only: sweep=decide"
+            if field.name == "metric" and sweep.sampler is not None and value in OBJECTIVES:
+                near = f"sweep.metrics=[{value}]"
+        elif field.name not in DECISION_KEYS and sweep.sampler is None:
+            problem = "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
         else:
             continue
-        yield Fault(f"sweep.{field.name}", str(value).replace("'", ""), problem)
+        yield Fault(f"sweep.{field.name}", str(value).replace("'", ""), problem, near)
 
 
 def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:
