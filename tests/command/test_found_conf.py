@@ -103,7 +103,7 @@ def test_a_found_folder_gives_no_commands_to_a_launcher(working_directory, name,
         made("seed=0,1", multirun=True)
     assert [fault.key for fault in caught.value.faults] == [f"launcher.{name}"]
     typed = "launcher.partition=b" if name == "partition" else f"launcher.{name}=[b]"
-    (point, _) = made("seed=0,1", typed, multirun=True)
+    (point, _) = made("seed=0,1", typed, "hydra/launcher=slurm", multirun=True)
     assert point.config.launcher.account == "mine"
 
 

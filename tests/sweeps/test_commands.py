@@ -225,6 +225,14 @@ def test_two_commands_share_the_work(tmp_path):
             ["launcher.workers=900", "cores", "there are"],
         ),
         (["seed=0,1", "hydra/launcher=joblib"], ["joblib", "basic"]),
+        (
+            ["seed=0,1", "launcher.workers=2"],
+            ["launcher.workers=2", "no effect with hydra/launcher=basic", "did you mean hydra/launcher=process?"],
+        ),
+        (
+            ["seed=0,1", "hydra/launcher=process", "launcher.threads=1", "launcher.mem_gb=3"],
+            ["launcher.mem_gb=3", "no effect with hydra/launcher=process", "did you mean hydra/launcher=slurm?"],
+        ),
         (["resume=outputs/runs/x"], ["resume", "run its command again"]),
         (["seed=0,1", "paths.output_dir=a,b"], ["paths.output_dir=a,b", "is shared by all trials"]),
         (["optimizer.lr=interval(0,1)"], ["optimizer.lr", "is continuous"]),

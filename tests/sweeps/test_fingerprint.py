@@ -84,7 +84,8 @@ def test_a_sweep_is_named_by_its_fixed_overrides_and_varying_keys(tmp_path):
     asked = name("patch=2,4", "seed=0,1")
     assert asked.startswith("vit_nano_patch-seed_")
     assert name("seed=0,1", "patch=2,4") == name("patch=2,4,8", "seed=range(5)") == asked
-    assert name("patch=2,4", "seed=0,1", "logger=wandb", "launcher.workers=2") == asked
+    launched = ["hydra/launcher=process", "launcher.workers=2"]
+    assert name("patch=2,4", "seed=0,1", "logger=wandb", *launched) == asked
     others = {name("patch=2,4", "seed=0,1", "depth=3"), name("patch=2,4", "model.heads=2,4"), name("seed=0,1")}
     assert len(others | {asked}) == 4
 

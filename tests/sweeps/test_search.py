@@ -234,7 +234,8 @@ def test_a_learning_sampler_limits_the_runs_at_a_time(tmp_path):
     one = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12")
     given = [one.ask() for _ in range(4)]
     assert [trial is None for trial in given] == [False, False, False, True]
-    other = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12", "launcher.workers=1")
+    one_at_a_time = ["hydra/launcher=process", "launcher.workers=1"]
+    other = search(tmp_path, *TWO, "sweep.sampler=tpe", "sweep.n_trials=12", *one_at_a_time)
     assert other.ask() is not None
     assert other.ask() is None
     assert not other.done

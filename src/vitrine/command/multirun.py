@@ -20,7 +20,7 @@ from vitrine.command.space import Interval, Space, as_overrides, feasible_start,
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
-from vitrine.config.sweep import SweepConfig, facts_of
+from vitrine.config.sweep import READ_BY, SweepConfig, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 
@@ -76,6 +76,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
     if composed is not None:
         found += _unallowed_names(composed, space, overrides)
         found += _unallowed_commands(composed, overrides)
+        found += _idle_launcher_keys(composer, overrides)
     found += _undecidable(sweep, overrides, space)
     if sweep.sampler is not None:
         return [_start_of_search(composer, overrides, space, found)]
@@ -156,6 +157,19 @@ def _unallowed_commands(composed: DictConfig, overrides: Sequence[Override]) -> 
         if value and not is_word and key not in typed and value != packaged[name]:
             problem = f"{sources().folder} was not named, so it cannot run commands; type {key}=... or --config-dir"
             found.append(Fault(key, str(value), problem))
+    return found
+
+
+def _idle_launcher_keys(composer: Composer, overrides: Sequence[Override]) -> list[Fault]:
+    """Return a fault for each typed key of ``launcher`` that the chosen launcher does not read."""
+    chosen = composer.settings(fixed_overrides(overrides)).runtime.choices["hydra/launcher"]
+    found = []
+    for override in overrides:
+        section, _, name = override.key_or_group.partition(".")
+        if section == "launcher" and name and name not in READ_BY.get(chosen, (name,)):
+            near = next(launcher for launcher, read in READ_BY.items() if name in read)
+            problem = f"has no effect with hydra/launcher={chosen}"
+            found.append(Fault(override.key_or_group, value_text(override), problem, f"hydra/launcher={near}"))
     return found
 
 

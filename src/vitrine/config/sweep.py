@@ -12,6 +12,13 @@ from vitrine.errors import Fault
 
 CLUSTERS = ("slurm", "local")
 LAUNCHERS = ("basic", "process", *CLUSTERS)
+# Keys of the section launcher that each launcher reads. Others have no effect with it.
+READ_BY = {
+    "basic": (),
+    "process": ("workers", "threads", "per_gpu"),
+    "slurm": ("workers", "threads", "time", "mem_gb", "gpus", "partition", "account", "qos", "setup", "sbatch"),
+    "local": ("workers", "threads", "time", "gpus", "setup"),
+}
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 PRUNERS = ("none", "median", "successive_halving")
 
