@@ -59,6 +59,18 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["-m", "seed=0,1", "hydra.sweep.subdir=same"], ["hydra.sweep.subdir=same", "several trials share this one"]),
         (["-m", "seed=0,1", "hydra.run.dir=x"], ["hydra.run.dir", "hydra.sweep.dir=DIR"]),
         (["hydra.sweep.dir=x"], ["hydra.sweep.dir", "hydra.run.dir=DIR"]),
+        (["hydra.run.dir=a,b"], ["hydra.run.dir=a,b", "takes one value"]),
+        (["-m", "seed=0,1", "hydra.sweep.dir=a,b"], ["hydra.sweep.dir=a,b", "takes one value"]),
+        (["-m", "hydra/launcher=process,slurm"], ["hydra/launcher=process,slurm", "takes one value"]),
+        (["callbacks.ema={dcay:0.9}"], ["callbacks.ema.dcay", "did you mean callbacks.ema.decay?"]),
+        (["logger.wandb={mode:[1]}"], ["logger.wandb.mode=[1]", "must be a string"]),
+        (["data.std=${seed}"], ["data.std=0", "must be a list of numbers"]),
+        (["data.mean=${tags}", "tags=[a]"], ["data.mean=['a']", "must be a list of numbers"]),
+        (["optimizer.betas=${seed}"], ["optimizer.betas=0", "must be a list of numbers, such as [0.5], or null"]),
+        (["data.targets=${seed}"], ["data.targets=0", "must be a list of strings"]),
+        (["callbacks.metrics=${seed}"], ["callbacks.metrics=0", "must be a list of strings"]),
+        (["model.position_options=${seed}"], ["model.position_options=0", "must be a mapping"]),
+        (["-m", "depth=1,2", "sweep.space=${seed}"], ["sweep.space=0", "must be a mapping"]),
         (["hydra.run.dir="], ["hydra.run.dir\n", "is empty"]),
         (["-m", "seed=0,1", "hydra.sweep.dir="], ["hydra.sweep.dir\n", "is empty"]),
         (["=5"], ["  =5\n", "is not of the form key=value"]),
@@ -115,6 +127,9 @@ def test_cfg_prints_what_would_be_trained(vitrine):
     assert vitrine("train", "--cfg=job", "--package=data.image_size")[1] == "8\n"
     assert vitrine("train", "tags=night", "--cfg", "job", "-p", "tags")[1] == "# @package tags\n- night\n"
     assert vitrine("train", "-m", "--cfg", "job", "-p", "seed", "seed=5,6")[1] == "# run 1 of 2: seed=5\n5\n"
+    off = ["callbacks.ema={decay:0.5}", "callbacks.early_stopping={patience:3}", "logger.wandb={mode:offline}"]
+    assert vitrine("train", "--cfg", "job", "-p", "callbacks.ema", *off)[1] == "# @package callbacks.ema\ndecay: 0.5\n"
+    assert vitrine("train", "--cfg", "job", "-p", "logger.wandb.project", *off)[1] == "vitrine\n"
     assert "\nhydra:" in "\n" + vitrine("train", "--cfg", "all")[1]
 
 

@@ -13,7 +13,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.composer import Composer, Variants, composition_fault
+from vitrine.command.composer import Composer, Variants
+from vitrine.command.composition_faults import composition_fault
 from vitrine.command.hydra_settings import choice_faults
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, single_run
 from vitrine.command.overrides import all_groups, check_overrides, quote

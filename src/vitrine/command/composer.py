@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.command.composition_faults import composition_fault, section_is_off, unlike_their_type
 from vitrine.command.inherit import inherited_base
-from vitrine.command.overrides import quote
+from vitrine.command.overrides import quote, type_name
 from vitrine.command.plain_values import is_among, later_keys, referred, values_of, with_values
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, from_files, primary_config, sources
@@ -44,8 +45,6 @@ NEEDED = {
     "run": "needs a run folder: {} run=outputs/runs/RUN",
     "input": "needs a picture, folder, glob pattern or CSV file: {} input=DIR",
 }
-# Lines of Hydra's and OmegaConf's errors: names of classes, the key, shown by itself, and advice that fails here.
-NOT_SHOWN = ("object_type", "reference_type", "full_key", "To append to your config")
 COUNTED = "data.target_classes"  # found from the data, and stored with a run's configuration
 # Keys of permissions, and their values that allow nothing.
 PERMISSIONS = {"trust": [], "allow_changed_code": False, "accept_changed_data": False, "force": False}
@@ -199,7 +198,10 @@ class Composer:
                 found += self._surroundings_faults(composed)
                 if is_dotted(composed.model.name):
                     found += keys_of_vits(composed.model.name, overrides)
-            return OmegaConf.to_object(composed), found
+            config = OmegaConf.to_object(composed)
+            if misfits := list(unlike_their_type(config)):  # other checks rely on types
+                return None, [*found, *misfits]
+            return config, found
         except ConfigError as error:
             return None, error.faults
         except (HydraException, OmegaConfBaseException) as error:
@@ -220,10 +222,14 @@ class Composer:
         config, found = deepcopy(base), []
         sections = [self.section(override.input_line or "") for override in values]
         outside = [override for override, section in zip(values, sections, strict=True) if not section]
+        for override in outside:  # values are merged into a section, which may be off
+            section_type, key = kind(self.schema, override.key_or_group), override.key_or_group
+            if is_dataclass(section_type) and isinstance(override.value(), dict) and not OmegaConf.select(config, key):
+                OmegaConf.update(config, key, section_type)
         self.loader._apply_overrides_to_config(outside, config)  # type: ignore[attr-defined]
         for override, section in zip(values, sections, strict=True):
             if section and OmegaConf.select(config, section) is None:
-                found.append(_section_is_off(override.input_line or "", section))
+                found.append(section_is_off(override.input_line or "", section))
             elif section:
                 self.loader._apply_overrides_to_config([override], config)  # type: ignore[attr-defined]
         return config, found
@@ -285,6 +291,8 @@ class Composer:
 
     def _count_classes(self, data: DictConfig) -> list[Fault]:
         """Fill in numbers of classes that targets or the user's own image files decide; return why they can't be."""
+        if not OmegaConf.is_list(data.targets):  # an interpolation to something else
+            raise ConfigError([Fault("data.targets", str(data.targets), f"must be {type_name(list[str])}")])
         targets, inherited = tuple(data.targets), bool(data.target_classes)  # from the run of like=
         data.target_classes = []
         found = list(target_faults(data.name, targets))
@@ -375,25 +383,3 @@ def _check_trust(composed: DictConfig, overrides: Sequence[str]) -> None:
         source = origins[0] if origins else str(sources().folder)
         key, name = next(iter(refused.items()))
         raise ConfigError([Fault(key, name, f"{source} {refusal(refused)}")])
-
-
-def composition_fault(error: Exception) -> Fault:
-    """Return an error that Hydra or OmegaConf raised for a configuration file as a fault."""
-    causes = [str(cause) for cause in (error, error.__cause__) if cause is not None]
-    lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
-    keys = (getattr(one, "full_key", None) for one in (error.__cause__, error))
-    key = next(filter(None, keys), "configuration")
-    shown = (line for line in lines if not line.startswith(NOT_SHOWN))
-    problem = "; ".join(shown)
-    if (file := re.match(r"In '(\w+)/", problem)) and "not in 'TrainCommand'" in problem:
-        line = "`# @package _global_`" if file[1] == "experiment" else "`# @package model`, or `# @package _global_`"
-        problem += f"; a file of the group {file[1]} begins with the line {line}, and sets groups in its `defaults`"
-    return Fault(str(key), "", problem)
-
-
-def _section_is_off(override: str, section: str) -> Fault:
-    """An override inside a section that is off, such as logger.wandb.mode without logger=wandb."""
-    key, _, value = override.partition("=")
-    group, _, option = section.partition(".")
-    choice = f"[default,{option}]" if group == "callbacks" else option
-    return Fault(key, value, f"{section} is off; turn it on with {group}={choice}")

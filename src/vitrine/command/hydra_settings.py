@@ -39,9 +39,11 @@ LAUNCHERS_OF_PLUGINS = {
 
 def hydra_faults(override: Override) -> Iterator[Fault]:
     """Yield what is wrong with an override whose key begins with ``hydra``."""
-    key, value = override.key_or_group, override.get_value_element_as_str().strip("'\"")
-    if key in ("hydra/launcher", "hydra/sweeper"):
-        yield from choice_faults(key, {key: value})
+    key, chooses = override.key_or_group, override.key_or_group in ("hydra/launcher", "hydra/sweeper")
+    if (chooses or key in OUTPUT_DIRS) and override.is_sweep_override():
+        yield Fault(key, (override.input_line or "").partition("=")[2], "takes one value")
+    elif chooses:
+        yield from choice_faults(key, {key: override.get_value_element_as_str().strip("'\"")})
     elif key not in OUTPUT_DIRS:
         dotted = key.replace("/", ".")
         hints = [hint for setting, hint in INSTEAD.items() if f"{dotted}.".startswith(f"{setting}.")]

@@ -13,7 +13,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.composer import NEEDED, Composer, allowed_by, composition_fault
+from vitrine.command.composer import NEEDED, Composer, allowed_by
+from vitrine.command.composition_faults import composition_fault, unlike_their_type
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
@@ -122,10 +123,13 @@ def _composed(composer: Composer, overrides: Sequence[Override], found: list[Fau
 def _sweep_of(composed: DictConfig, found: list[Fault]) -> SweepConfig:
     """Return the section ``sweep``; its defaults, with a fault added to ``found``, where its values are wrong."""
     try:
-        return cast(SweepConfig, OmegaConf.to_object(composed.sweep))
+        sweep = cast(SweepConfig, OmegaConf.to_object(composed.sweep))
     except OmegaConfBaseException as error:
         found.append(composition_fault(error))
         return SweepConfig()
+    misfits = list(unlike_their_type(sweep, "sweep."))
+    found += misfits
+    return SweepConfig() if misfits else sweep
 
 
 def _unallowed_names(composed: DictConfig, space: Space, overrides: Sequence[Override]) -> list[Fault]:

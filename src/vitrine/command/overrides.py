@@ -195,33 +195,41 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
                 if given not in choices and not is_part(name, given):
                     yield _unknown_choice(name, given, choices)
         return
+    known = [*keys(schema), *groups]
+    for value in _values(override):
+        yield from _faults_of_value(name, value, schema, known, added=override.is_add() or override.is_force_add())
+
+
+def _faults_of_value(name: str, value: Any, schema: type, known: list[str], *, added: bool) -> Iterator[Fault]:
     section, leaf = owner(schema, name)
     if section is None and is_option(name):
         return  # checked with the part
     if section is None:
-        yield _unknown_key(name, [*keys(schema), *groups], added=override.is_add() or override.is_force_add())
+        yield unknown_key(name, known, added=added)
+        return
+    if isinstance(value, str) and "${" in value:
         return
     inner = without_none(hints(section)[leaf])
     if dataclasses.is_dataclass(inner):
-        problem = (
-            f"is a section; its keys are {listed([f'{name}.{field.name}' for field in dataclasses.fields(inner)])}"
-        )
-        for value in _values(override):
-            if not (value is None or isinstance(value, dict) or "${" in str(value)):  # a whole section: left to Hydra
-                yield Fault(name, str(value), problem)
+        for key, one in value.items() if isinstance(value, dict) else ():
+            yield from _faults_of_value(f"{name}.{key}", one, schema, known, added=added)
+        if not (value is None or isinstance(value, dict)):
+            yield Fault(name, str(value), section_problem(name, inner))
         return
-    for value in _values(override):
-        if isinstance(value, str) and "${" in value:
-            continue
-        try:
-            converted(section, leaf, value)
-        except OmegaConfBaseException:
-            if is_size_field(section, leaf):
-                yield not_a_size(name, value)
-            elif word := word_of(section, leaf):
-                yield not_a_number(name, value, word)
-            else:
-                yield Fault(name, str(value), f"must be {_type_name(hints(section)[leaf])}")
+    try:
+        converted(section, leaf, value)
+    except OmegaConfBaseException:
+        if is_size_field(section, leaf):
+            yield not_a_size(name, value)
+        elif word := word_of(section, leaf):
+            yield not_a_number(name, value, word)
+        else:
+            yield Fault(name, str(value), f"must be {type_name(hints(section)[leaf])}")
+
+
+def section_problem(name: str, section: Any) -> str:
+    """Return what is wrong with a single value for a whole section."""
+    return f"is a section; its keys are {listed([f'{name}.{field.name}' for field in dataclasses.fields(section)])}"
 
 
 def converted(section: type, leaf: str, value: Any) -> Any:
@@ -292,14 +300,15 @@ def _listed(loader: ConfigLoader, group: str, kind: ObjectType) -> list[str]:
     return loader.repository.get_group_options(group, kind)  # type: ignore[attr-defined]
 
 
-def _type_name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """Return what a value of this type is called: ``a list of numbers, such as [0.5], or null``."""
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     inner = without_none(hint)
     if typing.get_origin(inner) is list:
         item = names[typing.get_args(inner)[0]].removeprefix("a ")
         name = f"a list of {item}s, such as [{'0.5' if item == 'number' else 'a,b'}]"
     else:
-        name = names.get(inner, str(inner))
+        name = "a mapping, such as {a:1}" if typing.get_origin(inner) is dict else names.get(inner, str(inner))
     return name if inner is hint else f"{name}, or null"
 
 
@@ -336,7 +345,8 @@ def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
     return Fault(group, given, problem, f"{group}={similar[0]}" if similar else "")
 
 
-def _unknown_key(given: str, known: list[str], *, added: bool = False) -> Fault:
+def unknown_key(given: str, known: list[str], *, added: bool = False) -> Fault:
+    """Return the fault of a key that is not among those ``known``, with similar ones."""
     similar = _similar_keys(given, known)
     problem = "there is no such key" if "." in given else "there is no such key or group"
     if added:
