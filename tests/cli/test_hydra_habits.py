@@ -70,6 +70,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["data.targets=${seed}"], ["data.targets=0", "must be a list of strings"]),
         (["callbacks.metrics=${seed}"], ["callbacks.metrics=0", "must be a list of strings"]),
         (["model.position_options=${seed}"], ["model.position_options=0", "must be a mapping"]),
+        (["callbacks.ema=${seed}"], ["callbacks.ema=0", "is a section; its keys are callbacks.ema.decay"]),
         (["-m", "depth=1,2", "sweep.space=${seed}"], ["sweep.space=0", "must be a mapping"]),
         (["hydra.run.dir="], ["hydra.run.dir\n", "is empty"]),
         (["-m", "seed=0,1", "hydra.sweep.dir="], ["hydra.sweep.dir\n", "is empty"]),

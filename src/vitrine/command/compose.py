@@ -7,7 +7,6 @@ together, before torch is imported and before anything is written. What is retur
 
 from collections.abc import Sequence
 
-import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -19,7 +18,7 @@ from vitrine.command.hydra_settings import choice_faults
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, single_run
 from vitrine.command.overrides import all_groups, check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
-from vitrine.command.sources import Sources, composing, conf, primary_config
+from vitrine.command.sources import Sources, compose_files, composing, conf
 from vitrine.command.user_parts import for_hydra
 from vitrine.config import TrainConfig
 from vitrine.config.keys import optional_section
@@ -92,7 +91,7 @@ def hydra_settings(command: str, overrides: Sequence[str]) -> DictConfig:
         if command != "train":  # a key may have the name of a group, which Hydra would look for
             outside = [override for override in outside if override.partition("=")[0] not in all_groups(loader)]
         try:
-            return hydra.compose(primary_config(command), for_hydra(outside), return_hydra_config=True)
+            return compose_files(command, for_hydra(outside))
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError([composition_fault(error)]) from None
 

@@ -6,10 +6,13 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.overrides import converted, type_name
-from vitrine.config.keys import hints, without_none
+from vitrine.command.overrides import converted, section_problem, type_name, unknown_key
+from vitrine.config.keys import hints, keys, owner, without_none
+from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 
 # Lines of Hydra's and OmegaConf's errors: names of classes, the key, shown by itself, and advice that fails here.
@@ -18,16 +21,22 @@ NOT_SHOWN = ("object_type", "reference_type", "full_key", "To append to your con
 
 def composition_fault(error: Exception) -> Fault:
     """Return an error that Hydra or OmegaConf raised for a configuration file as a fault."""
-    causes = [str(cause) for cause in (error, error.__cause__) if cause is not None]
-    lines = dict.fromkeys(line.strip() for cause in causes for line in cause.splitlines() if line.strip())
-    keys = (getattr(one, "full_key", None) for one in (error.__cause__, error))
-    key = next(filter(None, keys), "configuration")
-    shown = (line for line in lines if not line.startswith(NOT_SHOWN))
-    problem = "; ".join(shown)
-    if (file := re.match(r"In '(\w+)/", problem)) and "not in 'TrainCommand'" in problem:
-        line = "`# @package _global_`" if file[1] == "experiment" else "`# @package model`, or `# @package _global_`"
-        problem += f"; a file of the group {file[1]} begins with the line {line}, and sets groups in its `defaults`"
-    return Fault(str(key), "", problem)
+    cause = error.__context__ if isinstance(error, ConfigCompositionException) else error.__cause__
+    causes = [str(one) for one in (error, cause) if one is not None]
+    lines = dict.fromkeys(line.strip() for one in causes for line in one.splitlines() if line.strip())
+    key = next(filter(None, (getattr(one, "full_key", None) for one in (cause, error))), "")
+    problem = "; ".join(line for line in lines if not line.startswith(NOT_SHOWN))
+    file = re.match(r"In '((\w+)[^']*)'", problem)
+    if not file or not isinstance(error, ConfigCompositionException) or not isinstance(cause, OmegaConfBaseException):
+        return Fault(str(key) or "configuration", "", problem)
+    if not key:
+        return Fault(f"{file[1]}.yaml", "", str(cause).splitlines()[0])
+    if key == file[2] != file[1]:  # its values came to lie under the name of its group
+        line = "`# @package _global_`" if key == "experiment" else "`# @package model`, or `# @package _global_`"
+        problem = f"a file of the group {key} begins with the line {line}, and sets groups in its `defaults`"
+        return Fault(f"{file[1]}.yaml", "", problem)
+    fault = _fault_of(str(key), problem, _schema_of(cause))
+    return dataclasses.replace(fault, problem=f"in {file[1]}.yaml: {fault.problem}")
 
 
 def section_is_off(override: str, section: str) -> Fault:
@@ -39,13 +48,35 @@ def section_is_off(override: str, section: str) -> Fault:
 
 
 def unlike_their_type(config: Any, prefix: str = "") -> Iterator[Fault]:
-    """Yield a fault for each list or dict of ``config``, a dataclass, that is none: OmegaConf leaves interpolations."""
-    for name, hint in hints(type(config)).items():
-        value = getattr(config, name)
+    """Yield a fault for each list, dict or section of ``config`` that an interpolation made something else."""
+    schema: Any = type(config)
+    for name, hint in hints(schema).items():
+        value, inner = getattr(config, name), without_none(hint)
         if dataclasses.is_dataclass(value):
             yield from unlike_their_type(value, f"{prefix}{name}.")
-        elif typing.get_origin(without_none(hint)) in (list, dict):
+        elif dataclasses.is_dataclass(inner) and value is not None:
+            yield Fault(f"{prefix}{name}", str(value), section_problem(f"{prefix}{name}", inner))
+        elif typing.get_origin(inner) in (list, dict):
             try:
-                converted(type(config), name, value)
+                converted(schema, name, value)
             except OmegaConfBaseException:
                 yield Fault(f"{prefix}{name}", str(value), f"must be {type_name(hint)}")
+
+
+def _fault_of(key: str, problem: str, schema: type) -> Fault:
+    """The fault of a key in a file: there is none, or its value has another type."""
+    section, leaf = owner(schema, key)
+    if section is None:
+        return unknown_key(key, [*keys(schema)])
+    hint = hints(section)[leaf]
+    given = re.search(r"Value '(.*)' of type|value: (.*)", problem)
+    inner = without_none(hint)
+    wrong = section_problem(key, inner) if dataclasses.is_dataclass(inner) else f"must be {type_name(hint)}"
+    return Fault(key, (given[1] or given[2]) if given else "", wrong)
+
+
+def _schema_of(cause: BaseException | None) -> type:
+    """The schema of the configuration that an error of OmegaConf is about."""
+    node = getattr(cause, "parent_node", None)
+    found = OmegaConf.get_type(node._get_root()) if node is not None else None
+    return found if dataclasses.is_dataclass(found) else TrainCommand

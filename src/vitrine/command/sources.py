@@ -111,8 +111,8 @@ class Sources:
             try:
                 with (self.folder / f"{self.primary}.yaml").open(encoding="utf-8") as file:
                     values = yaml.safe_load(file)
-            except yaml.MarkedYAMLError as error:
-                return [*found, _yaml_fault(error)]
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                return [*found, _unreadable(error, f"{self.folder}/{self.primary}.yaml")]
             if not isinstance(values, dict) or command not in (values.get("defaults") or []):
                 problem = f"does not build on vitrine's configuration; its defaults begin with `- {command}`"
                 found.append(Fault("--config-name", self.primary, problem))
@@ -153,7 +153,7 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     of a second or more.
 
     Raises:
-        ConfigError: a file is not valid YAML.
+        ConfigError: a file is not valid YAML, or its defaults lead back to itself.
     """
     active = _ACTIVE.get()
     if active is not None and chosen in (None, active.sources):
@@ -175,8 +175,8 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
     token = _ACTIVE.set(_Active(chosen, loader))
     try:
         yield loader
-    except yaml.MarkedYAMLError as error:
-        raise ConfigError([_yaml_fault(error)]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([_unreadable(error)]) from None
     finally:
         _ACTIVE.reset(token)
         GlobalHydra.instance().hydra = around
@@ -194,7 +194,7 @@ def from_files(command: str, choices: Sequence[str]) -> tuple[DictConfig, DictCo
     assert active is not None
     key = (primary_config(command), *choices)
     if key not in active.composed:
-        composed = hydra.compose(primary_config(command), list(choices), return_hydra_config=True)
+        composed = compose_files(command, choices)
         settings = composed.hydra
         with open_dict(composed):
             del composed["hydra"]
@@ -202,20 +202,45 @@ def from_files(command: str, choices: Sequence[str]) -> tuple[DictConfig, DictCo
     return active.composed[key]
 
 
+def compose_files(command: str, overrides: Sequence[str]) -> DictConfig:
+    """Return what Hydra composes for ``command``, with its node ``hydra``; in :func:`composing`.
+
+    Raises:
+        HydraException, OmegaConfBaseException: it cannot be composed.
+        ConfigError: a file cannot be read, or its defaults lead back to itself.
+    """
+    try:
+        return hydra.compose(primary_config(command), list(overrides), return_hydra_config=True)
+    except RecursionError:
+        active = _ACTIVE.get()
+        assert active is not None
+        last = active.loader.repository.last  # type: ignore[attr-defined]
+        problem = "its defaults lead back to it; they name a file of its own group without the group: `- mnist/quick`"
+        raise ConfigError([Fault(f"{last}.yaml", "", problem)]) from None
+
+
 class _FilesRead(CachingConfigRepository):
     """Configuration files, read once for all compositions: reading them is a third of a composition's time."""
+
+    last = ""  # the file that was asked for last
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A copy of the file at ``config_path``, which the composition may change.
 
         Raises:
-            ConfigError: its list ``defaults`` is none, or has an entry that names no choice.
+            ConfigError: it is not UTF-8, its list ``defaults`` is none, or has an entry that names no choice.
         """
+        self.last = config_path
         try:
             return deepcopy(super().load_config(config_path))
+        except UnicodeDecodeError as error:
+            raise ConfigError([_unreadable(error, f"{config_path}.yaml")]) from None
         except ValueError as error:
             hint = 'each entry is a choice, with numbers in quotes: `override /patch: "4"`'
-            raise ConfigError([Fault(f"{config_path}.yaml", "", f"{error}; {hint}")]) from None
+            about_defaults = "@package" not in str(error)  # else about the line at the head of the file
+            raise ConfigError(
+                [Fault(f"{config_path}.yaml", "", f"{error}; {hint}" if about_defaults else str(error))]
+            ) from None
 
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: Hydra copies the repository for each composition."""
@@ -259,11 +284,15 @@ def _imported(primary: dict[str, Any]) -> str:
     return next((path for path in entries if "://" in path and not path.startswith("file://")), "")
 
 
-def _yaml_fault(error: yaml.MarkedYAMLError) -> Fault:
-    """The fault of a file that is not YAML; PyYAML's marks know its path."""
-    mark = error.problem_mark
+def _unreadable(error: yaml.YAMLError | UnicodeDecodeError, file: str = "configuration") -> Fault:
+    """The fault of a file that is not YAML; most of PyYAML's errors know its path."""
+    if isinstance(error, UnicodeDecodeError):
+        return Fault(file, "", f"is not valid UTF-8: byte {error.start}")
+    if isinstance(error, yaml.reader.ReaderError):
+        return Fault(str(error.name), "", f"is not valid YAML: it has the character #x{error.character:02x}")
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     where = f"line {mark.line + 1}: " if mark else ""
-    return Fault(mark.name if mark else "configuration", "", f"is not valid YAML: {where}{error.problem}")
+    return Fault(mark.name if mark else file, "", f"is not valid YAML: {where}{getattr(error, 'problem', error)}")
 
 
 def _is_vitrines(folder: Path) -> bool:

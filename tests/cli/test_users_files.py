@@ -1,0 +1,53 @@
+"""Mistakes in configuration files of the user's own: each is named as its override would be, with the file."""
+
+import pytest
+
+GLOBAL = b"# @package _global_\n"
+LOOP = "its defaults lead back to it"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"model: {dim: wide}", ["  model.dim=wide\n", "in experiment/mine.yaml: must be a whole number"]),
+        (b"data: {mean: 0.5}", ["  data.mean\n", "in experiment/mine.yaml: must be a list of numbers"]),
+        (
+            b"model: {dmi: 3}",
+            ["  model.dmi\n", "in experiment/mine.yaml: there is no such key", "did you mean model.dim?"],
+        ),
+        (b"sed: 3", ["  sed\n", "did you mean seed?"]),
+        (b"callbacks: {ema: {dcay: 0.9}}", ["  callbacks.ema.dcay\n", "did you mean callbacks.ema.decay?"]),
+        (b"defaults: [mine, _self_]", ["  experiment/mine.yaml\n", LOOP]),
+        (b"defaults: [{/experiment: mnist/quick}, _self_]", ["  experiment/mine.yaml\n", LOOP]),
+        (b"name: a\x07b", ["conf/experiment/mine.yaml\n", "is not valid YAML: it has the character #x07"]),
+        (b"name: k\xe4fer", ["experiment/mine.yaml\n", "is not valid UTF-8: byte 27\n"]),
+        (b"# @package a b c", ["experiment/mine.yaml\n", "'@package a b c'\n"]),
+    ],
+)
+def test_a_mistake_in_an_experiment_is_named_with_its_file(vitrine, tmp_path, text, expected):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    head = b"" if text.startswith(b"# @package") else GLOBAL
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_bytes(head + text)
+    code, out, err = vitrine("train", "experiment=mine")
+    assert (code, out) == (2, "")
+    for part in expected:
+        assert part in err
+    assert "raised while composing" not in err
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "expected"),
+    [
+        ("train", b"defaults: [train, _self_]\nname: k\xe4fer", "is not valid UTF-8"),
+        ("train", b"defaults: [train, _self_]\nname: a\x07b", "is not valid YAML"),
+        ("train", b"defaults: [train, mine, _self_]", LOOP),
+        ("eval", b"defaults: [eval, _self_]\nrum: outputs", "did you mean run?"),
+    ],
+)
+def test_a_mistake_in_a_primary_configuration_is_one_fault(vitrine, tmp_path, command, text, expected):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "mine.yaml").write_bytes(text)
+    code, out, err = vitrine(command, "--config-name", "mine")
+    assert (code, out) == (2, "")
+    assert "mine.yaml" in err
+    assert expected in err
