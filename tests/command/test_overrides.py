@@ -1,10 +1,11 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from vitrine.command.overrides import check_overrides, quote
+from vitrine.command.overrides import all_groups, check_overrides, group_options, quote
 from vitrine.command.sources import composing
 from vitrine.config.keys import keys
 from vitrine.config.schema import EvalConfig, TrainConfig
+from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 
 MODELS = "the choices are vit_base, vit_nano, vit_small, vit_tiny"
@@ -351,3 +352,19 @@ def test_a_list_of_paths_may_be_longer_than_a_path(loader):
     listed = ",".join(many)
     assert quote([f"run={listed}"], loader) == [f"run={listed}"]
     assert quote([f"run=[{listed}]"], loader) == [f"run=[{','.join(map(repr, many))}]"]
+
+
+def test_only_groups_whose_choices_can_be_combined_take_a_list(loader, check):
+    for group in all_groups(loader):
+        choices = list(group_options(loader, group))[:2]
+        if not choices:
+            continue
+        sound, found = check(f"{group}=[{','.join(choices)}]", schema=TrainCommand)
+        if group in ("augment", "callbacks", "debug", "experiment", "logger"):
+            assert (len(sound), found) == (1, [])
+        else:
+            assert [fault.key for fault in found] == [group]
+            assert sound == []
+    (fault,) = check("position=[learned,rope]")[1]
+    problem = "takes one choice; in a multirun, one of several at a time"
+    assert fault == Fault("position", "[learned,rope]", problem, "-m position=learned,rope")

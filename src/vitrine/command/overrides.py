@@ -57,6 +57,7 @@ MEANT = {
 }
 # Groups that choose a number, and the key that takes any number.
 KEY_OF_GROUP = {"patch": "model.patch_size", "depth": "model.depth"}
+OF_SEVERAL = ("augment", "callbacks", "debug", "experiment", "logger")  # groups whose choices can be combined
 # The value to type in place of deleting a group.
 INSTEAD_OF_DELETING = {"callbacks": "callbacks=default", "logger": "logger=csv", "augment": "augment=none"}
 
@@ -187,8 +188,8 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
     if name in groups:
         choices = list(group_options(loader, name))
         for value in _values(override):
-            if isinstance(value, list) and name in KEY_OF_GROUP:
-                yield _several_numbers(name, value)
+            if isinstance(value, list) and name not in OF_SEVERAL:
+                yield (_several_numbers if name in KEY_OF_GROUP else _several_choices)(name, value)
                 continue
             for choice in value if isinstance(value, list) else [value]:
                 given = "null" if choice is None else str(choice)
@@ -328,6 +329,12 @@ def _several_numbers(group: str, given: list[Any]) -> Fault:
     if is_size_field(section, leaf) and is_size(plain_size(given)):
         return Fault(group, shown, f"chooses one number; the key {key} takes height and width", f"{key}={shown}")
     return Fault(group, shown, f"chooses one number; in a multirun, several are {group}={shown[1:-1]}")
+
+
+def _several_choices(group: str, given: list[Any]) -> Fault:
+    shown = ",".join(map(str, given))
+    near = f"-m {group}={shown}" if len(given) > 1 else f"{group}={shown}" if given else ""
+    return Fault(group, f"[{shown}]", "takes one choice; in a multirun, one of several at a time", near)
 
 
 def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
