@@ -115,9 +115,22 @@ def test_what_cannot_work_gets_one_clear_fault_and_leaves_nothing(vitrine, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_debug_traceback_shows_tracebacks(vitrine):
-    assert "Traceback" in vitrine("train", "debug=traceback", "model.heads=5")[2]
-    assert "Traceback" in vitrine("train", "debug=quick", "debug.traceback=true", "model.heads=5")[2]
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["debug=traceback"],
+        ["debug=[quick,traceback]"],
+        ["debug=quick", "debug.traceback=true"],
+        ["++debug.traceback=True"],
+        ["debug.traceback=1", "sed=3"],
+        ["experiment=loud"],
+        ["-m", "experiment=loud", "seed=0,1"],
+    ],
+)
+def test_only_debug_traceback_shows_tracebacks(vitrine, tmp_path, overrides):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/loud.yaml").write_text("# @package _global_\ndebug:\n  traceback: true\n")
+    assert "Traceback" in vitrine("train", *overrides, "model.heads=5")[2]
 
 
 def test_cfg_prints_what_would_be_trained(vitrine):

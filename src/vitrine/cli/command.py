@@ -5,6 +5,7 @@ mistake costs a second and leaves nothing behind. In a multirun every trial is c
 """
 
 import os
+import re
 import sys
 import traceback
 from argparse import Namespace
@@ -13,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from omegaconf import OmegaConf
+
 from vitrine.cli.flags import parse_flags
 from vitrine.cli.show import show_config, show_help, show_info
-from vitrine.command.compose import Point, launcher, points
+from vitrine.command.compose import Point, as_composed, launcher, points
 from vitrine.command.output_dirs import place
 from vitrine.command.sources import Sources, composing
 from vitrine.distributed.rendezvous import first_to_report, meet, silence_other_ranks
@@ -53,7 +56,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = SPINS  # before torch is imported
-    show_traceback = bool({"debug=traceback", "debug.traceback=true", "traceback=true"} & set(arguments))
+    show_traceback = any(map(_asks_for_traceback, arguments))
     with interrupting() as received:
         try:
             meet()
@@ -62,7 +65,11 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             flags = parse_flags(arguments)
             chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
             with naming_full_disk(), composing(chosen):
-                _carry_out(command, flags, chosen)
+                try:
+                    _carry_out(command, flags, chosen)
+                except VitrineError:
+                    show_traceback |= _is_set_to_show_traceback(command, flags)
+                    raise
         except (VitrineError, Interrupted) as error:
             if received and isinstance(error, ConfigError):  # a library has made one of the signal's exception
                 error = Interrupted(Interrupted.reason)
@@ -75,6 +82,22 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             if not (received or isinstance(error, KeyboardInterrupt)):
                 raise
             _exit_with(Interrupted(Interrupted.reason), Interrupted.exit_code, show_traceback=False)
+
+
+def _asks_for_traceback(argument: str) -> bool:
+    """Whether an override turns tracebacks on, whatever is wrong with the others."""
+    name, _, value = argument.lstrip("+").partition("=")
+    if name == "debug":
+        return "traceback" in re.split(r"[\[\],]", value)
+    return name in ("debug.traceback", "traceback") and value.lower() in ("true", "on", "yes", "1")
+
+
+def _is_set_to_show_traceback(command: Command, flags: Namespace) -> bool:
+    """Whether the configuration turns tracebacks on, as one of the user's files may; not if it cannot be composed."""
+    with suppress(VitrineError):
+        config = as_composed(command.name, flags.overrides, multirun=flags.multirun)
+        return bool(OmegaConf.select(config, "debug.traceback" if command.name == "train" else "traceback"))
+    return False
 
 
 def _check_text(arguments: Sequence[str]) -> None:

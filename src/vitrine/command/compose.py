@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.command.composer import Composer, Variants
 from vitrine.command.composition_faults import composition_fault
 from vitrine.command.hydra_settings import choice_faults
-from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, single_run
+from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, several_values, single_run
 from vitrine.command.overrides import all_groups, check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import Sources, compose_files, composing, conf
@@ -109,15 +109,18 @@ def checked_overrides(command: str, arguments: list[str]) -> list[str]:
     return sound
 
 
-def as_composed(command: str, arguments: list[str]) -> DictConfig:
-    """Return the configuration that would be run, its limits not checked.
+def as_composed(command: str, arguments: list[str], *, multirun: bool = False) -> DictConfig:
+    """Return the configuration that would be run, its limits not checked; of a multirun, what all runs share.
 
     Raises:
         ConfigError: it cannot be composed.
     """
-    overrides = checked_overrides(command, arguments)
+    checked = checked_overrides(command, arguments)
     with composing() as loader:
-        composed, found = Composer(command, loader).composed(overrides)
+        overrides = OverridesParser.create(config_loader=loader).parse_overrides(checked)
+        if not multirun and (several := [override for override in overrides if override.is_sweep_override()]):
+            raise ConfigError(several_values(command, several))
+        composed, found = Composer(command, loader).composed(fixed_overrides(overrides))
     if found:
         raise ConfigError(found)
     return composed

@@ -50,8 +50,7 @@ class Point:
 def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
     """Return the run, as a list of at most one; its faults are added to ``found``."""
     swept = [override for override in overrides if override.is_sweep_override()]
-    problem = f"has several values; {program(composer.command)} -m ... runs them sequentially"
-    found += [Fault(override.key_or_group, value_text(override), problem) for override in swept]
+    found += several_values(composer.command, swept)
     problem = f"belongs to a multirun: {program(composer.command)} -m ..."
     found += [
         Fault(override.key_or_group, value_text(override), problem)
@@ -86,6 +85,12 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
         written = quote(as_overrides(space, overrides), loader)
         listed += OverridesParser.create(config_loader=loader).parse_overrides(written)
     return _grid(composer, listed, found)
+
+
+def several_values(command: str, swept: Sequence[Override]) -> list[Fault]:
+    """Return a fault for each override with several values, outside a multirun."""
+    problem = f"has several values; {program(command)} -m ... runs them sequentially"
+    return [Fault(override.key_or_group, value_text(override), problem) for override in swept]
 
 
 def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
