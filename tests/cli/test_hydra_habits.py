@@ -151,7 +151,7 @@ def test_cfg_prints_what_would_be_trained(vitrine):
     ("arguments", "printed"),
     [
         (["--hydra-help"], "== Flags =="),
-        (["--info", "defaults-tree"], "train_schema"),
+        (["--info", "defaults-tree", "position=torch.nn.Identity"], "train_schema"),
         (["--info"], "Installed Hydra Plugins"),
         (["-i", "seed=3"], "Installed Hydra Plugins"),
         (["--version"], "vitrine "),
@@ -162,6 +162,23 @@ def test_what_prints_does_not_train(train, tmp_path, arguments, printed):
     assert (done.returncode, done.stderr) == (0, "")
     assert printed in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["--cfg", "job", "--resolve", "name=${nothing}"], "name"),
+        (["--cfg", "job", "-p", "name", "name=${nothing}"], "name"),
+        (["--cfg", "hydra", "--resolve", "hydra.run.dir=${nothing}"], "hydra.run.dir"),
+        (["--help", "--resolve", "data=imagefolder"], "model.num_classes"),
+        (["--cfg", "job", "seed=0,1"], "seed=0,1"),
+        (["--cfg", "hydra", "seed=0,1"], "seed=0,1"),
+    ],
+)
+def test_what_cannot_be_printed_is_one_fault(vitrine, arguments, key):
+    code, out, err = vitrine("train", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"vitrine: invalid configuration:\n  {key}\n")
 
 
 def test_a_folder_of_the_users_own_adds_choices(vitrine, mine):

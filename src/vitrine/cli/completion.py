@@ -13,13 +13,16 @@ from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra._internal.core_plugins.fish_completion import FishCompletion
 from hydra._internal.core_plugins.zsh_completion import ZshCompletion
 from hydra.core.config_loader import ConfigLoader
+from hydra.errors import HydraException
 from hydra.plugins.completion_plugin import CompletionPlugin
+from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.cli import COMMANDS
 from vitrine.cli.flags import flag_names
 from vitrine.command.overrides import PATH_KEYS, all_groups, group_options, quote
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import Sources, composing, primary_config
+from vitrine.command.user_parts import for_hydra
 from vitrine.errors import ConfigError, Fault
 
 SHELLS: dict[str, Callable[[ConfigLoader], CompletionPlugin]] = {
@@ -64,7 +67,10 @@ def suggestions(line: str) -> list[str]:
     with composing(Sources.choose(_value_of("--config-dir", typed) or _value_of("-cd", typed))) as loader:
         overrides = quote([word for word in typed if "=" in word and not word.startswith("-")], loader)
         multirun = ["-m"] if {"-m", "--multirun"} & set(typed) else []  # Hydra refuses values to sweep without it
-        return _Completion(loader).suggest(name, [*multirun, *overrides], last)
+        try:
+            return _Completion(loader).suggest(name, [*multirun, *for_hydra(overrides)], last)
+        except (HydraException, OmegaConfBaseException, AssertionError):  # of what is typed so far, or a key's value
+            return []
 
 
 class _Completion(BashCompletion):
@@ -84,6 +90,8 @@ class _Completion(BashCompletion):
             found = group_options(self.config_loader, group.lstrip("+"))
             return [f"{group}={option}" for option in found if option.startswith(given)], True
         matched, exact = super()._query_config_groups(word, config_name=config_name, words=words)
+        if equals:
+            return matched, exact
         return [f"{name.removesuffix('/').removesuffix('=')}=" if name != "hydra/" else name for name in matched], exact
 
 
