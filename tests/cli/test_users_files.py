@@ -51,3 +51,30 @@ def test_a_mistake_in_a_primary_configuration_is_one_fault(vitrine, tmp_path, co
     assert (code, out) == (2, "")
     assert "mine.yaml" in err
     assert expected in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "instead"),
+    [
+        ("sweeper: {params: {seed: '0,1'}}", "hydra.sweeper.params.seed", "sweep.space"),
+        ("job: {chdir: true}", "hydra.job.chdir", "hydra.run.dir=DIR"),
+        ("verbose: true", "hydra.verbose", "debug=traceback"),
+    ],
+)
+def test_a_setting_of_hydra_without_effect_is_refused_in_a_file_too(vitrine, tmp_path, settings, key, instead):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "mine.yaml").write_text(f"defaults: [train, _self_]\nhydra: {{{settings}}}\n")
+    code, out, err = vitrine("train", "--config-name", "mine", "model.heads=5")
+    assert (code, out) == (2, "")
+    assert f"  {key}\n      this setting of Hydra is not used here: " in err
+    assert instead in err
+    assert "model.heads=5" in err
+
+
+def test_settings_of_hydra_with_an_effect_may_stand_in_a_file(vitrine, tmp_path):
+    (tmp_path / "conf").mkdir()
+    settings = "run: {dir: here}, sweep: {dir: there, subdir: '${hydra.job.num}'}, help: {footer: x}"
+    chosen = "defaults: [train, {override /hydra/launcher: process}, _self_]\n"
+    (tmp_path / "conf" / "mine.yaml").write_text(f"{chosen}hydra: {{{settings}}}\nseed: 3\n")
+    command = ["train", "--config-name", "mine", "-m", "depth=1,2", "--cfg", "job", "-p", "seed"]
+    assert vitrine(*command)[:2] == (0, "# run 1 of 2: depth=1\n3\n")

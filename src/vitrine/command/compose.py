@@ -6,6 +6,7 @@ together, before torch is imported and before anything is written. What is retur
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -14,11 +15,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import Composer, Variants
 from vitrine.command.composition_faults import composition_fault
-from vitrine.command.hydra_settings import choice_faults
+from vitrine.command.hydra_settings import choice_faults, unused_settings
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, several_values, single_run
 from vitrine.command.overrides import all_groups, check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
-from vitrine.command.sources import Sources, compose_files, composing, conf
+from vitrine.command.sources import Sources, compose_files, composing, conf, sources
 from vitrine.command.user_parts import for_hydra
 from vitrine.config import TrainConfig
 from vitrine.config.keys import optional_section
@@ -56,6 +57,8 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
         sound, found = check_overrides(quote(arguments, loader), SCHEMAS[command], loader)
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         composer = Composer(command, loader)
+        if command == "train" and sources().mention("hydra"):  # else there is nothing to compose
+            found += _unused_settings(composer, fixed_overrides(overrides))
         asked = (runs_of_multirun if multirun else single_run)(composer, overrides, found)
     on_gpus = [point.config for point in asked if command == "train" and point.config.trainer.accelerator == "gpu"]
     checked = check_devices and on_gpus and not found
@@ -124,6 +127,15 @@ def as_composed(command: str, arguments: list[str], *, multirun: bool = False) -
     if found:
         raise ConfigError(found)
     return composed
+
+
+def _unused_settings(composer: Composer, overrides: Sequence[str]) -> list[Fault]:
+    """Return the settings of Hydra in a user's files that have no effect; none where these cannot be composed."""
+    with suppress(ConfigError):
+        settings = composer.settings(overrides)
+        with composing(Sources()) as loader:
+            return unused_settings(settings, Composer("train", loader).settings([]))
+    return []
 
 
 def _missing_devices(on_gpus: Sequence[TrainConfig]) -> list[Fault]:

@@ -3,12 +3,18 @@
 from collections.abc import Iterator, Mapping
 
 from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
 
 from vitrine.config.sweep import LAUNCHERS
 from vitrine.errors import Fault
+from vitrine.runs.flatten import flatten
 from vitrine.text import nearest
 
 OUTPUT_DIRS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+
+# Settings that a file may have, and what Hydra itself sets for each composition.
+USED: tuple[str, ...] = (*OUTPUT_DIRS, "hydra.searchpath", "hydra.help", "hydra.launcher._target_", "hydra.sweeper._target_")
+USED += ("hydra.runtime", "hydra.overrides", "hydra.job.config_name", "hydra.job.override_dirname")
 
 # What to type in place of a setting that has no effect, by the beginning of its key.
 INSTEAD = {
@@ -45,10 +51,21 @@ def hydra_faults(override: Override) -> Iterator[Fault]:
     elif chooses:
         yield from choice_faults(key, {key: override.get_value_element_as_str().strip("'\"")})
     elif key not in OUTPUT_DIRS:
-        dotted = key.replace("/", ".")
-        hints = [hint for setting, hint in INSTEAD.items() if f"{dotted}.".startswith(f"{setting}.")]
-        problem = hints[0] if hints else f"only {', '.join(OUTPUT_DIRS)} and hydra/launcher"
-        yield Fault(key, "", f"this setting of Hydra is not used here: {problem}")
+        yield _unused(key)
+
+
+def unused_settings(settings: DictConfig, packaged: DictConfig) -> list[Fault]:
+    """Return a fault for each setting without effect in which a user's files differ from those ``packaged``."""
+    given, known = (flatten(OmegaConf.to_container(one), "hydra.") for one in (settings, packaged))  # type: ignore[arg-type]
+    differing = [key for key in given if given[key] != known.get(key) and not key.startswith(USED)]
+    return list(dict.fromkeys(map(_unused, differing)))
+
+
+def _unused(key: str) -> Fault:
+    dotted = key.replace("/", ".")
+    hints = [hint for setting, hint in INSTEAD.items() if f"{dotted}.".startswith(f"{setting}.")]
+    problem = hints[0] if hints else f"only {', '.join(OUTPUT_DIRS)} and hydra/launcher"
+    return Fault(key, "", f"this setting of Hydra is not used here: {problem}")
 
 
 def choice_faults(group: str, choices: Mapping[str, str]) -> Iterator[Fault]:

@@ -81,6 +81,14 @@ class Sources:
         """Whether a file of a folder that the user typed has ``name``, a dotted Python name, as a value."""
         return self.typed and name in self._values
 
+    def mention(self, word: str) -> bool:
+        """Whether ``word`` stands anywhere in the user's files."""
+        for file in self.files:
+            with suppress(OSError):  # reported when the file is composed
+                if word in (Path(self.folder or "") / f"{file}.yaml").read_text(encoding="utf-8", errors="replace"):
+                    return True
+        return False
+
     @cached_property
     def _values(self) -> frozenset[str]:
         """Every string that is a value in the user's files, or an entry of a list in one, as ``[default,a.B]``."""
