@@ -207,6 +207,7 @@ def test_a_name_that_vitrine_has_is_refused(vitrine, mine):
     code, _, err = vitrine("train", "--config-dir", "mine", "--cfg", "job")
     assert code == 2
     assert f"{mine}/model/vit_nano.yaml\n      vitrine has a file of this name" in err
+    assert "vitrine has" not in vitrine("predict", "--config-dir", "mine", "run=none")[2], "it has no groups"
 
 
 def test_conf_in_the_working_directory_is_used_and_reported(vitrine, mine):

@@ -78,3 +78,19 @@ def test_settings_of_hydra_with_an_effect_may_stand_in_a_file(vitrine, tmp_path)
     (tmp_path / "conf" / "mine.yaml").write_text(f"{chosen}hydra: {{{settings}}}\nseed: 3\n")
     command = ["train", "--config-name", "mine", "-m", "depth=1,2", "--cfg", "job", "-p", "seed"]
     assert vitrine(*command)[:2] == (0, "# run 1 of 2: depth=1\n3\n")
+
+
+@pytest.mark.parametrize("command", ["summary", "channel-statistics"])
+def test_other_commands_have_the_users_files_too(vitrine, tmp_path, command):
+    for folder, name in (("conf", "found"), ("mine", "named")):
+        (tmp_path / folder / "experiment").mkdir(parents=True)
+        (tmp_path / folder / "experiment" / f"{name}.yaml").write_text("# @package _global_\nsed: 3\n")
+    assert "in experiment/found.yaml: there is no such key" in vitrine(command, "experiment=found")[2]
+    named = vitrine(command, "experiment=named", "--config-dir", "mine")
+    assert named[0] == 2
+    assert "in experiment/named.yaml: there is no such key" in named[2]
+
+
+def test_a_run_folder_with_a_sign_in_its_name_is_no_override(vitrine, tmp_path):
+    (tmp_path / "a=1" / "run").mkdir(parents=True)
+    assert "  like=a=1/run\n      a=1/run is not a run folder" in vitrine("summary", "a=1/run")[2]

@@ -43,6 +43,12 @@ def add_target(parser: ArgumentParser) -> None:
     parser.add_argument("--target", default="", metavar="NAME", help=help)
 
 
+def add_config_dir(parser: ArgumentParser) -> None:
+    """Add ``--config-dir DIR``."""
+    help = "a folder with configuration files of your own (conf in the working directory)"
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=help)
+
+
 @contextmanager
 def errors_in_one_line(exit_code: int = 2) -> Iterator[None]:
     """Exit with one line for an error that a user can fix, or for Ctrl-C; quietly if the reader of a pipe has ended.

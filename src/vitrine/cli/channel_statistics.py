@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrine import compose
-from vitrine.cli.arguments import errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser
+from vitrine.command.sources import Sources, composing
 
 CHUNK = 1_000  # images at a time: image files are decoded as they are read
 
@@ -20,8 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the statistics of pixels in [0, 1], to four digits."""
     parser = make_parser("channel-statistics", __doc__)
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="the data set, as in training")
-    options = parser.parse_args(arguments)
-    with errors_in_one_line():
+    add_config_dir(parser)
+    options = parser.parse_intermixed_args(arguments)
+    with errors_in_one_line(), composing(Sources.choose(options.config_dir)):
         means, deviations = channel_statistics(options.overrides)
     for name, values in (("mean", means), ("std", deviations)):
         print(f"{name}: [{', '.join(f'{value:.4f}' for value in values)}]")

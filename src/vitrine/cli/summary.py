@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser
 from vitrine.cli.runs import positive, print_rows
 from vitrine.config.size import by
 from vitrine.text import plural, short_number
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("summary", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="RUN or OVERRIDE", help="a run folder, overrides as for train")
     parser.add_argument("--depth", type=positive, default=2, metavar="N", help="how deep to look into parts (2)")
+    add_config_dir(parser)
     options, rest = parser.parse_known_intermixed_args(arguments)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -32,9 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def show(options: argparse.Namespace) -> None:
     """Print the table and the totals."""
     from vitrine.command.compose import compose
+    from vitrine.command.sources import Sources, composing
 
-    given = [f"like={text}" if "=" not in text and Path(text).is_dir() else text for text in options.overrides]
-    config = compose(given)
+    given = [f"like={text}" if Path(text).is_dir() else text for text in options.overrides]
+    with composing(Sources.choose(options.config_dir)):
+        config = compose(given)
     from vitrine.training.summary import layers
 
     found = layers(config.model, options.depth)

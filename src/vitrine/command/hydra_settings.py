@@ -13,7 +13,13 @@ from vitrine.text import nearest
 OUTPUT_DIRS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
 
 # Settings that a file may have, and what Hydra itself sets for each composition.
-USED: tuple[str, ...] = (*OUTPUT_DIRS, "hydra.searchpath", "hydra.help", "hydra.launcher._target_", "hydra.sweeper._target_")
+USED: tuple[str, ...] = (
+    *OUTPUT_DIRS,
+    "hydra.searchpath",
+    "hydra.help",
+    "hydra.launcher._target_",
+    "hydra.sweeper._target_",
+)
 USED += ("hydra.runtime", "hydra.overrides", "hydra.job.config_name", "hydra.job.override_dirname")
 
 # What to type in place of a setting that has no effect, by the beginning of its key.

@@ -104,7 +104,7 @@ class Sources:
 
     def _faults(self, command: str) -> list[Fault]:
         shown = "--config-dir" if self.typed else "the folder"
-        packaged = set(_names(conf()))
+        packaged = set(_names(conf())) if command == "train" else ()  # no other command chooses files of groups
         taken = [name for name in self.files if name in packaged]
         problem = "vitrine has a file of this name, which would be used instead; rename yours"
         found = [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in taken]
