@@ -323,6 +323,8 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         ("data.root=写真,b&w,c", "data.root='写真','b&w',c"),
         ("resume=a;b#1!~", "resume='a;b#1!~'"),
         ("resume=runs/a+b@2.%$*?|-_", "resume=runs/a+b@2.%$*?|-_"),
+        ("hydra.run.dir=out/lr=0.1/ä", "hydra.run.dir='out/lr=0.1/ä'"),
+        ("hydra.sweep.subdir=s-${seed}", "hydra.sweep.subdir=s-${seed}"),
         ("data.root=~/b&w", "data.root=~/b&w"),
         ("optimizer.lr=1e-3", "optimizer.lr=1e-3"),
     ],

@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from vitrine.command.hydra_settings import hydra_faults
+from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import defaults, hints, is_size_field, keys, keys_where, kind, owner, without_none, word_of
@@ -35,6 +35,7 @@ from vitrine.text import listed
 
 _HYDRA = ("hydra", "hydra/")
 PATH_KEYS = {key for schema in (TrainCommand, EvalConfig, PredictConfig) for key in keys_where(schema, path=True)}
+PATH_KEYS |= {*OUTPUT_DIRS}
 CLOSE = 5  # similar keys or choices that a message lists
 
 # Names that users of other libraries type, and keys whose last part several sections have.
