@@ -171,11 +171,14 @@ def _unallowed_commands(composed: DictConfig, overrides: Sequence[Override]) -> 
 
 def _idle_launcher_keys(composer: Composer, overrides: Sequence[Override]) -> list[Fault]:
     """Return a fault for each typed key of ``launcher`` that the chosen launcher does not read."""
+    typed = [override for override in overrides if override.key_or_group.startswith("launcher.")]
+    if not typed:
+        return []
     chosen = composer.settings(fixed_overrides(overrides)).runtime.choices["hydra/launcher"]
     found = []
-    for override in overrides:
-        section, _, name = override.key_or_group.partition(".")
-        if section == "launcher" and name and name not in READ_BY.get(chosen, (name,)):
+    for override in typed:
+        name = override.key_or_group.partition(".")[2]
+        if name not in READ_BY.get(chosen, (name,)):
             near = next(launcher for launcher, read in READ_BY.items() if name in read)
             problem = f"has no effect with hydra/launcher={chosen}"
             found.append(Fault(override.key_or_group, value_text(override), problem, f"hydra/launcher={near}"))
