@@ -1,5 +1,7 @@
 """Which images each epoch trains on, and what is no schedule of their sizes."""
 
+from dataclasses import replace
+
 import pytest
 
 from vitrine import compose
@@ -56,4 +58,4 @@ def test_a_resumed_run_and_a_short_trial_may_leave_out_a_size():
     assert config.trainer.max_epochs == 1
     config.debug.limit_batches = None
     assert [fault.key for fault in train_faults(config)] == ["trainer.image_schedule"]
-    assert train_faults(config, resumed=True) == []
+    assert train_faults(replace(config, resume="RUN")) == []

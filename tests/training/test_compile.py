@@ -365,7 +365,8 @@ def test_a_resumed_run_is_compiled_as_before_but_for_graphs_where_they_are_not_t
 ):
     facts = {} if before is None else {"compiled": before}
     hardware = SimpleNamespace(accelerator=accelerator, devices=devices)
-    run = SimpleNamespace(config=compose(SMALL), record=SimpleNamespace(facts=facts), hardware=hardware)
+    record = SimpleNamespace(facts=facts)
+    run = SimpleNamespace(config=compose(SMALL), record=record, hardware=hardware, stop_by=None)
     assert _compilation(run, print, nullcontext).mode == mode
 
 
