@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.levels import slow
 from helpers.running import ROOT, write_image_folder
 from safetensors.torch import save_file
 
@@ -58,13 +59,13 @@ def test_a_recipe_for_cifar10_trains_from_shards(name, accelerator, tmp_path):
         for split, count in (("train", 300), ("test", 40))
     }
     write_shards(tmp_path / "cifar10-packed", "cifar10", [str(label) for label in range(10)], splits, shard_size=10**6)
-    small = ("debug.limit_batches=2", "trainer.max_epochs=1", "data.batch_size=16", f"data.root={tmp_path}")
-    result = fit(composed(f"cifar10/{name}", tmp_path, *small))
+    small = ("model.depth=2", "debug.limit_batches=2", "trainer.max_epochs=1", "data.batch_size=16")
+    result = fit(composed(f"cifar10/{name}", tmp_path, *small, f"data.root={tmp_path}"))
     assert 0 <= result.metrics["test/acc"] <= 1
 
 
 @pytest.mark.parametrize("name", ["comsci_mnist", "pulfer_mnist", "notebook_mnist32"])
-@pytest.mark.parametrize("variant", ["faithful", "corrected"])
+@pytest.mark.parametrize("variant", [slow("faithful"), "corrected"])  # test_notebooks trains the faithful ones
 @pytest.mark.whole
 def test_a_tutorial_on_mnist_trains(name, variant, tmp_path, shared_data):
     overrides = [

@@ -1,6 +1,7 @@
 """The levels of the suite: what ``pytest``, ``--all``, ``--slow`` and a name on the command line run."""
 
 import pytest
+from helpers.levels import slow
 from helpers.running import ROOT, run_script
 
 FILE = """
@@ -48,11 +49,11 @@ def collect(tmp_path):
     [
         (["given"], QUICK, "2 tests left out; `uv run pytest --all` runs them too"),
         (["given", "--all"], WHOLE, "1 test left out; `uv run pytest --slow` runs it too"),
-        (["given", "--slow"], [*WHOLE, "test_slow"], None),
+        slow(["given", "--slow"], [*WHOLE, "test_slow"], None),
         (["given/test_x.py"], WHOLE, "1 test left out; `uv run pytest --slow` runs it too"),
-        (["given/test_x.py::test_sampled"], WHOLE[1:], None),
+        slow(["given/test_x.py::test_sampled"], WHOLE[1:], None),
         (["given/test_x.py::test_slow"], ["test_slow"], None),
-        (["given", "-k", "sampled"], ["test_sampled[2]"], "2 tests left out; `uv run pytest --all` runs them too"),
+        slow(["given", "-k", "sampled"], ["test_sampled[2]"], "2 tests left out; `uv run pytest --all` runs them too"),
         (["given", "--all", "-m", "whole and not quick"], ["test_sampled[1]"], "1 test left out"),
     ],
 )

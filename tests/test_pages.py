@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 
 import pytest
-from helpers.levels import quick
+from helpers.levels import quick, slow
 from helpers.running import ROOT, only_run, python, run_script, write_image_folder
 
 from vitrine.command.compose import points
@@ -30,6 +30,11 @@ def commands(page):
 
 COMMANDS = sorted({command for page in RUN for command in commands(page)})
 COMPOSED = sorted({command for page in PAGES if page not in RUN for command in commands(page)} - set(COMMANDS))
+COVERED = (  # by the test of compiled trainings, by that of two ranks, and by the same command with sweep.difference
+    "python train.py trainer.compile=blocks trainer.precision=32-true",
+    "python train.py accelerator=cpu_ddp",
+    "python train.py -m sweep=decide position=learned,rope model=vit_nano",
+)
 SHORT = ["debug.limit_batches=1", "trainer.max_epochs=1", "model.dim=48", "model.depth=1"]
 
 
@@ -79,7 +84,7 @@ def test_the_pages_show_the_first_commands_a_user_needs():
         assert any(part in command for command in COMMANDS), part
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [slow(command) if command in COVERED else command for command in COMMANDS])
 @pytest.mark.whole
 def test_a_documented_command_runs(command, tmp_path, request):
     arguments = shlex.split(command)[1:]

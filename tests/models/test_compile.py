@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 import torch
-from helpers.levels import quick
+from helpers.levels import quick, slow
 
 from vitrine.config import model as vit
 from vitrine.models import VisionTransformer
@@ -172,7 +172,7 @@ def test_a_compiled_model_still_returns_its_attention_and_intermediates(build, i
 
 @pytest.mark.skipif(not has_compiler, reason="the full compiler needs one for C++")
 @pytest.mark.parametrize(
-    ("position", "attention"), [("rope_mixed", "joint"), ("relative", "local"), ("learned2d", "headwise")]
+    ("position", "attention"), [("rope_mixed", "joint"), slow("relative", "local"), slow("learned2d", "headwise")]
 )
 @pytest.mark.whole
 def test_the_full_compiler_gives_the_same_logits_and_gradients(build, images_for, position, attention):

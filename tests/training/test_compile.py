@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.levels import slow
 from helpers.running import ROOT, SMALL, only_run, python, run_script
 
 from vitrine import compose, fit, resume
@@ -74,7 +75,7 @@ def uncompiled(tmp_path_factory):
 
 
 @can_compile
-@pytest.mark.parametrize("what", ["blocks", "model"])
+@pytest.mark.parametrize("what", ["blocks", slow("model")])
 def test_a_compiled_training_is_the_same_training(trained, uncompiled, what, capfd, monkeypatch):
     eager, forward = [], Block.forward
 
