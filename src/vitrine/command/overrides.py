@@ -197,15 +197,17 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
                 if given not in choices and not is_part(name, given):
                     yield _unknown_choice(name, given, choices)
         return
-    known = [*keys(schema), *groups]
-    for value in _values(override):
-        yield from _faults_of_value(name, value, schema, known, added=override.is_add() or override.is_force_add())
+    known, added = [*keys(schema), *groups], override.is_add() or override.is_force_add()
+    if owner(schema, name)[0] is None:
+        if not is_option(name):  # an option is checked with its part
+            yield unknown_key(name, known, added=added)
+        return
+    for value in _values(override):  # none of an interval
+        yield from _faults_of_value(name, value, schema, known, added=added)
 
 
 def _faults_of_value(name: str, value: Any, schema: type, known: list[str], *, added: bool) -> Iterator[Fault]:
     section, leaf = owner(schema, name)
-    if section is None and is_option(name):
-        return  # checked with the part
     if section is None:
         yield unknown_key(name, known, added=added)
         return
