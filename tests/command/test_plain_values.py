@@ -53,19 +53,24 @@ def described(config):
     return config.faults if isinstance(config, ConfigError) else repr(config)
 
 
-def assert_composes_each(axes, fixed=(), *, drawn=None, folder=None):
-    """Check combinations of a grid one after another, and each by itself; return how many were composed."""
+def assert_composes_each(axes, fixed=(), *, drawn=None, folder=None, sound=False):
+    """Check combinations of a grid one after another, and each by itself; return how many were composed.
+
+    None is refused if they are ``sound``.
+    """
     with composing(Sources.choose(folder)) as loader:
         shared = Composer("train", loader)
         shared.checked(quote(fixed, loader))  # as a multirun does before its trials
         grid = list(product(*axes))
         for combination in grid if drawn is None else drawn.sample(grid, min(len(grid), 6)):
             overrides = quote([*fixed, *combination], loader)
-            assert described(shared.checked(overrides)) == described(Composer("train", loader).checked(overrides))
+            checked = shared.checked(overrides)
+            assert described(checked) == described(Composer("train", loader).checked(overrides))
+            assert not (sound and isinstance(checked, ConfigError)), checked
         return len(shared._siblings)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.quick), *range(1, 6), *map(slow, range(6, 24))])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.quick), 1, *map(slow, range(2, 24))])
 @pytest.mark.whole
 def test_any_grid_is_what_its_trials_compose_to(seed):
     draw = random.Random(seed)
@@ -134,5 +139,6 @@ def test_every_choice_of_every_group_is_what_it_composes_to():
         apart = ("experiment", "sweep", "local", "data", "debug")  # folders inside these are no choices of their own
         groups = sorted(group for group in all_groups(loader) if not group.startswith(apart))
         axes = {group: [f"{group}={option}" for option in group_options(loader, group)] for group in groups}
-    for axis in axes.values():
-        assert_composes_each([axis, ["seed=3"]], NANO)
+    need_more = {"accelerator", "finetune", "model", "patch"}  # than this model, or other hardware: test_compose.py
+    for group, axis in axes.items():
+        assert_composes_each([axis, ["seed=3"]], NANO, sound=group not in need_more)
