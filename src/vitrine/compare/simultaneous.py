@@ -3,7 +3,7 @@
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from scipy import special, stats
@@ -97,12 +97,15 @@ def _dunnett_t(freedom: float, comparisons: int, one_sided: bool, level: float) 
     return float(brentq(excess, 0.5, most + 0.1, xtol=1e-6))
 
 
+_gauss = cache(np.polynomial.legendre.leggauss)  # nodes and weights on [-1, 1], by their number
+
+
 def _none_above(bound: float, freedom: float, comparisons: int, one_sided: bool) -> float:
     """Probability that no t-statistic exceeds ``bound``, for as many seeds in each row as in the baseline.
 
     Given the baseline's mean z and the pooled deviation s, comparisons are independent: a double integral.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    nodes, weights = _gauss(NODES)
     share, weights = (nodes + 1) / 2, weights / 2
     spread = np.sqrt(special.chdtri(freedom, 1 - share) / freedom)[:, None]
     z = special.ndtri(share)
