@@ -43,7 +43,7 @@ OVERRIDES = [
     "accelerator=cpu",
 ]
 
-
+ONE_BATCH = ["trainer.max_epochs=1", "debug.limit_batches=1"]
 WITHOUT_MASKS = ["model.drop_path=0.0", "model.mlp_dropout=0.0"]
 
 
@@ -210,7 +210,7 @@ def test_measuring_changes_neither_weights_nor_statistics(trained, uncompiled):
 @can_compile
 def test_deterministic_runs_do_not_decide_by_measured_time(trained, monkeypatch, capsys):
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: pytest.fail("measured"))
-    assert trained("deterministic", "trainer.deterministic=true").facts["compiled"] == "nothing"
+    assert trained("deterministic", "trainer.deterministic=true", *ONE_BATCH).facts["compiled"] == "nothing"
     assert "deterministic runs do not decide by measured time" in capsys.readouterr().out
 
 
@@ -222,7 +222,7 @@ def test_what_the_compiler_lacks_is_reported_and_training_continues(trained, mon
     else:
         monkeypatch.setattr(compilation.sysconfig, "get_path", lambda name: "/nowhere")
         expected = "this machine has no Python headers"
-    assert trained("lacking", "trainer.compile=blocks").status == "finished"
+    assert trained("lacking", "trainer.compile=blocks", *ONE_BATCH).status == "finished"
     assert f"compiler  not used: {expected}" in capsys.readouterr().out
 
 
@@ -236,6 +236,7 @@ def test_a_failed_compilation_is_reported_once_and_training_continues(tmp_path):
     done = python(
         str(ROOT / "train.py"),
         *OVERRIDES,
+        *ONE_BATCH,
         "trainer.compile=blocks",
         f"paths.output_dir={tmp_path}",
         cwd=tmp_path,
