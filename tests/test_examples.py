@@ -73,16 +73,16 @@ def test_the_commands_in_an_example_can_be_typed(name, monkeypatch):
         assert len(made) >= 3 * multirun
 
 
-@pytest.mark.parametrize("name", ["fourier", "shapes", slow("gradient_norm"), slow("small_cnn")])
+@pytest.mark.parametrize("name", ["fourier", slow("shapes"), slow("gradient_norm"), slow("small_cnn")])
 @pytest.mark.whole
 def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name, in_this_process):
-    swept = train("-m", *EXAMPLES[name], "seed=0,1,2", "hydra/launcher=process", "launcher.threads=1", cwd=folder)
+    swept = train("-m", *EXAMPLES[name], "seed=0,1", "hydra/launcher=process", "launcher.threads=1", cwd=folder)
     assert swept.returncode == 0, swept.stdout + swept.stderr
     records = sorted(folder.glob("outputs/sweeps/*/*/run.json"))
-    assert [json.loads(path.read_text())["status"] for path in records] == ["finished"] * 3
+    assert [json.loads(path.read_text())["status"] for path in records] == ["finished"] * 2
     run = records[0].parent
     assert (run / "parts" / "my_lab" / f"{name}.py").read_text() == (folder / "my_lab" / f"{name}.py").read_text()
-    assert len({path.parent.name.rsplit("_", 1)[1] for path in records}) == 3
+    assert len({path.parent.name.rsplit("_", 1)[1] for path in records}) == 2
     read = [f"run={run.relative_to(folder)}", "accelerator=cpu"]
     refused = in_this_process(evaluate.main, *read)
     assert refused.returncode == 1
@@ -95,7 +95,7 @@ def test_an_example_is_swept_over_seeds_and_read_only_if_trusted(folder, name, i
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", ["fourier", "shapes", slow("gradient_norm"), slow("small_cnn")])
+@pytest.mark.parametrize("name", [slow("fourier"), "shapes", slow("gradient_norm"), slow("small_cnn")])
 def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, name, in_this_process):
     process = start_script("train.py", *EXAMPLES[name], *BRIEF, "trainer.max_epochs=2000", cwd=folder)
     try:

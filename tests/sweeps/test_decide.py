@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import deciding
 from helpers.deciding import FOUR, THREE, decide
-from helpers.levels import quick
+from helpers.levels import quick, slow
 from helpers.searching import run, train
 
 from vitrine.command.compose import points
@@ -137,7 +137,7 @@ def test_a_rerun_finds_what_is_done_and_trains_the_rest(tmp_path):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("configurations", [THREE, FOUR])
+@pytest.mark.parametrize("configurations", [slow(THREE), FOUR])
 def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path, configurations):
     overrides = [*configurations, "sweep.max_seeds=4"]
     command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *overrides]

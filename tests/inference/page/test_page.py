@@ -108,9 +108,19 @@ class OpenPage:
 
 
 @pytest.fixture(scope="module")
-def digits_page(digits, browser):
+def digits_file(digits):
+    return write_page(digits.path).path
+
+
+@pytest.fixture(scope="module")
+def colour_file(colour):
+    return write_page(colour.path).path
+
+
+@pytest.fixture(scope="module")
+def digits_page(digits_file, browser):
     """The page of the digits' run, opened once, showing its first test image."""
-    opened = OpenPage(browser, write_page(digits.path).path, viewport={"width": 1280, "height": 900})
+    opened = OpenPage(browser, digits_file, viewport={"width": 1280, "height": 900})
     opened.wait(0)
     yield opened
     assert opened.troubles == []
@@ -118,8 +128,8 @@ def digits_page(digits, browser):
 
 
 @pytest.fixture(scope="module")
-def colour_page(colour, browser):
-    opened = OpenPage(browser, write_page(colour.path).path)
+def colour_page(colour_file, browser):
+    opened = OpenPage(browser, colour_file)
     opened.wait(0)
     yield opened
     assert opened.troubles == []
@@ -455,10 +465,10 @@ LOOKS = [(width, scheme) for width in (1280, 700, 400) for scheme in ("light", "
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("width", "scheme"), quick(LOOKS, [(400, "dark")]))
-def test_nothing_is_cut_or_overlaps(digits, colour, browser, width, scheme):
-    for record in (digits, colour):
+def test_nothing_is_cut_or_overlaps(digits_file, colour_file, browser, width, scheme):
+    for path in (digits_file, colour_file):
         options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-        opened = OpenPage(browser, write_page(record.path).path, **options)
+        opened = OpenPage(browser, path, **options)
         opened.wait(0)
         page = opened.page
         assert page.evaluate("document.documentElement.scrollWidth") <= width
