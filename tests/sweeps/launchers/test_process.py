@@ -121,3 +121,36 @@ def test_a_signal_interrupts_a_sweep_that_is_nearly_out_of_time(make_trial, trai
     with pytest.raises(Interrupted) as error:
         train([make_trial(0), make_trial(1)], started=lambda: os.kill(os.getpid(), signal.SIGINT))
     assert error.type is Interrupted
+
+
+@pytest.mark.parametrize(
+    ("code", "stopped", "before", "status", "error"),
+    [
+        (0, False, "finished", "finished", ""),
+        (-signal.SIGKILL, False, "interrupted", "failed", "its process was killed by SIGKILL; out of memory?"),
+        (-signal.SIGSEGV, False, "interrupted", "failed", "its process was killed by SIGSEGV"),
+        (-signal.SIGKILL, True, "interrupted", "interrupted", ""),
+        (-signal.SIGKILL, False, "finished", "finished", ""),
+        (Interrupted.exit_code, False, "interrupted", "failed", "stopped by a signal that only it received"),
+        (Interrupted.exit_code, True, "interrupted", "interrupted", ""),
+        (OutOfTime.exit_code, False, "interrupted", "interrupted", ""),
+        (process.FULL_EXIT_CODE, False, "interrupted", "interrupted", "the disk is full"),
+        (1, False, "interrupted", "failed", "its process ended with exit code 1; see "),
+    ],
+)
+def test_how_a_process_ended_is_the_result_of_its_trial(make_trial, left, code, stopped, before, status, error):
+    trial, told, returned = make_trial(0), [], []
+    left(trial, before)
+    queue = SimpleNamespace(tell=lambda trial, result: told.append(result), put_back=returned.append)
+    result = process._collect(queue, trial, code, stopped=stopped)
+    assert told == [result]
+    assert returned == []
+    assert result.status == status
+    assert error in result.error if error else not result.error
+
+
+def test_a_trial_that_another_process_trains_is_put_back(make_trial):
+    trial, told, returned = make_trial(0), [], []
+    queue = SimpleNamespace(tell=lambda trial, result: told.append(result), put_back=returned.append)
+    assert process._collect(queue, trial, process.LOCKED_EXIT_CODE, stopped=False).status == "running"
+    assert (told, returned) == ([], [trial])
