@@ -65,7 +65,7 @@ def pickled_code(lab: Lab) -> str:
     return f"each is refused, nothing runs: `{ended[0].line.replace(str(run), 'RUN')[:150]}`"
 
 
-@fault("interpolation", "tests/cli/test_wandb_sync.py::test_an_interpolation_in_a_run_folder_is_not_resolved")
+@fault("interpolation", "tests/command/test_inherit.py::test_a_run_folder_reads_no_environment")
 def interpolation(lab: Lab) -> str:
     """`${oc.env:SECRET}` in a run's config.yaml, then `like=RUN` and `resume=RUN`."""
     run = lab.trained("out", epochs=1)

@@ -212,7 +212,10 @@ def divergence(lab: Lab) -> str:
     return f"exit code 3, status `diverged`: `{ended.line}`"
 
 
-@fault("full-disk", "tests/cli/test_full_disk.py")
+@fault(
+    "full-disk",
+    "tests/cli/test_full_disk.py::test_a_full_disk_is_reported_in_one_line_and_with_more_room_training_resumes",
+)
 def full_disk(lab: Lab) -> str:
     """A file system with 3 MB of room."""
     needs("mount", "umount")
@@ -238,7 +241,7 @@ def stopped(lab: Lab, number: int) -> tuple[int, float]:
     return process.returncode, time.monotonic() - began
 
 
-@fault("signals", "tests/training/test_resume.py::test_an_interrupted_run_resumes_bit_equal")
+@fault("signals", "tests/cli/test_stopping.py::test_while_it_works_and_the_run_can_be_resumed")
 def signals(lab: Lab) -> str:
     """Ctrl-C, SIGTERM and SIGHUP while a run trains."""
     found = {name: stopped(lab, getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGHUP")}
@@ -247,7 +250,7 @@ def signals(lab: Lab) -> str:
     return f"checkpoint written, status `interrupted`, exit code 130: {times}"
 
 
-@fault("start-up", "tests/sweeps/test_commands.py::test_ctrl_c_before_training_prints_one_line")
+@fault("start-up", "tests/cli/test_stopping.py::test_while_it_starts")
 def start_up(lab: Lab) -> str:
     """Ctrl-C 0.3, 1 and 3 s after the start of a command."""
     times = []
@@ -262,7 +265,7 @@ def start_up(lab: Lab) -> str:
     return f"ended in {', '.join(f'{seconds:.1f}' for seconds in times)} s"
 
 
-@fault("compiler", "tests/training/test_compile.py::test_the_real_compiler_is_abandoned_without_a_trace")
+@fault("compiler", "tests/cli/test_stopping.py::test_while_it_works_and_the_run_can_be_resumed")
 def compiler(lab: Lab) -> str:
     """Ctrl-C while the compiler is tried."""
     words = ["model=vit_tiny", "trainer.accelerator=cpu", "trainer.max_epochs=400", "paths.output_dir=out"]
