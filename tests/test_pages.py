@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 
 import pytest
+import yaml
 from helpers.levels import quick, slow
 from helpers.running import ROOT, only_run, python, run_script, write_image_folder
 
@@ -153,6 +154,15 @@ def test_a_command_of_another_page_composes(command, tmp_path):
         write_image_folder(tmp_path, "train", "test")
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("--")]
     assert points(script.removesuffix(".py"), overrides, multirun=multirun)
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_the_command_of_a_wandb_sweep_composes(which):
+    sweep = yaml.safe_load((ROOT / "scripts" / "wandb_sweep.yaml").read_text())
+    _, _, script, *fixed = [part for part in sweep["command"] if part != "${args_no_hyphens}"]
+    chosen = [f"{key}={known['values'][which]}" for key, known in sweep["parameters"].items()]
+    (point,) = points(script.removesuffix(".py"), [*fixed, *chosen], multirun=False)
+    assert point.config.logger.wandb is not None
 
 
 def test_the_reference_is_that_of_the_schema_and_conf(monkeypatch):

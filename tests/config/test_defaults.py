@@ -35,6 +35,17 @@ def test_every_default_of_the_schema_is_that_of_conf(name, schema, overrides, gi
     assert differing == given
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf() / "optimizer").glob("*.yaml")))
+def test_pretrained_weights_are_trained_at_a_tenth_of_the_rate(name):
+    """But with SGD and LAMB, whose rates are as large for them."""
+    with composing():
+        new, pretrained = (
+            hydra.compose("train", [f"optimizer={name}", "model=vit_tiny", *given]).optimizer.lr
+            for given in ([], ["model.pretrained=FILE.safetensors"])
+        )
+    assert pretrained / new == pytest.approx(1.0 if name in ("sgd", "lamb") else 0.1)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_model_made_in_python_is_the_one_that_the_command_line_trains(size):
     trained = compose([f"model={size}", "data=cifar10"]).model
