@@ -220,16 +220,22 @@ def test_conf_in_the_working_directory_is_used_and_reported(vitrine, mine):
     assert vitrine("train", "--cfg", "job", "-p", "seed")[1:] == ("0\n", ""), "a checkout's conf/ is vitrine's"
 
 
-def test_code_that_a_found_conf_names_is_imported_only_if_that_is_allowed(vitrine, tmp_path):
+@pytest.mark.parametrize(
+    ("module", "allowed"),
+    [("my_allowed_part", ["trust=[my_allowed_part]"]), ("my_typed_part", ["--config-dir", "conf"])],
+)
+def test_code_that_a_found_conf_names_is_imported_only_if_that_is_allowed(vitrine, tmp_path, module, allowed):
     (tmp_path / "conf" / "position").mkdir(parents=True)
-    (tmp_path / "conf" / "position" / "mine.yaml").write_text("# @package model\nposition: my_part_of_conf.Position\n")
-    (tmp_path / "my_part_of_conf.py").write_text("print('imported')\n\nclass Position: ...\n")
-    code, out, err = vitrine("train", "position=mine", "--cfg", "job", "-p", "seed")
-    assert (code, out) == (2, "")
-    assert "trust=[my_part_of_conf.Position]" in err
-    for allowed in (["trust=[my_part_of_conf]"], ["--config-dir", "conf"]):
-        code, out, err = vitrine("train", "position=mine", "--cfg", "job", "-p", "model.position", *allowed)
-        assert "trust=" not in err, "typed, or allowed by name"
+    (tmp_path / "conf" / "position" / "mine.yaml").write_text(f"# @package model\nposition: {module}.Position\n")
+    imported = tmp_path / "imported"
+    text = f"from pathlib import Path\n\nPath({str(imported)!r}).touch()\n\nclass Position: ...\n"
+    (tmp_path / f"{module}.py").write_text(text)
+    code, out, err = vitrine("train", "position=mine")
+    assert (code, out, imported.exists()) == (2, "", False)
+    assert f"trust=[{module}.Position]" in err
+    code, out, err = vitrine("train", "position=mine", *allowed)
+    assert (code, out, imported.exists()) == (2, "", True)
+    assert "must be callable as Position(config, **options)" in err
 
 
 def test_an_unquoted_path_with_signs_is_one_path(vitrine, tmp_path):
