@@ -12,7 +12,7 @@ from vitrine import compose, fit
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import Chain
 from vitrine.runs import RunRecord
-from vitrine.training.throughput import PeakFlops, StepStatistics, shared
+from vitrine.training.throughput import PeakFlops, StepStatistics, Throughput, shared
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -59,6 +59,22 @@ def trained(tmp_path):
         )
 
     return train
+
+
+@pytest.mark.parametrize(("peaks", "utilisation", "left"), [([1e9, 4e9], 0.75, 0), ([1e9, 2e9, 1e9, 9e9], 1.5, 1)])
+def test_a_peak_that_training_exceeds_is_measured_again(peaks, utilisation, left):
+    """Other programs may have slowed its measurement, and may always do so."""
+    measured = iter(peaks)
+    throughput = Throughput(lambda epoch: 1e9, lambda: PeakFlops(next(measured)))
+    throughput.images, throughput.steps, throughput.waits, throughput.flops = (
+        1,
+        [np.ones(3)],
+        [np.zeros(3)],
+        [np.full(3, 1e9)],
+    )
+    assert throughput.summary["mfu_measured"] == utilisation
+    assert throughput.summary["mfu_measured"] == utilisation
+    assert len([*measured]) == left
 
 
 @pytest.mark.whole
