@@ -131,11 +131,23 @@ def test_a_signal_interrupts_a_sweep_that_is_nearly_out_of_time(make_trial, trai
         (-signal.SIGSEGV, False, "interrupted", "failed", "its process was killed by SIGSEGV"),
         (-signal.SIGKILL, True, "interrupted", "interrupted", ""),
         (-signal.SIGKILL, False, "finished", "finished", ""),
-        (Interrupted.exit_code, False, "interrupted", "failed", "stopped by a signal that only it received"),
+        (
+            Interrupted.exit_code,
+            False,
+            "interrupted",
+            "failed",
+            "its process was stopped by a signal that only it received",
+        ),
         (Interrupted.exit_code, True, "interrupted", "interrupted", ""),
         (OutOfTime.exit_code, False, "interrupted", "interrupted", ""),
-        (process.FULL_EXIT_CODE, False, "interrupted", "interrupted", "the disk is full"),
-        (1, False, "interrupted", "failed", "its process ended with exit code 1; see "),
+        (
+            process.FULL_EXIT_CODE,
+            False,
+            "interrupted",
+            "interrupted",
+            "the disk is full: cannot write to {trial.folder}",
+        ),
+        (1, False, "interrupted", "failed", "its process ended with exit code 1; see {trial.log}"),
     ],
 )
 def test_how_a_process_ended_is_the_result_of_its_trial(make_trial, left, code, stopped, before, status, error):
@@ -146,7 +158,13 @@ def test_how_a_process_ended_is_the_result_of_its_trial(make_trial, left, code, 
     assert told == [result]
     assert returned == []
     assert result.status == status
-    assert error in result.error if error else not result.error
+    assert result.error == error.format(trial=trial)
+
+
+def test_a_trial_without_room_keeps_the_file_that_did_not_fit(make_trial, left):
+    trial = make_trial(0)
+    left(trial, "interrupted", error="the disk is full: cannot write last.ckpt")
+    assert process._result(trial, process.FULL_EXIT_CODE, stopped=False).error.endswith("last.ckpt")
 
 
 def test_a_trial_that_another_process_trains_is_put_back(make_trial):
