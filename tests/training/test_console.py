@@ -175,7 +175,7 @@ def test_the_result_shows_speed(console, tmp_path):
     assert "12,346 images/s (9,876 in the slowest twentieth of the steps); 1.2% of the time waiting for data" in text
     assert "2.5 T, 46% of a matrix product's here" in text
     assert "datasheet" not in text
-    assert "start-up 7.9 s compiling 12.3 s, included in the training time" in text
+    assert "start-up 7.9 s compiler 12.3 s, included in the training time" in text
     show_result(console, RunRecord(tmp_path), metrics, speed=SPEED | {"mfu_datasheet": 0.301})
     assert "30% of the datasheet's" in printed(console)
 

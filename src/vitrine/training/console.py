@@ -232,7 +232,7 @@ def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
         rows["model FLOP/s"] += "" if promised is None else f", {promised:.0%} of the datasheet's"
     if "startup_seconds" in speed:
         rows["start-up"] = f"{speed['startup_seconds']:.1f} s"
-        rows["compiling"] = f"{speed['compile_seconds']:.1f} s, included in the training time"
+        rows["compiler"] = f"{speed['compile_seconds']:.1f} s, included in the training time"
     return rows
 
 
