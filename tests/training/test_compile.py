@@ -248,13 +248,23 @@ def test_a_failed_compilation_is_reported_once_and_training_continues(tmp_path):
     assert RunRecord(only_run(tmp_path)).facts["compiled"] == "nothing"
 
 
+@pytest.fixture
+def decides_at(monkeypatch):
+    """Lets a compilation be decided at so many seconds a step, with a compiler that is not used."""
+
+    def patch(seconds):
+        monkeypatch.setattr(compilation, "missing_for", lambda device: "")
+        monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: seconds)
+        monkeypatch.setattr(torch.compiler, "reset", lambda: None)  # it imports the compiler, for seconds
+
+    return patch
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("fails_at", [0, 1])
-def test_no_rank_compiles_where_another_one_cannot(monkeypatch, fails_at):
+def test_no_rank_compiles_where_another_one_cannot(monkeypatch, decides_at, fails_at):
     """For lack of a compiler there, or in its trial."""
-    monkeypatch.setattr(compilation, "missing_for", lambda device: "")
-    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: 1.0)
-    monkeypatch.setattr(torch.compiler, "reset", lambda: None)  # it imports the compiler, for seconds
+    decides_at(1.0)
     decisions = []
 
     def compile_parts(model, what):
@@ -276,10 +286,8 @@ def test_no_rank_compiles_where_another_one_cannot(monkeypatch, fails_at):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("pays_after", [0, 100])
-def test_a_trial_ends_before_the_time_limit(monkeypatch, pays_after):
-    monkeypatch.setattr(compilation, "missing_for", lambda device: "")
-    monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: 1000.0)
-    monkeypatch.setattr(torch.compiler, "reset", lambda: None)  # it imports the compiler, for seconds
+def test_a_trial_ends_before_the_time_limit(monkeypatch, decides_at, pays_after):
+    decides_at(1000.0)
     monkeypatch.setattr(compilation, "compile_parts", lambda model, what: [])
     monkeypatch.setitem(compilation.EARNED_BACK_AFTER, "blocks", pays_after)
     monkeypatch.setitem(compilation.TRIAL_SHARE, "blocks", 1.0)

@@ -140,7 +140,7 @@ def _carry_out(command: Command, flags: Namespace, chosen: Sources) -> None:
 
 
 def _reader_has_ended() -> bool:
-    """Whether nobody reads standard output any more, to which an empty line is written to find out."""
+    """Whether standard output has lost its reader; writes an empty line to find out."""
     try:
         print(flush=True)
     except BrokenPipeError:

@@ -151,11 +151,11 @@ def test_a_signal_interrupts_a_sweep_that_is_nearly_out_of_time(make_trial, trai
     ],
 )
 def test_how_a_process_ended_is_the_result_of_its_trial(make_trial, left, code, stopped, before, status, error):
-    trial, told, returned = make_trial(0), [], []
+    trial, results, returned = make_trial(0), [], []
     left(trial, before)
-    queue = SimpleNamespace(tell=lambda trial, result: told.append(result), put_back=returned.append)
+    queue = SimpleNamespace(tell=lambda trial, result: results.append(result), put_back=returned.append)
     result = process._collect(queue, trial, code, stopped=stopped)
-    assert told == [result]
+    assert results == [result]
     assert returned == []
     assert result.status == status
     assert result.error == error.format(trial=trial)
@@ -168,7 +168,7 @@ def test_a_trial_without_room_keeps_the_file_that_did_not_fit(make_trial, left):
 
 
 def test_a_trial_that_another_process_trains_is_put_back(make_trial):
-    trial, told, returned = make_trial(0), [], []
-    queue = SimpleNamespace(tell=lambda trial, result: told.append(result), put_back=returned.append)
+    trial, results, returned = make_trial(0), [], []
+    queue = SimpleNamespace(tell=lambda trial, result: results.append(result), put_back=returned.append)
     assert process._collect(queue, trial, process.LOCKED_EXIT_CODE, stopped=False).status == "running"
-    assert (told, returned) == ([], [trial])
+    assert (results, returned) == ([], [trial])
