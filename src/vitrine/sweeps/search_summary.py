@@ -123,7 +123,7 @@ def describe_search(search: "Search") -> dict[str, Any]:
 
 
 def print_search(search: "Search") -> int:
-    """Print all trials of a search, the importance of keys and the best trials; return how many trials failed."""
+    """Print the best ``LONGEST`` trials of a search, the importance of keys and the best; return how many failed."""
     metrics, ranked = search.settings.metrics, rank_trials(search)
     table = trial_table(list(search.space), [*metrics, "seconds"], ["status"])
     for trial in ranked[:LONGEST]:
