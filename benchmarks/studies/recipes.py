@@ -167,6 +167,13 @@ QUESTIONS = {
         "points, and smaller images first lose 1.2: two epochs at full size are too few. The previous question says "
         "how much of such gains a whole training keeps.",
     ),
+    "dropped": Question(
+        "Do fewer patches keep the stem's gain through a whole training?",
+        "One point above the recipe, at equal time. Leaving patches out regularises, as TrivialAugment does, but makes "
+        "steps shorter in place of asking for more of them.",
+        ("patch_embed=conv_stem trainer.max_epochs=22 model.patch_dropout=0.25",),
+        ("whole",),
+    ),
     "underfit": Question(
         "Why does `fast` end at 0.80, and what lifts it?",
         "0.9365, as published for a model and a length like these. After the first row had shown otherwise: Muon, "
