@@ -101,20 +101,26 @@ With `model.patch_dropout` and `trainer.image_schedule`, an image takes less tim
 |---|---|---|---|---|
 """
 RECIPE = "experiment=digits/quick"
+# The row of each model that was chosen, and its defaults.
+RECIPES = {RECIPE: BASE, f"{RECIPE} model=vit_nano model.patch_dropout=0": "model=vit_nano"}
 RECIPE_SEEDS = range(5)
 KEPT = f"""
 Five folds cannot tell it from the defaults. It is a recipe, `{RECIPE}`, and not what `model=vit_tiny` does by
 itself: defaults have to work with every other choice, but Muon trains the matrices inside the blocks, of which a linear
 probe and a model of your own have none, and `position=conv` needs all patches of an image.
 """
-RECIPE_TEXT = """
+RECIPE_HEAD = """
 The recipe beside the defaults, in turn, seed by seed, on the test images:
-
+"""
+RECIPE_TEXT = """
 {table}
 
-Its accuracy minus the defaults' with the same seed is {above}; its time is {share} of theirs. {precision} on
-{machine}; {device}; `python benchmarks/studies/defaults.py recipe`, {commits}. Half the epochs are more than half the
-time, as a step with Muon is longer ([speed.md](speed.md#what-muon-adds-to-a-step)).
+Accuracy minus the defaults' with the same seed: {above}; time: {share} of theirs. {precision} on {machine}; {device};
+{commits}.
+"""
+RECIPE_TAIL = """
+Half the epochs are more than half the time, as a step with Muon is longer
+([speed.md](speed.md#what-muon-adds-to-a-step)). Written by `python benchmarks/studies/defaults.py recipe`.
 """
 TAIL = """
 Written by `python benchmarks/studies/defaults.py`; {precision} on {machine}; {device}; {commit}.
@@ -133,7 +139,7 @@ def main() -> None:
     results = json.loads(JSON.read_text())
     PAGE.write_text(page(results))
     if measured := results.get("recipe"):
-        write_recipe_heads(measured)
+        write_recipe_heads(measured[:1])
 
 
 def train_changes(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,12 +167,17 @@ def train_shorter(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train_recipe(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Train the recipe and the defaults over seeds, in turn, and return what they came to."""
-    commands = [RECIPE, BASE]
-    for seed in RECIPE_SEEDS:
-        for command in commands:
-            train_seed(OUT / "recipe" / command / f"seed-{seed}", seed, [command])
-    return {"recipe": [summarize(command, finished_runs(OUT / "recipe" / command)) for command in commands]}
+    """Train each recipe and its defaults over seeds, in turn, unless ``known``, and return what they came to."""
+    results = {result["command"].removeprefix("python train.py "): result for result in known["recipe"]}
+    for pair in RECIPES.items():
+        if pair[0] in results:
+            continue
+        folders = {command: OUT / "recipe" / "_".join(command.split()) for command in pair}
+        for seed in RECIPE_SEEDS:
+            for command, folder in folders.items():
+                train_seed(folder / f"seed-{seed}", seed, command.split())
+        results |= {command: summarize(command, finished_runs(folder)) for command, folder in folders.items()}
+    return {"recipe": list(results.values())}
 
 
 def shorter_trainings() -> list[tuple[str, str]]:
@@ -244,12 +255,13 @@ def page(results: Mapping[str, Any]) -> str:
         text += KEPT
         text += f"\nWritten by `python benchmarks/studies/defaults.py shorter`, at commits {commits}.\n"
     if measured := results.get("recipe"):
-        text += recipe_text(*measured)
+        pairs = zip(measured[::2], measured[1::2], strict=True)
+        text += RECIPE_HEAD + "".join(recipe_text(*pair) for pair in pairs) + RECIPE_TAIL
     return text
 
 
 def recipe_text(recipe: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """What the recipe gained over the defaults, and what it took."""
+    """What a recipe gained over the defaults of its model, and what it took."""
     pairs = zip(recipe["test/acc"], defaults["test/acc"], strict=True)
     above = ConfidenceInterval.of([own - other for own, other in pairs])
     times = zip(recipe["seconds"], defaults["seconds"], strict=True)
