@@ -51,8 +51,8 @@ HEAD = """# How fast it is, and how that was measured
 
 Each section comes from one benchmark. Unless it says otherwise, alternatives are timed in one process, each once per
 round in random order, with the same number of threads on the machine named below the table. A ratio is the median over
-rounds of the ratio within a round, with a 95 % interval from order statistics. `python benchmarks/timing/gpu.py`
-measures what needs a GPU.
+rounds of the ratio within a round, with a 95 % interval from order statistics. Sections that name no file of rounds
+were measured before rounds were kept. `python benchmarks/timing/gpu.py` measures what needs a GPU.
 """
 
 

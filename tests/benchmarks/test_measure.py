@@ -9,6 +9,8 @@ from itertools import permutations
 import pytest
 
 RATIO = re.compile(r"[\d.e+]+x \[[\d.e+]+, [\d.e+]+\]")
+# Measured before rounds were kept, so that nothing shows whether their ratios are right. The list only gets shorter.
+WITHOUT_ROUNDS = {"step", "rules", "predict", "ideas", "muon"}
 
 
 @pytest.fixture
@@ -49,13 +51,16 @@ def test_a_page_says_where_uncommitted_code_was_measured(measure):
 
 
 def test_each_published_ratio_follows_from_the_published_rounds(measure):
-    published = json.loads(measure.JSON.read_text())
-    for name, result in published.items():
+    without = set()
+    for name, result in json.loads(measure.JSON.read_text()).items():
+        texts = [str(cell) for row in result["rows"] for cell in row] + list(result["claims"].values())
+        if not (claimed := {found for text in texts for found in RATIO.findall(text)}):
+            continue
         if not (path := measure.ROUNDS / f"{name}.csv").exists():
+            without.add(name)
             continue
         cases = read(path).values()
         pairs = [pair for case in cases for pair in permutations(case.values(), 2) if len({*map(len, pair)}) == 1]
         known = {measure.format_ratio(measure.ratio(*pair)) for pair in pairs if len(pair[0]) >= 6}
-        cells = [str(cell) for row in result["rows"] for cell in row]
-        claimed = {found for cell in cells for found in RATIO.findall(cell)}
         assert claimed <= known, name
+    assert without == WITHOUT_ROUNDS
