@@ -178,12 +178,12 @@ def test_the_average_of_the_weights_is_what_is_tested(small):
 
 
 @pytest.mark.whole
-def test_every_optimizer_and_position_and_pool_trains(small):
+def test_other_optimizers_positions_pools_and_precisions_than_the_default_train(small):
     for overrides in (
         ("optimizer=sgd", "position=none"),
         ("optimizer=adam", "position=sincos1d", "schedule=constant"),
-        ("pool=cls", "position=learned", "augment=none"),
-        ("trainer.precision=64-true",),
+        ("optimizer=lamb", "pool=cls", "position=learned", "augment=none"),
+        ("optimizer=lion", "trainer.precision=64-true"),
     ):
         metrics = fit(small("debug=quick", *overrides)).metrics
         assert np.isfinite(metrics["test/loss"])

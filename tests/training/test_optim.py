@@ -7,6 +7,7 @@ import pytest
 import schedulefree
 import timm.optim
 import torch
+from helpers.running import ROOT
 
 from vitrine import compose
 from vitrine.config import TrainConfig
@@ -23,11 +24,16 @@ def composed(*overrides: str) -> TrainConfig:
     return compose(list(overrides))
 
 
-def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> None:
+def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> float:
+    """Take a step on a batch that is always the same; return its loss."""
     config = model.config
-    images = torch.randn(8, config.in_channels, config.image_size, config.image_size)
-    torch.nn.functional.cross_entropy(model(images), torch.arange(8)).backward()
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(8, config.in_channels, config.image_size, config.image_size, generator=generator)
+    loss = torch.nn.functional.cross_entropy(model(images), torch.arange(8))
+    optimizer.zero_grad()
+    loss.backward()
     optimizer.step()
+    return loss.item()
 
 
 def decay(rate: float, *, all_of_them: bool = False) -> OptimizerConfig:
@@ -99,6 +105,18 @@ def test_each_optimizer_has_its_settings_and_takes_a_step(name, kind, settings):
     one_step(model, optimizer)
     assert not torch.equal(before["head.weight"], model.head.weight)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "optimizer").glob("*.yaml")))
+def test_every_optimizer_lowers_the_loss_at_its_own_settings(name):
+    config = composed(*SMALL, f"optimizer={name}")
+    torch.manual_seed(0)
+    model = VisionTransformer(config.model)
+    optimizer = build_optimizer(config.optimizer, model)
+    if name == "schedule_free":
+        optimizer.train()
+    first, *_, last = (one_step(model, optimizer) for _ in range(6))
+    assert last < 0.8 * first
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon"])
