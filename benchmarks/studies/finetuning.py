@@ -188,6 +188,7 @@ def table(results: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{images['train']:,} training pictures, {images['val']:,} for validation, {images['test']:,} for testing; on "
         f"{results['on']}, at {commits_of([results])}. Means over {len(SEEDS)} seeds; 95 % intervals (Student's t).",
+        *([results["note"]] if "note" in results else []),  # of one measurement, written by hand
         "",
         *markdown_table(["", "trained weights", *METRICS.values()], rows),
         "",

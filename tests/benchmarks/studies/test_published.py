@@ -1,7 +1,9 @@
 """Published tables of accuracy follow from committed values of single runs: written again, no page changes."""
 
 import json
+import re
 import shutil
+import subprocess
 
 import pytest
 from helpers.running import ROOT
@@ -10,6 +12,7 @@ from vitrine.compare.table_formats import markdown
 
 STUDIES = ROOT / "benchmarks" / "studies"
 DOCS = ROOT / "docs"
+COMMIT = re.compile(r'"([0-9a-f]{40})"|\b(?:at|by) commits? ([0-9a-f]{7}(?:(?:, | and )[0-9a-f]{7})*)', re.IGNORECASE)
 
 
 def known(name):
@@ -89,6 +92,28 @@ def test_every_published_mean_has_its_runs():
         assert len(runs) == len(result["runs"]) == 50
         assert all({"seed", "commit", "precision", "machine", "device"} <= set(run) for run in runs.values())
     assert known("defaults")["commit"]
+
+
+def git(*arguments):
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.split()
+
+
+def test_every_commit_that_measured_something_is_in_the_history():
+    """Those of other projects are not given as ``at commit`` or ``by commit``."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a clone of the repository")
+    if git("rev-parse", "--is-shallow-repository") != ["false"]:
+        pytest.skip("the clone is shallow: it lacks the history")
+    paths = [*(ROOT / "benchmarks").rglob("*.json"), *DOCS.rglob("*.md")]
+    named = {
+        commit[:7]: path.name
+        for path in paths
+        for groups in COMMIT.findall(path.read_text())
+        for commit in re.findall(r"[0-9a-f]{7,}", " ".join(groups))
+    }
+    assert len(named) > 40
+    history = {commit[:7] for commit in git("rev-list", "HEAD")}
+    assert {commit: name for commit, name in named.items() if commit not in history} == {}
 
 
 def test_positions_are_compared_from_the_values_of_their_runs(study):
