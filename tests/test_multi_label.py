@@ -2,6 +2,7 @@
 
 import csv
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from vitrine.explain.page import run_sections
 from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.page.page import write_page
+from vitrine.inference.results import Journal
 from vitrine.training import compile as compilation
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import Classifier
@@ -140,6 +142,19 @@ def test_a_label_is_given_at_its_own_probability(run, table, tmp_path, monkeypat
     assert "of 160 labelled pictures" in capsys.readouterr().out
     prediction = run.predict(str(table.parent / "120.png"))
     assert prediction.labels(least) == [pair for pair in prediction.top(3) if pair[1] >= least]
+
+
+def test_an_interrupted_prediction_is_not_continued_with_another_confidence(run, table, tmp_path, monkeypatch, capsys):
+    """Its rows lack the labels that were less likely."""
+    monkeypatch.chdir(tmp_path)
+    command = ["predict", f"run={run.record.path}", f"input={table}", "output=x.csv", "workers=0", "accelerator=cpu"]
+    monkeypatch.setattr(Journal, "finish", lambda *_: sys.exit(9))
+    for confidence, code in (("0.9", 9), ("0.5", 1)):
+        with pytest.raises(SystemExit) as end:
+            main([*command, f"confidence={confidence}"])
+        assert end.value.code == code
+    assert "other runs or settings" in (error := capsys.readouterr().err)
+    assert "(confidence was 0.9, is 0.5)" in error
 
 
 def test_an_export_gives_sigmoids(run):

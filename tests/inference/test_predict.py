@@ -296,6 +296,23 @@ def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "x.csv"]
 
 
+def test_an_interrupted_command_can_be_continued_with_another_confidence(predict, run, pictures, tmp_path, monkeypatch):
+    """Which then counts for all rows: they are kept with their class, however likely it is."""
+    command = [f"run={run.record.path}", f"input={pictures}/5"]
+    _, expected, _ = predict(*command, "output=at_once.csv", "confidence=0.14")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "finish", lambda *_: sys.exit(9))
+        assert predict(*command, "output=x.csv", "confidence=0.9")[0] == 9
+    partial = tmp_path / "x.csv.partial"
+    partial.write_bytes(b"".join(partial.read_bytes().splitlines(keepends=True)[:21]))
+    code, out, _ = predict(*command, "output=x.csv", "confidence=0.14")
+    assert code == 0
+    assert (tmp_path / "x.csv").read_bytes() == (tmp_path / "at_once.csv").read_bytes()
+    assert {row["class"] for row in rows(tmp_path / "x.csv")[:20]} > {"", "5"}
+    (doubt,) = re.findall(r"^in doubt.*$", expected, re.MULTILINE)
+    assert doubt in out
+
+
 @pytest.mark.whole
 def test_a_killed_command_is_finished_by_the_same_command(run, pictures, tmp_path):
     """With worker processes, and paths on standard input, which stays open while rows are written."""
