@@ -147,6 +147,28 @@ def test_a_staged_file_or_folder_replaces_what_was_there(tmp_path):
     assert (tmp_path / "a" / "b" / "file").read_text() == "new"
 
 
+@pytest.mark.parametrize(
+    ("write", "files"),
+    [
+        (lambda path: write_text(path, "new"), 1),
+        (lambda path: stage(path), 1),
+        (lambda path: stage(path, "one", "two"), 2),
+    ],
+    ids=["replacing", "staging", "staging-a-folder"],
+)
+def test_what_was_written_is_on_disk_before_it_is_renamed_and_the_rename_after(tmp_path, monkeypatch, write, files):
+    done, replace = [], os.replace
+
+    def sync(descriptor):
+        about = os.fstat(descriptor)
+        done.append(("sync", "folder") if stat.S_ISDIR(about.st_mode) else ("sync", about.st_size))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append(("rename", Path(paths[1]).name)), replace(*paths)))
+    write(tmp_path / "written")
+    assert done == [*[("sync", len("new"))] * files, ("rename", "written"), ("sync", "folder")]
+
+
 def fail_in_staging(path: Path) -> None:
     with staging(path) as staged:
         staged.mkdir()
