@@ -156,6 +156,14 @@ def test_a_missing_folder_of_images_is_reported_with_the_nearest(refusal, pictur
     assert fault.problem == f"{pictures}s is not a folder; did you mean {pictures}?"
 
 
+def test_more_combinations_than_a_sweep_has_trials_are_refused_before_they_are_made():
+    swept = ["seed=range(0,50)", "data.val_seed=range(0,50)", "data.subset_seed=range(0,50)"]
+    with pytest.raises(ConfigError) as caught:
+        points("train", swept, multirun=True)
+    problem = "are 125,000 combinations; a sweep has at most 100,000 trials"
+    assert caught.value.faults == [Fault(" ".join(swept), "", problem)]
+
+
 def test_every_trial_of_a_multirun_is_checked_before_any_runs():
     with pytest.raises(ConfigError) as error:
         points("train", ["model=vit_nano", "model.heads=4,5", "data.batch_size=64,0"], multirun=True)

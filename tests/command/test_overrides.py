@@ -256,6 +256,14 @@ def test_a_range_without_a_step_is_refused(fault, key, values):
     assert fault(f"{key}={values}") == Fault(key, values, "has a step of 0")
 
 
+@pytest.mark.parametrize(
+    "values", ["range(0,1e8)", "range(1e8,0,-1)", "range(0,1,1e-9)", "range(0,inf)", "shuffle(range(0,1e8))"]
+)
+def test_a_range_of_more_values_than_a_sweep_has_trials_is_refused(fault, values):
+    problem = "has more than 100,000 values; a sweep has at most 100,000 trials"
+    assert fault(f"seed={values}") == Fault("seed", values, problem)
+
+
 @pytest.mark.parametrize("typed", ["nonsense", "vit_nano", "--fast"])
 def test_an_override_without_an_equals_sign_comes_with_the_form(fault, typed):
     assert fault(typed) == Fault(typed, "", "is not of the form key=value")

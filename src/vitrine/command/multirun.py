@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from vitrine.command.composition_faults import composition_fault, unlike_their_t
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
+from vitrine.command.swept import MAX_TRIALS, TOO_MANY
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
@@ -105,7 +107,13 @@ def value_text(override: Override) -> str:
 
 def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
     """Return the runs of all combinations of values; their faults are added to ``found``."""
-    points = []
+    points: list[Point] = []
+    swept = [override for override in overrides if override.is_sweep_override()]
+    count = prod(sum(1 for _ in override.sweep_string_iterator()) for override in swept)
+    if count > MAX_TRIALS:
+        given = " ".join(override.input_line or "" for override in swept)
+        found.append(Fault(given, "", f"are {count:,} combinations; {TOO_MANY}"))
+        return points
     for chosen, varies in _combinations(overrides):
         quoted = quote(chosen, composer.loader)
         config = composer.checked(quoted)

@@ -16,12 +16,13 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
+from vitrine.command.swept import problem_of
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import defaults, hints, is_size_field, keys, keys_where, kind, owner, without_none, word_of
@@ -167,8 +168,8 @@ def _is_secret_key(name: str) -> bool:
 
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
     name = override.key_or_group
-    if isinstance(swept := override.value(), RangeSweep) and swept.step == 0:
-        yield Fault(name, str(override.input_line).partition("=")[2], "has a step of 0")
+    if isinstance(swept := override.value(), Sweep) and (problem := problem_of(swept)):
+        yield Fault(name, str(override.input_line).partition("=")[2], problem)
         return
     if name.startswith(_HYDRA):
         if not issubclass(schema, TrainConfig):
