@@ -1,5 +1,6 @@
 """What users of Hydra type: it works, or it is refused with what to type instead; it never trains by surprise."""
 
+import hydra
 import pytest
 from helpers.running import SMALL
 
@@ -131,6 +132,17 @@ def test_only_debug_traceback_shows_tracebacks(vitrine, tmp_path, overrides):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf/experiment/loud.yaml").write_text("# @package _global_\ndebug:\n  traceback: true\n")
     assert "Traceback" in vitrine("train", *overrides, "model.heads=5")[2]
+
+
+def test_files_that_cannot_be_composed_are_composed_once(vitrine, tmp_path, monkeypatch):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/broken.yaml").write_text("# @package _global_\ntrainer: 3\n")
+    composed, compose = [], hydra.compose
+    monkeypatch.setattr(hydra, "compose", lambda *args, **options: composed.append(args) or compose(*args, **options))
+    code, _, err = vitrine("train", "-m", "experiment=broken", "seed=0,1")
+    assert code == 2
+    assert "experiment/broken.yaml" in err
+    assert len(composed) == 1
 
 
 def test_cfg_prints_what_would_be_trained(vitrine):

@@ -24,6 +24,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -132,11 +133,15 @@ class Sources:
 
 @dataclass(frozen=True)
 class _Active:
-    """The sources and the loader of :func:`composing`, and what was composed from files, by command and choices."""
+    """The sources and the loader of :func:`composing`, and what was composed from files, or why it could not be.
+
+    The last two are by command and choices.
+    """
 
     sources: Sources
     loader: ConfigLoader
     composed: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = field(default_factory=dict)
+    failed: dict[tuple[str, ...], Exception] = field(default_factory=dict)
 
 
 _ACTIVE: ContextVar[_Active | None] = ContextVar("sources", default=None)
@@ -193,16 +198,22 @@ def composing(chosen: Sources | None = None) -> Iterator[ConfigLoader]:
 def from_files(command: str, choices: Sequence[str]) -> tuple[DictConfig, DictConfig]:
     """Return what Hydra composes for ``command`` with choices of files, and its node ``hydra``; in :func:`composing`.
 
-    The same choices are composed once, so the result is to be copied before it is changed.
+    The same choices are composed once, even where they fail, so the result is to be copied before it is changed.
 
     Raises:
-        HydraException: it cannot be composed.
+        HydraException, OmegaConfBaseException, ConfigError: as :func:`compose_files`.
     """
     active = _ACTIVE.get()
     assert active is not None
     key = (primary_config(command), *choices)
+    if key in active.failed:
+        raise active.failed[key]
     if key not in active.composed:
-        composed = compose_files(command, choices)
+        try:
+            composed = compose_files(command, choices)
+        except (HydraException, OmegaConfBaseException, ConfigError) as error:
+            active.failed[key] = error
+            raise
         settings = composed.hydra
         with open_dict(composed):
             del composed["hydra"]
