@@ -60,6 +60,7 @@ def fault(check):
         "hydra/launcher=process",
         "optimizer.lr=1e-3,2e-3",
         "seed=range(0,3)",
+        "optimizer.lr=tag(log,interval(1e-4,1e-2))",
         "model.dim=choice(64,96)",
         "model=vit_nano,vit_tiny",
         "model=glob(vit_*)",
@@ -160,6 +161,7 @@ def test_a_choice_that_is_not_there_comes_with_what_vitrine_has_in_its_place(fau
     ("typed", "expected"),
     [
         ("model=vit_nan", Fault("model", "vit_nan", MODELS, "model=vit_nano")),
+        ("model=vit_nano.yaml", Fault("model", "vit_nano.yaml", MODELS, "model=vit_nano")),
         ("model=xyz", Fault("model", "xyz", MODELS)),
         ("model=base", Fault("model", "base", MODELS, "model=vit_base")),
         ("model=null", Fault("model", "null", MODELS)),
@@ -278,12 +280,29 @@ def test_an_override_without_an_equals_sign_comes_with_the_form(fault, typed):
         ("name={a", "unexpected '{a'"),
         ("model.=3", "unexpected '.'"),
         ("seed=1,", "unexpected end"),
-        ("seed=random(1)", "in 'random(1)': Unknown function 'random'"),
+        ("seed=interval(1)", "in 'interval(1)': missing a required argument: 'end'"),
     ],
 )
 def test_what_cannot_be_read_is_reported_in_one_line_with_a_way_to_quote(fault, typed, problem):
     way = "(quote values with special characters: 'key=\"a, b\"')"
     assert fault(typed) == Fault(typed, "", f"cannot be read: {problem} {way}")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem", "near"),
+    [
+        ("intervall(1,2)", "there is no function intervall; the functions are choice, range,", "interval(1,2)"),
+        ("random(1)", "there is no function random; the functions are choice, range,", ""),
+        ("tag(lgo,interval(1,2))", "has the tag lgo; the one tag is log,", "tag(log,interval(1,2))"),
+        ("tag(log,q,interval(1,2))", "has the tag q; the one tag is log,", ""),
+        ("tag(log,choice(1,2))", "has the tag log; the one tag is log, of an interval", ""),
+    ],
+)
+def test_an_unknown_function_or_tag_comes_with_the_known_ones(fault, value, problem, near):
+    found = fault(f"optimizer.lr={value}")
+    assert (found.key, found.given) == ("optimizer.lr", value)
+    assert found.problem.startswith(problem)
+    assert found.nearest == (near and f"optimizer.lr={near}")
 
 
 def test_all_faults_are_reported_at_once_and_the_sound_overrides_kept(check):

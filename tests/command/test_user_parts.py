@@ -60,6 +60,14 @@ def test_all_faults_are_reported_together():
     assert {fault.key for fault in found} == {"model.position", "model.mlp", "model.depth"}
 
 
+def test_options_are_given_one_by_one_or_as_a_mapping():
+    part = f"position={LAB}.fourier.Fourier"
+    assert compose([part, "model.position_options={bands:4}"]) == compose([part, "model.position_options.bands=4"])
+    (fault,) = faults("optimizer.options={eps:1e-6}")
+    assert (fault.key, fault.given) == ("optimizer.options.eps", "1e-06")
+    assert fault.problem == "is an option of a part of your own; optimizer.name=adamw takes none"
+
+
 def test_choices_and_parts_are_swept_together():
     made = points("train", [f"position=learned,{LAB}.fourier.Fourier", "seed=0,1"], multirun=True)
     assert [point.config.model.position for point in made] == ["learned"] * 2 + [f"{LAB}.fourier.Fourier"] * 2

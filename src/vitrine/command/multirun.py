@@ -16,10 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import NEEDED, Composer, allowed_by
 from vitrine.command.composition_faults import composition_fault, unlike_their_type
+from vitrine.command.grammar import MAX_TRIALS, TOO_MANY
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
-from vitrine.command.swept import MAX_TRIALS, TOO_MANY
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal

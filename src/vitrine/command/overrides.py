@@ -21,8 +21,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
+from vitrine.command.grammar import sweep_fault, syntax_fault
 from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
-from vitrine.command.swept import problem_of
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import defaults, hints, is_size_field, keys, keys_where, kind, owner, without_none, word_of
@@ -63,13 +63,6 @@ OF_SEVERAL = ("augment", "callbacks", "debug", "experiment", "logger")  # groups
 # The value to type in place of deleting a group.
 INSTEAD_OF_DELETING = {"callbacks": "callbacks=default", "logger": "logger=csv", "augment": "augment=none"}
 
-# How the errors of Hydra's parser begin, and what is printed instead.
-SYNTAX_ERRORS = {
-    r"^(token recognition error at:|no viable alternative at input|(mismatched|extraneous) input) ": "unexpected ",
-    r"'<EOF>'$": "end",
-    r"^HydraException while evaluating ": "in ",
-}
-
 
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
     """Split ``arguments`` into those that can be composed and the faults of the others."""
@@ -85,7 +78,7 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
         try:
             override = parser.parse_override(argument)
         except HydraException as error:
-            faults.append(Fault(argument, "", _syntax_problem(argument, error)))
+            faults.append(syntax_fault(argument, error))
             continue
         override.config_loader = loader  # glob(..) asks it for the options of a group
         if not override.key_or_group:
@@ -168,8 +161,9 @@ def _is_secret_key(name: str) -> bool:
 
 def _faults(override: Override, schema: type, loader: ConfigLoader, groups: frozenset[str]) -> Iterator[Fault]:
     name = override.key_or_group
-    if isinstance(swept := override.value(), Sweep) and (problem := problem_of(swept)):
-        yield Fault(name, str(override.input_line).partition("=")[2], problem)
+    given = str(override.input_line).partition("=")[2]
+    if isinstance(swept := override.value(), Sweep) and (fault := sweep_fault(name, given, swept)):
+        yield fault
         return
     if name.startswith(_HYDRA):
         if not issubclass(schema, TrainConfig):
@@ -195,7 +189,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
                 continue
             for choice in value if isinstance(value, list) else [value]:
                 given = "null" if choice is None else str(choice)
-                if given not in choices and not is_part(name, given):
+                if given not in choices and (given.endswith(".yaml") or not is_part(name, given)):
                     yield _unknown_choice(name, given, choices)
         return
     known, added = [*keys(schema), *groups], override.is_add() or override.is_force_add()
@@ -346,7 +340,9 @@ def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
     if group in KEY_OF_GROUP and given.isdigit():
         problem = f"the choices are {', '.join(in_order)}; the key {KEY_OF_GROUP[group]} takes other numbers"
         return Fault(group, given, problem, f"{KEY_OF_GROUP[group]}={given}" if int(given) else "")
-    similar = get_close_matches(given.lower(), choices, CLOSE, cutoff=0.6)  # choices are in lower case
+    similar = get_close_matches(
+        given.lower().removesuffix(".yaml"), choices, CLOSE, cutoff=0.6
+    )  # choices are in lower case
     similar += [choice for choice in in_order if given in choice.split("/") and choice not in similar]
     if len(choices) > 2 * CLOSE:
         listed = f"the most similar are {', '.join(similar[:CLOSE])}" if similar else "--help lists them"
@@ -386,12 +382,3 @@ def _similar_keys(given: str, known: list[str]) -> list[str]:
     leaves = [key for name in get_close_matches(leaf, ending, CLOSE, cutoff=0.65) for key in ending[name]]
     exact = ending.get(leaf, [])
     return list(dict.fromkeys([*meant, *exact, *whole, *leaves]))[:CLOSE]
-
-
-def _syntax_problem(argument: str, error: Exception) -> str:
-    if "=" not in argument:
-        return "is not of the form key=value"
-    found = re.sub(r" expecting .*", "", str(error).splitlines()[0])  # names of the grammar's tokens
-    for place, shown in SYNTAX_ERRORS.items():
-        found = re.sub(place, shown, found)
-    return f"cannot be read: {found} (quote values with special characters: 'key=\"a, b\"')"

@@ -149,7 +149,7 @@ def _for_hydra(override: str) -> Iterator[str]:
     name, _, value = override.partition("=")
     group = name.lstrip("+")
     if group not in part_keys():
-        yield f"++{group}={value}" if is_option(group) else override
+        yield f"++{group}={value}" if is_option(group) or group in options_keys() else override
         return
     entries = _entries(value)
     own = [entry for entry in entries if is_dotted(entry)]
