@@ -15,6 +15,8 @@ LOOP = "its defaults lead back to it"
             b"model: {dmi: 3}",
             ["  model.dmi\n", "in experiment/mine.yaml: there is no such key", "did you mean model.dim?"],
         ),
+        (b"trainer: 3", ["  trainer=3\n", "in experiment/mine.yaml: is a section; its keys are trainer.max_epochs, "]),
+        (b"callbacks: [x]", ["  callbacks=['x']\n", "in experiment/mine.yaml: is a section; its keys are callbacks."]),
         (b"sed: 3", ["  sed\n", "did you mean seed?"]),
         (b"callbacks: {ema: {dcay: 0.9}}", ["  callbacks.ema.dcay\n", "did you mean callbacks.ema.decay?"]),
         (b"defaults: [mine, _self_]", ["  experiment/mine.yaml\n", LOOP]),

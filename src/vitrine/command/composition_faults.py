@@ -29,6 +29,10 @@ def composition_fault(error: Exception) -> Fault:
     file = re.match(r"In '((\w+)[^']*)'", problem)
     if not file or not isinstance(error, ConfigCompositionException) or not isinstance(cause, OmegaConfBaseException):
         return Fault(str(key) or "configuration", "", problem)
+    if merged := re.match(r"Merge error: \w+ is not a subclass of (\w+)\. value: (.*)", str(cause)):
+        for section, schema in _sections(_schema_of(cause)):
+            if schema.__name__ == merged[1]:
+                return Fault(section, merged[2], f"in {file[1]}.yaml: {section_problem(section, schema)}")
     if not key:
         return Fault(f"{file[1]}.yaml", "", str(cause).splitlines()[0])
     if key == file[2] != file[1]:  # its values came to lie under the name of its group
@@ -73,6 +77,15 @@ def _fault_of(key: str, problem: str, schema: type) -> Fault:
     inner = without_none(hint)
     wrong = section_problem(key, inner) if dataclasses.is_dataclass(inner) else f"must be {type_name(hint)}"
     return Fault(key, (given[1] or given[2]) if given else "", wrong)
+
+
+def _sections(schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the key and the type of every section of ``schema``."""
+    for name, hint in hints(schema).items():
+        inner = without_none(hint)
+        if dataclasses.is_dataclass(inner):
+            yield f"{prefix}{name}", inner
+            yield from _sections(inner, f"{prefix}{name}.")
 
 
 def _schema_of(cause: BaseException | None) -> type:
