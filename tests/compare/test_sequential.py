@@ -303,7 +303,7 @@ def test_the_variance_over_images_is_that_of_new_test_sets():
     large = [crossed(rng, 6, own=0.2) for _ in range(400)]
     means = np.array([x.mean((1, 2)) for x in large])
     over_seeds = np.mean([np.var(x.mean(2)[1] - x.mean(2)[0], ddof=1) / 6 for x in large])
-    over_images = np.mean([image_variance(x[1], x[0], paired=True, level=0.05) for x in large])
+    over_images = np.mean([image_variance(x[1], x[0], shared=6, level=0.05) for x in large])
     assert over_seeds + over_images == pytest.approx(np.var(means[:, 1] - means[:, 0]), rel=0.2)
     assert over_images > over_seeds, "which over seeds alone would be missed"
 

@@ -236,11 +236,28 @@ def test_the_variance_over_seeds_and_images_is_that_of_a_pigeonhole_bootstrap():
     draws = [rng.multinomial(count, np.full(count, 1 / count), 4000) / count for count in (seeds, images)]
     pigeonhole = np.einsum("bs,si,bi->b", draws[0], apart, draws[1], optimize=True).var()
     over_seeds = apart.mean(1).var(ddof=1) / seeds
-    variance = over_seeds + image_variance(*right.astype(float), paired=True, level=0.05)
+    variance = over_seeds + image_variance(*right.astype(float), shared=seeds, level=0.05)
     assert variance > 1.5 * over_seeds
     assert pigeonhole - 2 * of_both == pytest.approx(variance, rel=0.08)
     critical = np.average(stats.t.isf(0.025, [seeds - 1, images - 1]), weights=[over_seeds, variance - over_seeds])
     assert found.high - found.mean == pytest.approx(critical * math.sqrt(variance))
+
+
+def test_one_more_seed_on_one_side_leaves_the_part_over_images():
+    """What both models of a seed have in common for an image is not subtracted, since it has cancelled already."""
+    rng, images = np.random.default_rng(8), 1000
+    found = {10: 0.0, 11: 0.0}
+    for _ in range(20):
+        image, effect, seed = rng.normal(1.2, 1, images), rng.normal(0, 0.25, images), rng.normal(size=(11, images))
+        ours, theirs = (
+            dict(enumerate(image + side * effect + 0.9 * seed + 0.45 * rng.normal(size=(11, images)) > 0))
+            for side in (1, -1)
+        )
+        for count in found:
+            some = {number: ours[number] for number in range(10)}, {number: theirs[number] for number in range(count)}
+            means = [{number: float(right.mean()) for number, right in side.items()} for side in some]
+            found[count] += difference(*means, correct=some).image_variance
+    assert found[11] == pytest.approx(found[10], rel=0.1)
 
 
 @pytest.mark.whole
@@ -387,7 +404,7 @@ def test_equal_models_differ_on_new_images_in_one_comparison_of_twenty():
 @pytest.mark.parametrize("level", [0.05, 0.005])
 def test_images_on_which_nothing_differs_leave_the_rule_of_threes_uncertainty(level):
     same = np.ones((3, 360))
-    error = math.sqrt(image_variance(same, same, paired=True, level=level))
+    error = math.sqrt(image_variance(same, same, shared=3, level=level))
     assert stats.norm.isf(level / 2) * error == pytest.approx(math.log(2 / level) / 360)
 
 

@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.sequential_rule import (
-    MIN_SEEDS,
-    SHARED_FROM,
-    Rule,
-    image_variance,
-    is_float_error,
-    welch_freedom,
-)
+from vitrine.compare.sequential_rule import MIN_SEEDS, SHARED_FROM, Rule, image_variance, is_float_error, welch_freedom
 from vitrine.config.sweep import DECISION_METHODS
 from vitrine.text import did_you_mean, nearest
 
@@ -334,7 +327,8 @@ class Decision:
         known = [[result.correct for result in side if result.correct is not None] for side in sample.results]
         if any(len(found) < len(side) for found, side in zip(known, sample.results, strict=True)):
             return None
-        return math.sqrt(image_variance(*map(np.array, known), paired=self._paired, level=self.rule.alpha))
+        pairs = len(known[0]) if self._paired else 0
+        return math.sqrt(image_variance(*map(np.array, known), shared=pairs, level=self.rule.alpha))
 
 
 def _variance(sides: Sequence[np.ndarray], rounding: float) -> tuple[float, float]:

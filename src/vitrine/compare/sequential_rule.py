@@ -184,30 +184,36 @@ def is_float_error(sd: float, values: np.ndarray) -> bool:
     return bool(sd <= FLOAT32_ERROR * float(np.abs(values).max()))
 
 
-def image_variance(correct: np.ndarray, other: np.ndarray, *, paired: bool, level: float) -> float:
+def image_variance(correct: np.ndarray, other: np.ndarray, *, shared: int, level: float) -> float:
     """Variance of a difference in accuracy that is due to the choice of test images, for crossed seeds and images.
 
     The variance over images of the mean over seeds contains what varies over seeds *and* images; that part is already
-    in the variance over seeds and is subtracted (Clark, 1973).
+    in the variance over seeds and is subtracted (Clark, 1973), less what both sides of shared seeds have in common,
+    which has cancelled.
 
     Images on which nothing differs do not tell that nothing ever would: the variance is at least that whose normal
     interval has the half width of the rule of three, ln(2 / level) / N (Hanley and Lippman-Hand, 1983, JAMA 249).
 
     Args:
-        correct: (S, N) bool or float, which of N images each of S seeds classified correctly.
-        other: (T, N), of the other configuration; with ``paired``, row by row of the same seed.
-        paired: seeds are paired.
+        correct: (S, N) bool or float, which of N images, at least 2, each of S seeds classified correctly.
+        other: (T, N), of the other configuration.
+        shared: number of pairs: the first rows of both sides, row by row of the same seed; 0 if seeds are not paired.
         level: two-sided, of the interval that the variance is for, in (0, 1).
     """
     images = correct.shape[1]
     least = (math.log(level / 2) / special.ndtri(level / 2) / images) ** 2
-    means = correct.mean(0) - other.mean(0)
-    total = float(means.var(ddof=1)) / images
-    sides = [np.asarray(correct, float) - other] if paired else [np.asarray(correct, float), np.asarray(other, float)]
-    for side in sides:
-        seeds = len(side)
-        if seeds < 2:
-            continue
-        residual = side - side.mean(0) - side.mean(1, keepdims=True) + side.mean()
-        total -= float((residual**2).sum()) / ((seeds - 1) * (images - 1)) / (seeds * images)
-    return max(least, total) if not math.isnan(total) else least
+    total = float((correct.mean(0) - other.mean(0)).var(ddof=1))
+    for side in (correct, other):
+        total -= _of_seed_and_image(side, side) / len(side)
+    common = _of_seed_and_image(correct[:shared], other[:shared])
+    total += 2 * common * shared / (len(correct) * len(other))
+    return max(least, total / images)
+
+
+def _of_seed_and_image(correct: np.ndarray, other: np.ndarray) -> float:
+    """Covariance over pairs, (S, N) each, that is left to seed and image together; 0 of fewer than two seeds."""
+    seeds, images = correct.shape
+    if seeds < 2:
+        return 0.0
+    rests = [side - side.mean(0) - side.mean(1, keepdims=True) + side.mean() for side in (correct, other)]
+    return float((rests[0] * rests[1]).sum()) / ((seeds - 1) * (images - 1))

@@ -166,7 +166,7 @@ def difference(
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
         level = SIGNIFICANCE_LEVEL / family.comparisons
-        over_images = image_variance(ours, theirs, paired=paired, level=level)
+        over_images = image_variance(ours, theirs, shared=both, level=level)
         both_freedom = freedom_of_sum((variance, over_images), (freedom, ours.shape[1] - 1), level)
         # With few seeds and a small level, that of the sum would be narrower than the interval for these images alone.
         parts.append((variance + over_images, both_freedom))
