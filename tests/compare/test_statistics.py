@@ -220,7 +220,14 @@ def test_the_bootstrap_interval_agrees_with_the_normal_interval():
     low, high = bootstrap_interval(values)
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
-    assert bootstrap_interval(np.zeros(360)) == pytest.approx((-np.log(40) / 360, np.log(40) / 360))
+
+
+@pytest.mark.parametrize("differing", [0, 1, 3])
+def test_the_bootstrap_interval_has_at_least_the_width_of_the_rule_of_three(differing):
+    low, high = bootstrap_interval(np.repeat([1 / 3, 0.0], [differing, 360 - differing]))
+    mean = differing / 3 / 360
+    assert (low, high) == pytest.approx((mean - np.log(40) / 360, mean + np.log(40) / 360))
+    assert bootstrap_interval(np.zeros(1)) == (-1.0, 1.0)
 
 
 def test_the_variance_over_seeds_and_images_is_that_of_a_pigeonhole_bootstrap():

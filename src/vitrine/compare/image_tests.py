@@ -74,11 +74,15 @@ def paired_interval(only: int, other_only: int, images: int) -> tuple[float, flo
 def bootstrap_interval(per_image: np.ndarray) -> tuple[float, float]:
     """Return the 95 % bootstrap interval (percentiles, 2,000 resamples) of the mean of (N,) values, one per image.
 
-    Where all values are equal, resamples are, too: the interval is then that of the rule of three, ln 40 / N on either
-    side.
+    Resamples of values that are equal on all images, or on all but a few, hardly differ: either side has at least the
+    width of the rule of three, ln 40 / N.
+
+    Args:
+        per_image: differences in accuracy, in [-1, 1], as the interval is.
     """
-    if per_image.min() == per_image.max():
-        half_width = -math.log(SIGNIFICANCE_LEVEL / 2) / len(per_image)
-        return float(per_image[0]) - half_width, float(per_image[0]) + half_width
-    result = stats.bootstrap((per_image,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=0)
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    mean, least = float(per_image.mean()), -math.log(SIGNIFICANCE_LEVEL / 2) / len(per_image)
+    low = high = mean
+    if per_image.min() < per_image.max():
+        result = stats.bootstrap((per_image,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=0)
+        low, high = result.confidence_interval
+    return max(-1.0, min(float(low), mean - least)), min(1.0, max(float(high), mean + least))
