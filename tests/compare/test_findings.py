@@ -324,6 +324,15 @@ def test_pairs_without_variance_are_not_tested(tmp_path, write_run):
     ]
 
 
+def test_pairs_that_all_differ_by_the_same_are_tested_with_the_variance_of_all_rows(tmp_path, write_run):
+    learned, rope = [0.9543, 0.9570, 0.9382, 0.9434], [0.9628, 0.9596, 0.9641, 0.9514]
+    write_rows(write_run, tmp_path, learned=learned, rope=rope, none=[acc - 0.05 for acc in learned])
+    worse = next(tested for tested in compared(tmp_path).findings.comparisons if tested.row.label == "none")
+    interval = "none is worse than learned by 5.00 points (simultaneous 95 % interval 3.51 to 6.49; 4 seeds, r = 1.00,"
+    assert (worse.kind, worse.sentences[0].startswith(interval)) == ("worse", True)
+    assert "after correction for 2 comparisons" in sentences_of(tmp_path)["rope"][0]
+
+
 def test_a_diverged_run_is_named_and_left_out(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     reached = {"test/acc": 0.1, "val/acc": 0.1, "test/loss": float("nan")}

@@ -117,7 +117,7 @@ def findings(
     known = {} if fixed_images else predictions
     complete = all(row.runs.keys() == baseline.runs.keys() for row in table.rows)
     pooled = PooledVariance.of([row.values_by_seed(metric.name) for row in table.rows]) if complete else None
-    tests = max(1, sum(not math.isnan(_difference(pair, metric, {}).p) for pair in sides))
+    tests = max(1, sum(not math.isnan(_difference(pair, metric, {}, pooled=pooled).p) for pair in sides))
     family = _family(math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)

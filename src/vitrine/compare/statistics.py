@@ -75,7 +75,7 @@ class Difference:
     Attributes:
         mean: the difference.
         low, high: its 95 % confidence interval, simultaneous with those of the other comparisons; NaN with too few
-            values, or values without variance.
+            values, or without variance, its own or that of all rows.
         p: two-sided p-value of no difference; NaN without an interval, but 1 if all values are equal.
         paired: whether both sides have the same seeds, and pairs are compared.
         counts: number of values on each side.
@@ -146,13 +146,13 @@ def difference(
         return Difference(mean, nan, nan, nan, paired, counts, nan, nan)
     effect_size, correlation = _hedges_g(x, y), _correlation(x[:both], y[:both])
     sd = float(np.std(x - y, ddof=1)) if paired else _pooled_sd(x, y)
-    if is_float_error(sd, np.concatenate([x, y])):  # possible, since accuracies are whole numbers of images
-        equal = is_float_error(abs(mean), np.concatenate([x, y]))
-        p = 1.0 if equal else nan  # without variance, a difference cannot be tested
-        return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size, correlation, both, corrected=p)
     spread_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
     if pooled is not None:
         sd, spread_freedom = math.sqrt(2 * pooled.variance), float(pooled.freedom)
+    elif is_float_error(sd, np.concatenate([x, y])):  # possible, since accuracies are whole numbers of images
+        equal = is_float_error(abs(mean), np.concatenate([x, y]))
+        p = 1.0 if equal else nan  # without variance, a difference cannot be tested
+        return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size, correlation, both, corrected=p)
     if paired:
         variance, freedom = sd**2 * (1 / len(x) + overlap), spread_freedom
     else:
