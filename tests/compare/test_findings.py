@@ -89,6 +89,17 @@ def test_a_finding_by_any_metric_of_images_is_about_these(tmp_path, write_run, m
     assert re.search(rf"; 3 seeds, r = 0\.9\d{images}\)$", tested.sentences[0])
 
 
+def test_a_finding_on_one_test_image_is_about_this(tmp_path, write_run):
+    for scheme, right in (("learned", (0, 1, 0)), ("rope", (1, 1, 1))):
+        for seed, one in enumerate(right):
+            facts, labels = {"images": {"test": 1}}, np.zeros(1, int)
+            where = tmp_path, f"position={scheme}"
+            write_run(*where, seed=seed, acc=one, right=np.array([one == 1]), labels=labels, facts=facts)
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert not tested.difference.new_images
+    assert "no significant difference over 3 seeds, on this 1 image," in tested.sentences[0]
+
+
 def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.98, 0.983, 0.981], rope=[0.9838, 0.983, 0.980])
     (sentence,) = sentences_of(tmp_path)["rope"]

@@ -231,12 +231,12 @@ def test_equal_configurations_are_given_up_or_equal_within_a_difference(tmp_path
     assert line.startswith("position=rope and position=learned are equal within 2 points after ")
 
 
-def decided_on_200_images(folder, metric):
+def decided_on_images(folder, metric, images=200):
     """A decision by a test metric, whose runs store predictions; its value is the accuracy, whatever the metric."""
-    rng, labels = np.random.default_rng(0), np.arange(200) % 10
+    rng, labels = np.random.default_rng(0), np.arange(images) % 10
 
     def predict(trial):
-        right = rng.random(200) < MEANS[trial.config.model.position]
+        right = rng.random(images) < MEANS[trial.config.model.position]
         logits = np.eye(10)[np.where(right, labels, (labels + 1) % 10)]
         trial.folder.mkdir(parents=True, exist_ok=True)
         np.savez(trial.folder / "predictions.npz", logits=logits, labels=labels)
@@ -246,23 +246,29 @@ def decided_on_200_images(folder, metric):
         trial = queue.ask()
         queue.started(trial)
         predict(trial)
-        deciding.finish(trial, {metric: float(np.mean(correct(trial)))}, images=200)
+        deciding.finish(trial, {metric: float(np.mean(correct(trial)))}, images=images)
         queue.tell(trial, deciding.read_result(trial.folder))
     return queue
 
 
 def test_test_accuracy_uses_stored_predictions(tmp_path):
-    queue = decided_on_200_images(tmp_path, "test/acc")
+    queue = decided_on_images(tmp_path, "test/acc")
     assert all(look.new_images for look in queue.decision.looks("position=none"))
     assert "on these" not in known(queue)["decision"]["findings"]["position=none"]
     assert queue.decision.resolution == 1 / 200
+
+
+def test_a_verdict_on_one_test_image_is_about_this(tmp_path):
+    queue = decided_on_images(tmp_path, "test/acc", images=1)
+    assert not any(look.new_images for look in queue.decision.looks("position=none"))
+    assert known(queue)["decision"]["findings"]["position=none"].endswith("; on this 1 test image")
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("metric", quick(["test/loss", "test/top5_acc", "val/loss"], ["test/loss"]))
 def test_a_verdict_by_another_metric_is_about_its_images(tmp_path, metric, capsys):
     """Stored predictions tell which images are classified correctly, which is the variance of accuracy alone."""
-    queue = decided_on_200_images(tmp_path, metric)
+    queue = decided_on_images(tmp_path, metric)
     assert not any(look.new_images for look in queue.decision.looks("position=none"))
     ending = f"; on these 200 {'test' if metric.startswith('test') else 'validation'} images"
     assert known(queue)["decision"]["findings"]["position=none"].endswith(ending)

@@ -22,7 +22,7 @@ def on_these_images(row: ConfigurationRow, tested: Difference, metric: Metric) -
         return ""
     run = next(iter(row.runs.values()))
     count = (run.facts.get("images") or {}).get(stage)
-    return f", on these {plural(count, 'image') if count else 'images'}"
+    return f", on {'this' if count == 1 else 'these'} {plural(count, 'image') if count else 'images'}"
 
 
 def _images(row: ConfigurationRow, metric: Metric) -> int:

@@ -188,7 +188,8 @@ class SeedQueue(TrialQueue):
             self.images = (RunRecord(folder).facts.get("images") or {}).get(stage, self.images)
             self.decision.resolution = 1 / self.images if self.images and self.metric.counts_images else 0.0
             if self.metric.name == "test/acc" and (folder / "predictions.npz").is_file():
-                correct = correct_images(folder / "predictions.npz")
+                found = correct_images(folder / "predictions.npz")
+                correct = found if len(found) > 1 else None  # one image does not tell how others vary
         self.decision.add(*run, None if result.status != "finished" else value, correct)
 
 
@@ -261,7 +262,8 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
         parts.append(f"r = {look.correlation:.2f}")
     if not look.new_images:
         stage = metric.title.partition(" ")[0]  # test or validation
-        parts.append(f"on these {plural(images, f'{stage} image')}" if images else f"on these {stage} images")
+        these = plural(images, f"{stage} image") if images else f"{stage} images"
+        parts.append(f"on {'this' if images == 1 else 'these'} {these}")
     return "; ".join(parts)
 
 
