@@ -118,6 +118,15 @@ def test_a_mistake_is_one_line(table, change, problem):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "encoding", "number"),
+    [(("dog", "grün"), "latin-1", 3), (("c.png", "ä.png"), "latin-1", 4), ((), "utf-16", 1), ((), "utf-16-le", 1)],
+)
+def test_a_line_that_is_not_utf8_is_named(table, change, encoding, number):
+    with pytest.raises(DataError, match=rf"pets\.csv, line {number}, is not UTF-8; save the file as UTF-8$"):
+        read_csv(table(ROWS.replace(*change) if change else ROWS, encoding))
+
+
 def test_a_missing_csv_file_is_named_with_the_nearest(table, tmp_path):
     table()
     with pytest.raises(DataError, match=r"pet\.csv is not a CSV file; did you mean .*/pets\.csv\?"):

@@ -103,18 +103,20 @@ def test_a_pattern_lists_what_may_not_be_looked_at(folder):
 
 @pytest.mark.parametrize("data", ["csv", "imagefolder"])
 def test_labels_have_the_names_of_classes_that_training_gives_them(data, compose, tmp_path):
-    """The names are in Latin-1, and with a mark that reorders text."""
-    table = b"path,label\n"
-    for name in (b"caf\xe9", "\u200ecat".encode()):
-        path = tmp_path / "train" / os.fsdecode(name) / "1.png"
+    """A name has a mark that reorders text; that of a folder may be in Latin-1."""
+    names = ["\u200ecat", "café" if data == "csv" else os.fsdecode(b"caf\xe9")]
+    table = "path,label\n"
+    for name in names:
+        path = tmp_path / "train" / name / "1.png"
         path.parent.mkdir(parents=True)
         path.touch()
-        table += os.fsencode(path) + b"," + name + b"\n"
-    (tmp_path / "list.csv").write_bytes(table)
+        table += f"{path},{name}\n"
+    (tmp_path / "list.csv").write_text(table, "utf-8", "surrogateescape")
     root, source = (tmp_path / "list.csv",) * 2 if data == "csv" else (tmp_path, tmp_path / "train")
     classes = DATASETS[data](compose(f"data={data}", f"data.root={root}").data).classes
     found = Pictures.of(str(source))
-    assert sorted(label for _, label in found) == sorted(classes) == [r"\u200ecat", r"caf\xe9"]
+    shown = [r"\u200ecat", "café" if data == "csv" else r"caf\xe9"]
+    assert sorted(label for _, label in found) == sorted(classes) == shown
     assert set(found.folders) == (set() if data == "csv" else set(classes))
 
 
@@ -131,6 +133,7 @@ def test_a_single_file_needs_no_ending_of_a_picture(folder):
         ("empty", "empty has no pictures (.bmp"),
         ("files.csv", "files.csv has no column path; its first line is file,class"),
         ("none.csv", "none.csv has no rows"),
+        ("latin.csv", "latin.csv, line 2, is not UTF-8; save the file as UTF-8"),
         ("long.csv", "cannot read long.csv: field larger than field limit"),
     ],
 )
@@ -138,6 +141,7 @@ def test_what_names_no_picture_is_refused(folder, source, expected):
     (folder.parent / "empty").mkdir()
     (folder.parent / "files.csv").write_text("file,class\n")
     (folder.parent / "none.csv").write_text("path\n")
+    (folder.parent / "latin.csv").write_text("path\nä.png\n", "latin-1")
     (folder.parent / "long.csv").write_text("path" * 50_000)
     with pytest.raises(DataError, match=re.escape(expected)):
         Pictures.of(source)

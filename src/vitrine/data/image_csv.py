@@ -13,6 +13,7 @@ reads these columns in place of ``label``.
 
 import csv
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from vitrine.text import did_you_mean, listed, nearest, plural
 LABEL = "label"  # the column of the classes, unless others are named
 SEPARATOR = "|"  # of the labels of an image
 MAX_LISTED = 3
+_NOT_UTF8 = re.compile(r"[\0\udc80-\udcff]")  # Python's stand-ins for other bytes; zeros are of UTF-16
 
 
 def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[str] = ()) -> LabelledFiles:
@@ -35,9 +37,9 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
         targets: names of the columns with classes; by default, ``label``.
 
     Raises:
-        DataError: it is no CSV file with these columns; a row lacks a value or names an unknown split; fewer than
-            two classes of a target have training images, or another split has a class that ``train`` lacks; images
-            are missing; or an image is listed twice, which between two splits would be leakage.
+        DataError: it is no CSV file with these columns, or not UTF-8; a row lacks a value or names an unknown split;
+            fewer than two classes of a target have training images, or another split has a class that ``train`` lacks;
+            images are missing; or an image is listed twice, which between two splits would be leakage.
     """
     root, columns = Path(root), tuple(targets) or (LABEL,)
     if not root.is_file():
@@ -86,28 +88,41 @@ def join_labels(names: Iterable[str]) -> str:
     return SEPARATOR.join(names) or SEPARATOR
 
 
+def utf8_lines(file: Path) -> Iterator[str]:
+    """Yield the lines of a CSV file, with their ends, without a byte order mark.
+
+    Raises:
+        DataError: a line is not UTF-8.
+        OSError: the file cannot be read.
+    """
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        for number, line in enumerate(lines, start=1):
+            if _NOT_UTF8.search(line):
+                raise DataError(f"{file}, line {number}, is not UTF-8; save the file as UTF-8")
+            yield line
+
+
 def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> Iterator[tuple[int, str, list[str], str]]:
     """Yield line number, path, content of ``columns``, and split of each row."""
     try:
-        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-            rows = csv.DictReader(lines)
-            _check_columns(file, ("path", *columns), rows.fieldnames or [])
-            for row in rows:
-                if any(row.get(None) or ()):
-                    problem = "there are more cells than columns; quote cells that hold commas"
+        rows = csv.DictReader(utf8_lines(file))
+        _check_columns(file, ("path", *columns), rows.fieldnames or [])
+        for row in rows:
+            if any(row.get(None) or ()):
+                problem = "there are more cells than columns; quote cells that hold commas"
+                raise DataError(f"{file}, line {rows.line_num}: {problem}")
+            for column in ("path", *columns):
+                if not (row[column] or "").strip():
+                    hint = f"; for an image with none, {SEPARATOR}" if multi_label and column != "path" else ""
+                    raise DataError(f"{file}, line {rows.line_num}: there is no {column}{hint}")
+                if "\n" in row[column]:
+                    problem = f"{column} goes on over a line's end; is a quote not closed?"
                     raise DataError(f"{file}, line {rows.line_num}: {problem}")
-                for column in ("path", *columns):
-                    if not (row[column] or "").strip():
-                        hint = f"; for an image with none, {SEPARATOR}" if multi_label and column != "path" else ""
-                        raise DataError(f"{file}, line {rows.line_num}: there is no {column}{hint}")
-                    if "\n" in row[column]:
-                        problem = f"{column} goes on over a line's end; is a quote not closed?"
-                        raise DataError(f"{file}, line {rows.line_num}: {problem}")
-                split = (row["split"] or "").strip() if "split" in row else "train"
-                if split not in SPLITS:
-                    problem = f"split '{split}' is not one of {', '.join(SPLITS)}{did_you_mean(nearest(split, SPLITS))}"
-                    raise DataError(f"{file}, line {rows.line_num}: {problem}")
-                yield rows.line_num, row["path"].strip(), [row[column].strip() for column in columns], split
+            split = (row["split"] or "").strip() if "split" in row else "train"
+            if split not in SPLITS:
+                problem = f"split '{split}' is not one of {', '.join(SPLITS)}{did_you_mean(nearest(split, SPLITS))}"
+                raise DataError(f"{file}, line {rows.line_num}: {problem}")
+            yield rows.line_num, row["path"].strip(), [row[column].strip() for column in columns], split
     except csv.Error as error:
         raise DataError(f"cannot read {file}: {first_line(error)}") from None
     except OSError as error:

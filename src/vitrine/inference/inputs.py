@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
 
+from vitrine.data.image_csv import utf8_lines
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, nearest, printable
@@ -45,8 +45,8 @@ class Pictures:
         """Find out what ``source`` is: ``-``, a folder, a CSV file, another file, or a glob pattern.
 
         Raises:
-            DataError: there is no such file or folder, it cannot be read, it has no pictures, or a CSV file has no
-                column ``path``.
+            DataError: there is no such file or folder, it cannot be read, it has no pictures, or a CSV file is not
+                UTF-8 or has no column ``path``.
         """
         if source == "-":
             return cls(source, _lines, is_stream=True)
@@ -102,16 +102,16 @@ def _lines() -> Iterator[Listed]:
 
 
 def _columns(file: Path) -> list[str]:
-    with _reading(file), _open(file) as lines:
-        columns = next(csv.reader(lines), [])
+    with _reading(file):
+        columns = next(csv.reader(utf8_lines(file)), [])
     if "path" not in columns:
         raise DataError(f"{file} has no column path; its first line is {','.join(columns) or 'empty'}")
     return columns
 
 
 def _rows(file: Path) -> Iterator[Listed]:
-    with _reading(file), _open(file) as lines:
-        for row in csv.DictReader(lines):
+    with _reading(file):
+        for row in csv.DictReader(utf8_lines(file)):
             if path := (row["path"] or "").strip():
                 yield _beside(file, path), printable((row.get("label") or "").strip())
 
@@ -131,10 +131,6 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except csv.Error as error:
         raise DataError(f"cannot read {path}: {first_line(error)}") from None
-
-
-def _open(file: Path) -> TextIO:
-    return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _hint(path: Path) -> str:
