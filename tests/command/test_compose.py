@@ -150,6 +150,11 @@ def test_faults_of_overrides_and_of_the_whole_are_reported_together(refusal):
     }
 
 
+def test_a_value_that_cannot_be_read_is_not_also_reported_as_missing(refusal):
+    (fault,) = refusal("data=imagefolder", "data.root=~nobody.there/x")
+    assert fault.problem.startswith("cannot be read: unexpected '~'")
+
+
 def test_a_missing_folder_of_images_is_reported_with_the_nearest(refusal, pictures):
     (fault,) = refusal("data=imagefolder", f"data.root={pictures}s")
     assert (fault.key, fault.given) == ("data.root", f"{pictures}s")

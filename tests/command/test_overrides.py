@@ -352,11 +352,16 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         ("resume=runs/a+b@2.%$*?|-_", "resume=runs/a+b@2.%$*?|-_"),
         ("hydra.run.dir=out/lr=0.1/ä", "hydra.run.dir='out/lr=0.1/ä'"),
         ("hydra.sweep.subdir=s-${seed}", "hydra.sweep.subdir=s-${seed}"),
-        ("data.root=~/b&w", "data.root=~/b&w"),
+        ("data.root=~/b&w", "data.root='/home/me/b&w'"),
+        ("data.root=~/a,~/b", "data.root=/home/me/a,/home/me/b"),
+        ("data.root=~nobody.there/b", "data.root=~nobody.there/b"),
+        ("data.root='~/b'", "data.root='~/b'"),
+        ("run=[~/a,b]", "run=['/home/me/a','b']"),
         ("optimizer.lr=1e-3", "optimizer.lr=1e-3"),
     ],
 )
-def test_quotes_that_nobody_types_are_added(loader, typed, quoted):
+def test_quotes_that_nobody_types_are_added(loader, typed, quoted, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
     assert quote([typed], loader) == [quoted]
 
 

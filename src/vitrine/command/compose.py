@@ -55,11 +55,14 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
     """
     with composing() as loader:
         sound, found = check_overrides(quote(arguments, loader), SCHEMAS[command], loader)
+        refused = {fault.key.partition("=")[0] for fault in found}
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         composer = Composer(command, loader)
         if command == "train" and sources().mention("hydra"):  # else there is nothing to compose
             found += _unused_settings(composer, fixed_overrides(overrides))
+        count = len(found)
         asked = (runs_of_multirun if multirun else single_run)(composer, overrides, found)
+        found[count:] = [fault for fault in found[count:] if fault.key not in refused]  # they are of other values
     on_gpus = [point.config for point in asked if command == "train" and point.config.trainer.accelerator == "gpu"]
     checked = check_devices and on_gpus and not found
     if checked and not (multirun and launcher(arguments) == "slurm"):  # which has other machines

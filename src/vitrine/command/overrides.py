@@ -95,7 +95,8 @@ def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
     """Return overrides with quotes and brackets where Hydra's grammar needs them and a user does not type them.
 
     Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), and paths with spaces,
-    letters outside ASCII or other characters that the grammar does not allow in a bare value.
+    letters outside ASCII or other characters that the grammar does not allow in a bare value. A leading ``~`` of a path
+    becomes the home directory, as shells expand it only at the start of a word.
     """
     groups = all_groups(loader)
 
@@ -118,8 +119,9 @@ def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
 def _quoted_path(value: str) -> str:
     """Return a path, or several separated by commas, in the quotes that they need.
 
-    A home directory, ``~``, stays without, and is refused: quoted, it would be a folder of that name.
+    An unknown home directory, ``~nobody``, stays without, and is refused: quoted, it would be a folder of that name.
     """
+    value = _at_home(value)
     special = re.search(r"[^a-zA-Z0-9_/\\+.$%*@?|-]", value)
     if not special or re.search(r"['\"]|\$\\?\{|^~", value):
         return value
@@ -138,14 +140,19 @@ def _quoted_paths(value: str) -> str:
     while pieces:
         lengths = range(1, len(pieces) + 1)
         length = next((length for length in lengths if _exists(",".join(pieces[:length]).strip())), 1)
-        paths.append(",".join(pieces[:length]).strip())
+        paths.append(_at_home(",".join(pieces[:length]).strip()))
         del pieces[:length]
     return f"[{','.join(repr(path) for path in paths if path)}]"
 
 
 def _exists(path: str) -> bool:
     """Whether there is such a file or folder; ``Path.exists`` raises OSError for a text as long as a list of runs."""
-    return os.path.exists(path)  # noqa: PTH110
+    return os.path.exists(_at_home(path))  # noqa: PTH110
+
+
+def _at_home(path: str) -> str:
+    """Return a path with the home directory in place of a leading ``~``; as it is if there is none."""
+    return os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises
 
 
 @cache
