@@ -153,13 +153,17 @@ def test_waiting_for_another_process_ends_with_a_signal_and_with_the_time(partia
     assert store.known.sum() == 1
 
 
-def test_a_damaged_file_is_named_when_it_is_due(config, partial):
-    path = partial.images.paths[40]
-    path.write_bytes(b"damaged")
+def test_damaged_files_are_named_when_the_first_of_them_is_due(config, partial, monkeypatch):
+    path, *others = [partial.images.paths[row] for row in (30, 40, 55, 59)]
+    for damaged in (path, *others):
+        damaged.write_bytes(b"damaged")
     source = StoredSource(partial, CPU, resident=False)
-    with pytest.raises(DataError, match=path.name):
+    monkeypatch.setattr(pixel_store, "MAX_LISTED", 2)
+    rest = f"; nor can {others[0]}, {others[1]} and 1 more"
+    with pytest.raises(DataError, match=rf"^{path} cannot be decoded as an image: .*{rest}$"):
         list(source.batches([torch.arange(0, 20), torch.arange(20, 60)]))
-    with pytest.raises(DataError, match=path.name):
+    monkeypatch.setattr(pixel_store, "SEARCH", -1.0)
+    with pytest.raises(DataError, match=rf"^{path} cannot be decoded as an image: [^;]*$"):
         complete_all([partial.images.store], lambda: False)
 
 

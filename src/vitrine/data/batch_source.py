@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitrine.data.decode import ImageFiles
+from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
 from vitrine.data.workers import WorkerContext, end_orphan, next_batch
-from vitrine.errors import DataError
 
 
 class BatchSource(Protocol):
@@ -111,7 +110,7 @@ class StreamingSource:
                 if number == len(indices):
                     iterator._shutdown_workers()
                 if isinstance(decoded, str):
-                    raise DataError(decoded)
+                    raise Undecodable(decoded)
                 labels = self.labels[chosen]
                 labels = labels.pin_memory() if self.device.type == "cuda" else labels
                 yield decoded.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)

@@ -56,6 +56,10 @@ class StoredImage(Protocol):
 ImageFile = Path | StoredImage
 
 
+class Undecodable(DataError):
+    """An image file is missing, damaged or not an image."""
+
+
 @dataclass(frozen=True)
 class Decoder(Dataset[Tensor | str]):
     """Decode image files to images of one size, upright as their EXIF orientation says; resampling is bicubic.
@@ -89,7 +93,7 @@ class Decoder(Dataset[Tensor | str]):
         """Decode B files into an array (B, C, H, W) uint8.
 
         Raises:
-            DataError: a file is missing, damaged or not an image.
+            Undecodable: a file is missing, damaged or not an image.
         """
         images = np.empty((len(paths), *self.shape), dtype=np.uint8)
         for index, path in enumerate(paths):
@@ -103,14 +107,14 @@ class Decoder(Dataset[Tensor | str]):
         """
         try:
             return torch.from_numpy(self.read(paths))
-        except DataError as error:
+        except Undecodable as error:
             return str(error)
 
     def open(self, path: ImageFile | BinaryIO) -> Image.Image:
         """Read an image file of any size, or one that is open, in the mode of :attr:`channels`.
 
         Raises:
-            DataError: the file is missing, damaged, not an image of ``FORMATS``, larger than Pillow's limit of 179
+            Undecodable: the file is missing, damaged, not an image of ``FORMATS``, larger than Pillow's limit of 179
                 megapixels, or has pixels of 32 bits.
         """
         try:
@@ -120,7 +124,7 @@ class Decoder(Dataset[Tensor | str]):
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
             name = path if isinstance(path, ImageFile) else "the picture"
-            raise DataError(f"{name} cannot be decoded as an image: {first_line(error)}") from None
+            raise Undecodable(f"{name} cannot be decoded as an image: {first_line(error)}") from None
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.

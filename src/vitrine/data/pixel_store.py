@@ -19,15 +19,18 @@ from torch import Tensor
 
 from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
 from vitrine.data.cache import cached, entry_key
-from vitrine.data.decode import ImageFiles
+from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
 from vitrine.errors import VitrineError
-from vitrine.text import report
+from vitrine.text import listed, report
 
 DECODING = 3  # the version of what Decoder makes of a file; entries of others are not in the cache
 FIRST = 0.25  # seconds in which this process decodes a few files, to see how long they take
 ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
 PART, MOST_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
+
+SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
+MAX_LISTED = 10
 
 
 class PixelStore:
@@ -89,7 +92,18 @@ class PixelStore:
         """Decode the files at each of ``parts``, (B,) int64, a part for each step of the generator.
 
         Workers do it unless there is one part only, or this process is to do it ``alone``.
+
+        Raises:
+            Undecodable: files cannot be decoded: the first, and others that are found in ``SEARCH`` seconds.
+            DataError: a worker was killed.
         """
+        try:
+            yield from self._decoded_parts(parts, alone=alone)
+        except Undecodable as error:
+            others = [name for name in self._undecodable() if not str(error).startswith(f"{name} ")]
+            raise Undecodable(f"{error}{'; nor can ' if others else ''}{listed(others, MAX_LISTED)}") from None
+
+    def _decoded_parts(self, parts: Sequence[Tensor], *, alone: bool) -> Generator[None, None, None]:
         if alone or len(parts) == 1:
             for part in parts:
                 self._keep(part, self.files[part])
@@ -101,6 +115,17 @@ class PixelStore:
             for part, (images, _) in zip(parts, batches, strict=True):
                 self._keep(part, images)
                 yield
+
+    def _undecodable(self) -> Iterator[str]:
+        """Yield the names of files that cannot be decoded, for ``SEARCH`` seconds."""
+        end = time.monotonic() + SEARCH
+        for row in (~self.known).nonzero()[:, 0].tolist():
+            if time.monotonic() > end:
+                return
+            try:
+                self.files.decoder.read([self.files.paths[row]])
+            except Undecodable:
+                yield str(self.files.paths[row])
 
     def _keep(self, rows: Tensor, images: Tensor) -> None:
         if not len(self.pixels):
@@ -117,7 +142,7 @@ class PixelStore:
 
         while len(times) < len(missing) and (len(times) < 3 or time.monotonic() - begin < FIRST):
             started, row = time.monotonic(), missing[len(times)].view(1)
-            self._keep(row, self.files[row])
+            list(self.decode([row]))
             times.append(time.monotonic() - started)
             if is_over():
                 return None
