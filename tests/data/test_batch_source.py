@@ -188,7 +188,8 @@ def test_a_file_that_cannot_be_decoded_is_named(both, damage):
     with pytest.raises(DataError) as error:
         list(training(StreamingSource(unread, CPU, 2), batch_size=60))
     assert multiprocessing.active_children() == [], "though the error still refers to the pass"
-    assert str(error.value).startswith(f"{path} cannot be decoded as an image: ")
+    missing, damaged = f"there is no file {path}", f"{path} cannot be decoded as an image: "
+    assert str(error.value).startswith(missing if damage == "missing" else damaged)
     assert "\n" not in str(error.value)
     assert "worker" not in str(error.value)
 

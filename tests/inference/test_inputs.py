@@ -71,6 +71,24 @@ def test_names_on_standard_input_need_not_be_text(monkeypatch):
     assert list(Pictures.of("-")) == [("a\udcff.png", ""), ("b.png", "")]
 
 
+def test_a_list_on_standard_input_may_be_written_on_windows(monkeypatch):
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO("\ufeffa.png\r\n\r\nb.png\r\n".encode()), newline="\n"))
+    assert list(Pictures.of("-")) == [("a.png", ""), ("b.png", "")]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (b"\n \n", "input=-: no picture was named"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "holds zero bytes; name one picture a line"),
+    ],
+)
+def test_what_is_no_list_on_standard_input_is_refused(monkeypatch, given, expected):
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(given)))
+    with pytest.raises(DataError, match=expected):
+        list(Pictures.of("-"))
+
+
 @pytest.mark.parametrize(
     ("closed", "given", "named"),
     [("in", "in", "in"), ("in/b", "in", "in/b"), ("in/list.csv", "in/list.csv", "in/list.csv"), ("in", "in/1", "in/1")],
@@ -129,6 +147,7 @@ def test_a_single_file_needs_no_ending_of_a_picture(folder):
     [
         ("out", "there is no picture or folder out"),
         ("ins", "did you mean in?"),
+        ("https://a.b/c.png?d", "https://a.b/c.png?d is a URL; pictures are read from files only"),
         ("in/*.gif", "no file matches in/"),
         ("empty", "empty has no pictures (.bmp"),
         ("files.csv", "files.csv has no column path; its first line is file,class"),

@@ -75,7 +75,8 @@ def test_a_list_or_a_stack_gives_a_list(run, pictures):
         (torch.zeros(1, 8, 8), "a picture is of uint8, from 0 to 255, not float32"),
         (np.zeros((8, 8)), "uint8, not an array of float64"),
         (3, "a picture is a path, a Pillow image, or an array or tensor of uint8, not int"),
-        ("missing.png", "missing.png cannot be decoded as an image: [Errno 2] No such file"),
+        ("missing.png", "there is no file missing.png"),
+        ("https://a.b/c.png", "https://a.b/c.png is a URL; pictures are read from files only"),
         (io.BytesIO(b"no picture"), "the picture cannot be decoded as an image: cannot identify"),
     ],
 )

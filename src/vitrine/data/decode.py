@@ -123,6 +123,8 @@ class Decoder(Dataset[Tensor | str]):
             with Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
+            if isinstance(error, FileNotFoundError) and isinstance(path, Path):
+                raise Undecodable(f"there is no file {path}") from None
             name = path if isinstance(path, ImageFile) else "the picture"
             raise Undecodable(f"{name} cannot be decoded as an image: {first_line(error)}") from None
 

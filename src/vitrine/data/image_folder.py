@@ -5,6 +5,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -81,6 +82,12 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     if empty := [name for label, name in enumerate(classes) if label not in labels]:
         raise DataError(f"{root}/train has no images of {', '.join(empty)}")
     return LabelledFiles(root, classes, splits, left_out=_left_out(loose, others))
+
+
+def refuse_url(name: str) -> None:
+    """Raise DataError if the name of a picture is a URL."""
+    if re.match(r"\w+://", name):
+        raise DataError(f"{name} is a URL; pictures are read from files only")
 
 
 def cifar10_folder(root: str | Path) -> Path | None:

@@ -100,7 +100,7 @@ class PixelStore:
         try:
             yield from self._decoded_parts(parts, alone=alone)
         except Undecodable as error:
-            others = [name for name in self._undecodable() if not str(error).startswith(f"{name} ")]
+            others = [name for name in self._undecodable() if f"{name} " not in f"{error} "]
             raise Undecodable(f"{error}{'; nor can ' if others else ''}{listed(others, MAX_LISTED)}") from None
 
     def _decoded_parts(self, parts: Sequence[Tensor], *, alone: bool) -> Generator[None, None, None]:

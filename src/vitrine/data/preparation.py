@@ -13,7 +13,7 @@ from vitrine.config.parts import is_dotted
 from vitrine.config.schema import OWN_FILES, DataConfig
 from vitrine.config.size import Sides, Size, fixed, height_width
 from vitrine.data.decode import MODES, Decoder, channels_first
-from vitrine.data.image_folder import cifar10_folder
+from vitrine.data.image_folder import cifar10_folder, refuse_url
 from vitrine.errors import DataError, first_line
 from vitrine.text import plural
 
@@ -119,6 +119,8 @@ class Preparation:
         if isinstance(picture, (str, Path, Image.Image)) or (hasattr(picture, "read") and hasattr(picture, "seek")):
             if self.channels not in MODES:
                 raise DataError(f"this model takes {self.channels} channels, which image files lack; give it tensors")
+            if isinstance(picture, str):
+                refuse_url(picture)
             if isinstance(picture, Image.Image):
                 image = self._converted(decoder, picture)
             else:

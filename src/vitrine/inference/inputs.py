@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from vitrine.data.image_csv import utf8_lines
-from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in
+from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url
 from vitrine.errors import DataError, first_line
 from vitrine.text import did_you_mean, nearest, printable
 
@@ -45,9 +45,10 @@ class Pictures:
         """Find out what ``source`` is: ``-``, a folder, a CSV file, another file, or a glob pattern.
 
         Raises:
-            DataError: there is no such file or folder, it cannot be read, it has no pictures, or a CSV file is not
-                UTF-8 or has no column ``path``.
+            DataError: it is a URL, there is no such file or folder, it cannot be read, it has no pictures, or a CSV
+                file is not UTF-8 or has no column ``path``.
         """
+        refuse_url(source)
         if source == "-":
             return cls(source, _lines, is_stream=True)
         with _reading(source):
@@ -98,7 +99,14 @@ def _matches(pattern: str) -> Iterator[Listed]:
 def _lines() -> Iterator[Listed]:
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # names of files need not be valid text
-    return ((line.rstrip("\n"), "") for line in sys.stdin if line.strip())
+    paths = (line.removeprefix("\ufeff").rstrip("\r\n") for line in sys.stdin)  # a byte order mark may come first
+    path = ""
+    for path in filter(str.strip, paths):
+        if "\0" in path:
+            raise DataError("input=-: standard input holds zero bytes; name one picture a line")
+        yield path, ""
+    if not path:
+        raise DataError("input=-: no picture was named")
 
 
 def _columns(file: Path) -> list[str]:
