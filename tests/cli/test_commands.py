@@ -140,7 +140,7 @@ def test_images_of_ones_own_are_trained_and_tested(train, tmp_path):
         (["model.dim=90", "position=sincos2d"], ["model.dim=90", "divisible by 4", "model.dim=96"]),
         (["data=imagefolder"], ["data.root", "needs the folder of your images"]),
         (["data=csv"], ["data.root", "needs a CSV file with columns path, label and optionally split"]),
-        (["data=csv", "data.root=nowhere.csv"], ["data.root=nowhere.csv", "is not a CSV file"]),
+        (["data=csv", "data.root=nowhere.csv"], ["data.root=nowhere.csv", "there is no file nowhere.csv"]),
         (["data=huggingface", "data.root=empty"], ["data.root=empty", "has no dataset_dict.json"]),
         (["data=imagefolder", "data.root=nowhere"], ["data.root=nowhere", "is not a folder"]),
         (["data=imagefolder", "data.root=empty"], ["data.root=empty", "at least two classes; found none"]),

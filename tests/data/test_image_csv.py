@@ -3,6 +3,7 @@
 import pytest
 
 from vitrine.data.image_csv import read_csv
+from vitrine.data.image_folder import scan_folder
 from vitrine.errors import DataError
 
 ROWS = """\
@@ -129,8 +130,15 @@ def test_a_line_that_is_not_utf8_is_named(table, change, encoding, number):
 
 def test_a_missing_csv_file_is_named_with_the_nearest(table, tmp_path):
     table()
-    with pytest.raises(DataError, match=r"pet\.csv is not a CSV file; did you mean .*/pets\.csv\?"):
+    with pytest.raises(DataError, match=r"there is no file .*/pet\.csv; did you mean .*/pets\.csv\?"):
         read_csv(tmp_path / "pet.csv")
+
+
+def test_a_folder_is_no_csv_file_and_a_csv_file_no_folder(table, tmp_path):
+    with pytest.raises(DataError, match=r"is a folder; did you mean data=imagefolder\?$"):
+        read_csv(tmp_path)
+    with pytest.raises(DataError, match=r"pets\.csv is not a folder; did you mean data=csv\?$"):
+        scan_folder(table())
 
 
 def test_several_labels_are_separated_by_a_bar(table):

@@ -43,7 +43,9 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
     """
     root, columns = Path(root), tuple(targets) or (LABEL,)
     if not root.is_file():
-        raise DataError(f"{root} is not a CSV file{_hint(root)}")
+        if root.is_dir():
+            raise DataError(f"{root} is a folder{did_you_mean('data=imagefolder')}")
+        raise DataError(f"there is no file {root}{_hint(root)}")
     found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
     listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
     locations: list[tuple[Path, int]] = []  # of each file, with its line

@@ -48,7 +48,8 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     """
     root = Path(root)
     if not root.is_dir():
-        raise DataError(f"{root} is not a folder{_hint(root)}")
+        is_table = root.suffix.lower() == ".csv" and root.is_file()
+        raise DataError(f"{root} is not a folder{did_you_mean('data=csv') if is_table else _hint(root)}")
     known = {name for names in SPLIT_FOLDERS.values() for name in names}
     if capital := [name for name in look_into(str(root)).folders if name not in known and name.lower() in known]:
         raise DataError(f"{root}/{capital[0]} is not read; rename it to {capital[0].lower()}, or to something else")
