@@ -293,11 +293,23 @@ def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
     assert "needs a run folder: python eval.py run=" in vitrine("eval")[2]
 
 
-def test_several_runs_outside_a_multirun_are_one_fault(vitrine):
-    code, _, err = vitrine("eval", "run=a,b")
+@pytest.mark.parametrize(
+    ("command", "given", "instead"),
+    [
+        ("eval", "run=a,b", "python eval.py -m ... runs them sequentially"),
+        ("predict", "run=a,b", "run=[RUN,RUN] averages several runs"),
+        ("predict", "top_k=1,2", "give one"),
+        (
+            "predict",
+            "input=a,b",
+            "name a folder, a pattern ('DIR/*.png') or a CSV file; quote a name with commas: 'input=\"a,b\"'",
+        ),
+    ],
+)
+def test_several_values_outside_a_multirun_are_one_fault(vitrine, command, given, instead):
+    code, _, err = vitrine(command, given, *(("run=x", "input=x") if given == "top_k=1,2" else ()))
     assert code == 2
-    problem = "has several values; python eval.py -m ... runs them sequentially"
-    assert err == f"vitrine: invalid configuration:\n  run=a,b\n      {problem}\n"
+    assert err == f"vitrine: invalid configuration:\n  {given}\n      has several values; {instead}\n"
 
 
 @pytest.mark.parametrize("command", ["train.py --help", "train.py --cfg job", "train.py --info", "-m vitrine --help"])

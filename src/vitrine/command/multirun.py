@@ -27,6 +27,12 @@ from vitrine.config.sweep import READ_BY, SweepConfig, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 
+# What to type in place of several values where there is no multirun.
+SEVERAL_OF_PREDICT = {
+    "run": "run=[RUN,RUN] averages several runs",
+    "input": "name a folder, a pattern ('DIR/*.png') or a CSV file; quote a name with commas: 'input=\"a,b\"'",
+}
+
 
 @dataclass(frozen=True)
 class Point:
@@ -90,9 +96,13 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
 
 
 def several_values(command: str, swept: Sequence[Override]) -> list[Fault]:
-    """Return a fault for each override with several values, outside a multirun."""
-    problem = f"has several values; {program(command)} -m ... runs them sequentially"
-    return [Fault(override.key_or_group, value_text(override), problem) for override in swept]
+    """Return a fault for each override with several values, outside a multirun, which ``predict`` has not."""
+    instead = SEVERAL_OF_PREDICT if command == "predict" else {}
+    default = "give one" if instead else f"{program(command)} -m ... runs them sequentially"
+    return [
+        Fault(name := override.key_or_group, value_text(override), f"has several values; {instead.get(name, default)}")
+        for override in swept
+    ]
 
 
 def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
