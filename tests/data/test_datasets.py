@@ -236,6 +236,24 @@ def test_files_that_a_csv_file_lists_are_read_like_those_of_folders(read, flower
         assert torch.equal(getattr(listed, split).labels, getattr(expected, split).labels)
 
 
+@pytest.mark.parametrize(
+    ("several", "problem"),
+    [
+        (False, "aster|rose taken for one label each; data.multi_label=true makes them several labels of an image"),
+        (True, "no image of train has several labels, or none; | separates them"),
+    ],
+)
+def test_labels_that_look_like_one_or_several_against_the_configuration_are_reported(
+    read, flowers, capsys, several, problem
+):
+    table = flowers / "flowers.csv"
+    third = "" if several else "train/aster/1.png,aster|rose\n"
+    table.write_text(f"path,label\ntrain/aster/0.png,aster\ntrain/rose/0.png,rose\n{third}")
+    settings = {"name": "csv", "root": str(table), "num_classes": 2 if several else 3, "multi_label": several}
+    read(**FOLDER | settings, val_fraction=0)
+    assert capsys.readouterr().err == f"vitrine: warning: {table}: {problem}\n"
+
+
 def test_another_way_to_make_images_square_is_another_entry_of_the_cache(read, flowers):
     padded, cropped = read(**FOLDER | {"resize": "pad"}), read(**FOLDER)
     wide = flowers / "train/aster/1.png"
