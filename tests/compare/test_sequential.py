@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
 
-from vitrine.compare import sequential
+from vitrine.compare import sequential, sequential_boundaries
 from vitrine.compare.sequential import Decision
 from vitrine.compare.sequential_boundaries import (
     boundaries,
@@ -71,6 +71,14 @@ def test_repeated_t_tests_of_normal_values_spend_what_is_planned(pooled):
     t = np.stack([test(n).statistic for n in counts])
     crossed = np.maximum.accumulate(np.abs(t) > critical[:, None]).mean(1)
     assert crossed == pytest.approx(spent, abs=0.0045)  # three standard errors
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_critical_values_of_a_small_significance_level_do_not_depend_on_the_cells(pooled, monkeypatch):
+    counts, spent = [3, 4, 5, 6], 1e-5 * np.sqrt([0.25, 0.5, 0.75, 1])
+    found = boundaries(counts, spent, pooled=pooled)
+    monkeypatch.setattr(sequential_boundaries, "CELLS", 800)
+    assert found == pytest.approx(boundaries(counts, spent, pooled=pooled), rel=0.01)
 
 
 @pytest.mark.parametrize("ratio", [1, 8])

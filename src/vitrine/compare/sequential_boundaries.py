@@ -178,7 +178,7 @@ def boundaries(
     """
     counts = [int(count) for count in counts]
     critical = np.empty(len(counts))
-    mass, cells = np.ones(1), np.ones(1)
+    mass, cells, bound = np.ones(1), np.ones(1), 1.0
     for look, count in enumerate(counts):
         dimensions = 2 * count - 1 if pooled else count
         if look == 0:
@@ -186,8 +186,9 @@ def boundaries(
         else:
             for n in range(counts[look - 1], count):
                 if n > counts[look - 1]:
-                    mass, cells = _cell_masses(inside, 1.0)
-                inside = _next(mass, cells, n, pooled=pooled)
+                    bound = 1.0
+                    mass, cells = _cell_masses(inside, bound)
+                inside = _next(mass, cells, bound, n, pooled=pooled)
         bound = _quantile(inside, 1 - float(spent[look]))
         critical[look] = math.sqrt(dimensions - 1) * bound / math.sqrt(1 - bound**2) if bound < 1 else math.inf
         mass, cells = _cell_masses(inside, bound)
@@ -211,17 +212,21 @@ def _quantile(inside: Inside, probability: float) -> float:
 
 
 def _cell_masses(inside: Inside, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of equal cells of |u| up to ``bound``, and their centres: each (CELLS,)."""
-    edges = np.linspace(0, bound, CELLS + 1)
+    """Masses of cells of |u| up to ``bound``, and their centres: each (CELLS,).
+
+    Below a boundary, the cells are equal in artanh(u), which grows as the logarithm of t: critical values of a small
+    significance level lie where u is nearly 1.
+    """
+    edges = np.tanh(np.linspace(0, math.atanh(bound), CELLS + 1)) if bound < 1 else np.linspace(0, 1, CELLS + 1)
     return np.diff(inside(edges)), (edges[1:] + edges[:-1]) / 2
 
 
-def _next(mass: np.ndarray, cells: np.ndarray, n: int, *, pooled: bool) -> Inside:
-    """Add the next seed to ``n`` seeds whose |u| has ``mass`` at ``cells``."""
+def _next(mass: np.ndarray, cells: np.ndarray, bound: float, n: int, *, pooled: bool) -> Inside:
+    """Add the next seed to ``n`` seeds whose |u| has ``mass`` at ``cells``, and is at most ``bound``."""
     if not pooled:
         return _add_value(mass, cells, n, n + 1)
     shrunk = _shrink(mass, cells, 2 * n)
-    return _add_value(*_cell_masses(shrunk, min(1.0, float(cells[-1] + cells[0]))), n, 2 * n + 1)
+    return _add_value(*_cell_masses(shrunk, bound), n, 2 * n + 1)
 
 
 def _add_value(mass: np.ndarray, cells: np.ndarray, n: int, dimensions: int) -> Inside:

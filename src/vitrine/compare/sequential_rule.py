@@ -28,7 +28,7 @@ SHARED_KEPT = 0.4  # of the error, for the last look: the first ones find large 
 # simulation, too.
 IMAGES_PART = 0.8
 # Sweeps announce it. It grows whenever the same results could lead to another verdict or interval.
-RULE_VERSION = 4
+RULE_VERSION = 5
 
 
 @dataclass(frozen=True)
