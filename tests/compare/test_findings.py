@@ -417,7 +417,7 @@ def test_a_p_value_that_is_corrected_and_an_interval_that_is_not_say_so(tmp_path
     write_run(tmp_path, "position=none", acc=0.8, right=np.arange(100) >= 20)
     rope = next(one for one in compared(tmp_path).findings.comparisons if one.row.label == "rope")
     assert ", corrected for 2 pairs of models); the difference is " in rope.sentences[1]
-    assert rope.sentences[1].endswith("over images alone (Tango's 95 % interval, of this pair alone)")
+    assert rope.sentences[1].endswith("over images alone (Tango's 95 % interval, of these rows alone)")
 
 
 def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
@@ -427,6 +427,18 @@ def test_mcnemars_p_values_are_corrected_for_all_pairs(sweep):
     assert min(p for row in found for p in row.on_images.p) == pytest.approx(min(1, 6 * min(alone)))
     rope = next(tested for tested in found if tested.row.label == "rope")
     assert "finds a difference in 0 of 3 pairs of models with equal seeds; the difference is " in rope.sentences[1]
+
+
+def test_one_pair_with_equal_seeds_is_not_taken_for_all_models(tmp_path, write_run):
+    every = np.arange(100)
+    for seed, right in ((0, every < 70), (1, every < 70), (2, every < 90)):
+        write_run(tmp_path, "position=learned", seed=seed, acc=right.mean(), right=right)
+        write_run(tmp_path, "position=rope", seed=seed + 2, acc=0.7, right=every < 70)
+    sentence = compared(tmp_path).findings.comparisons[0].sentences[1]
+    assert sentence.startswith(
+        "on the same 100 test images, the only two models with equal seeds differ: 0 are correct only with rope, 20 "
+        "only with learned (McNemar's exact test, p < 0.001); the difference between means over all models is -"
+    )
 
 
 def test_mcnemars_test_names_the_side_with_more_correct_images(tmp_path, write_run):

@@ -12,7 +12,7 @@ from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
 from vitrine.compare.load import RunResult
 from vitrine.compare.looks import Growth
-from vitrine.compare.metric import Metric, format_p
+from vitrine.compare.metric import Metric, format_p, p_equals
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_mean import on_these_images
 from vitrine.compare.sequential_rule import MIN_SEEDS
@@ -270,7 +270,7 @@ def _seed_sentence(
     text = f"{names}: no significant difference over {seeds}{on_these_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
         text += (
-            f", after correction for {family.comparisons} comparisons (p = {format_p(tested.p)} uncorrected, "
+            f", after correction for {family.comparisons} comparisons ({p_equals(tested.p)} uncorrected, "
             f"{format_p(tested.corrected)} corrected)"
         )
     if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitrine.compare.image_tests import bootstrap_interval, holm, mcnemar, paired_interval
 from vitrine.compare.load import RunResult
-from vitrine.compare.metric import Metric, format_p
+from vitrine.compare.metric import Metric, p_equals
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 from vitrine.compare.statistics import Difference
@@ -85,17 +85,19 @@ def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: Im
     where = f"on the same {plural(images.images, 'test image')}"
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
     kind = "95 % bootstrap interval" if images.bootstrap else "Tango's 95 % interval"
-    alone = ", of this pair alone" if images.tests > 1 else ""
-    interval = f"the difference is {bounds} over images alone ({kind}{alone})"
+    alone = ", of these rows alone" if images.tests > 1 else ""
+    means = " between means over all models" if images.bootstrap and pairs == 1 else ""
+    interval = f"the difference{means} is {bounds} over images alone ({kind}{alone})"
     if not pairs:
         return f"{where}, {interval}"
     if pairs == 1:
         (ours, theirs), p = images.only[0], images.p[0]
         correction = f", corrected for {images.tests} pairs of models" if images.tests > 1 else ""
-        differ = "the two models differ" if p < SIGNIFICANCE_LEVEL else "the two models do not differ significantly"
+        models = "the only two models with equal seeds" if images.bootstrap else "the two models"
+        differ = "differ" if p < SIGNIFICANCE_LEVEL else "do not differ significantly"
         return (
-            f"{where}, {differ}: {ours} are correct only with {row.label}, {theirs} only with {baseline.label} "
-            f"(McNemar's exact test, p = {format_p(p)}{correction}); {interval}"
+            f"{where}, {models} {differ}: {ours} are correct only with {row.label}, {theirs} only with "
+            f"{baseline.label} (McNemar's exact test, {p_equals(p)}{correction}); {interval}"
         )
     significant = [only for only, p in zip(images.only, images.p, strict=True) if p < SIGNIFICANCE_LEVEL]
     wins = sum(ours > theirs for ours, theirs in significant)

@@ -146,3 +146,9 @@ def format_p(p: float) -> str:
     while float(f"{p:.{digits}f}") >= SIGNIFICANCE_LEVEL > p:  # 0.0499 is not shown as 0.050
         digits += 1
     return f"{p:.{digits}f}"
+
+
+def p_equals(p: float) -> str:
+    """Return a p-value for a sentence: ``p < 0.001``, ``p = 0.034``."""
+    text = format_p(p)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
