@@ -5,9 +5,11 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from helpers.running import ROOT
 
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table_formats import markdown
 
 STUDIES = ROOT / "benchmarks" / "studies"
@@ -22,6 +24,15 @@ def known(name):
 @pytest.mark.parametrize("name", ["positions", "recipes", "defaults", "time_to_accuracy"])
 def test_a_page_is_what_its_study_writes_from_the_values_of_runs(study, name):
     assert study(name).page(known(name)) == (DOCS / f"{name}.md").read_text()
+
+
+def test_intervals_over_folds_are_widened_for_shared_training_images(study):
+    """Nadeau and Bengio's variance is (1/5 + 1/4) s^2, that of independent trainings 1/5 s^2."""
+    runs = known("defaults")["shorter"]
+    losses = np.reshape([run["val/loss"] for run in runs[:10]], (2, 5))
+    above = ConfidenceInterval.of(losses[1] - losses[0], 1 / 4)
+    assert study("defaults").shorter_table(runs[:10])[1].endswith(f" | {above} |")
+    assert above.half_width == pytest.approx(1.5 * ConfidenceInterval.of(losses[1] - losses[0]).half_width)
 
 
 @pytest.mark.parametrize("name", ["growth", "variants"])
