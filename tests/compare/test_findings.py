@@ -249,6 +249,13 @@ def test_rows_that_fail_differently_often_are_not_called_equal(tmp_path, write_r
     assert "; of learned, 1 of 5 runs failed" in sentence
 
 
+def test_a_best_mean_that_owes_nothing_to_luck_is_not_shown_twice(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97], none=[0.85, 0.86, 0.87])
+    best = compared(tmp_path).findings.sentences[0]
+    assert best.startswith("highest mean test accuracy of 3 configurations: rope, 96.03 ± ")
+    assert best.endswith(" % over 3 runs")
+
+
 def test_the_best_of_several_rows_comes_with_what_its_selection_means(tmp_path, write_run):
     rows = {"learned": [0.90, 0.91, 0.92], "rope": [0.95, 0.961, 0.97], "none": [0.951, 0.958, 0.973]}
     write_rows(write_run, tmp_path, **rows)

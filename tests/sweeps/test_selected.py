@@ -48,6 +48,17 @@ def test_seeds_are_repetitions(capsys):
     assert shown([], varies, [float(value) for value in values.ravel()], capsys) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("others", [(0.9, 0.8), (0.94999, 0.8)], ids=["far", "near"])
+def test_luck_that_does_not_show_is_not_taken_off(others, capsys):
+    values = np.add.outer([0.95, *others], [0.0, 0.001, -0.001])
+    values[1:] += [0.0, 0.001, -0.001]
+    varies = [{"depth": str(row), "seed": str(seed)} for row, seed in itertools.product(range(3), range(3))]
+    results = [TrialResult("finished", {METRIC: float(value)}) for value in values.ravel()]
+    print_selection(best_configuration(varies, results, METRIC), [], varies, results, METRIC)
+    first = "its val/acc, the best of 3, owes hardly anything to lucky trainings; on fresh seeds:"
+    assert capsys.readouterr().out.splitlines()[0] == first
+
+
 @pytest.mark.parametrize("repeated", ["seed", "data.fold"])
 def test_the_best_is_said_to_be_a_mean_of_runs_whatever_was_repeated(tmp_path, capsys, repeated):
     trials = [

@@ -174,8 +174,9 @@ def print_luck(found: RunList, best: RunEntry, metric: str) -> None:
     if sum(map(len, configurations.values())) < 2:
         return
     groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations.values()]
-    corrected = corrected_single_run(groups, float(best.metrics[metric]))
-    part = luck_of("" if corrected is None else f"{corrected:.4f}")
+    value = float(best.metrics[metric])
+    corrected = corrected_single_run(groups, value)
+    part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
     seeds = [run.config.get("seed", 0) for runs in configurations.values() if best in runs for run in runs]
     seeds = [seed for seed in seeds if isinstance(seed, int)]
     print(f"its {metric} {part}; on fresh seeds:\n  {printable(fresh_seeds_command(str(best.path), seeds))}")

@@ -48,7 +48,7 @@ def best_sentences(
     if not fixed or len(table.rows) < SEVERAL or min(mean.count for mean in means) < 2:
         return sentences
     corrected = corrected_over_seeds(values, best, row.overlap)
-    if corrected is not None:
+    if corrected is not None and metric.value(corrected) != metric.value(mean.mean):
         sentences[0] += (
             f"; {metric.value(corrected)} without what the best of {len(means)} owes to lucky trainings on average"
         )

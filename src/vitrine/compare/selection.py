@@ -94,9 +94,18 @@ def corrected_single_run(groups: Sequence[Sequence[float]], chosen: float) -> fl
     return corrected_for_selection(every, [error] * len(every), every.index(chosen))
 
 
-def luck_of(corrected: str) -> str:
-    """Return what the best of several owes to being chosen, from its corrected value (empty: unknown)."""
-    return f"owes part to lucky trainings; without that, {corrected}" if corrected else "is too good by chance"
+def luck_of(value: str, corrected: str) -> str:
+    """Return what the best of several owes to being chosen.
+
+    Args:
+        value: its value, as text.
+        corrected: its value without luck, likewise; empty if that is unknown.
+    """
+    if not corrected:
+        return "may be too good by chance"
+    if corrected == value:
+        return "owes hardly anything to lucky trainings"
+    return f"owes part to lucky trainings; without that, {corrected}"
 
 
 def fresh_seeds(seeds: Sequence[int]) -> str:

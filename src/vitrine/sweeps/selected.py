@@ -61,7 +61,8 @@ def print_selected(
     if len(groups) < 2:
         return
     corrected = corrected_over_seeds(groups, chosen, overlap)
-    part = luck_of("" if corrected is None else format_metric(corrected))
+    mean = format_metric(fmean(groups[chosen].values()))
+    part = luck_of(mean, "" if corrected is None else format_metric(corrected))
     print(f"its {metric}, the best of {len(groups)}, {part}; on fresh seeds:")
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
 
