@@ -491,6 +491,14 @@ def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_r
     assert sentences[0].endswith("; detecting 0.4 points with 80 % power takes up to 7 fresh seeds, or sweep=decide")
 
 
+def test_a_difference_that_does_not_matter_is_better_by_no_more_than_that(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.9, 0.91, 0.92], rope=[0.902, 0.9121, 0.9219])
+    (sentence,) = sentences_of(tmp_path, difference_of_interest=0.01)["rope"]
+    assert sentence.startswith(
+        "rope is better than learned by 0.20 points, but by no more than 1 point (95 % interval "
+    )
+
+
 def test_seeds_are_planned_for_the_test_of_rows_that_share_a_variance(tmp_path, write_run):
     rng, names = np.random.default_rng(0), ("learned", "rope", "none", "conv")
     write_rows(write_run, tmp_path, **{name: list(rng.normal(0.9, 0.002, 4)) for name in names})

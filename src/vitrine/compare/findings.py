@@ -248,8 +248,9 @@ def _seed_sentence(
     verdict: str,
     metric: Metric,
     family: Family,
-    difference_of_interest: float | None,
+    size: float | None,
 ) -> str:
+    """Return the finding over seeds in a sentence; ``size`` is the difference of interest."""
     seeds = _seeds(tested, row.repetitions)
     kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
     if verdict != "inconclusive":
@@ -257,7 +258,10 @@ def _seed_sentence(
         interval = (
             f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{on_these_images(row, tested, metric)}"
         )
-        return f"{row.label} is {verdict} than {baseline.label} by {metric.magnitude(tested.mean)} ({interval})"
+        by = metric.magnitude(tested.mean)
+        if size is not None and _are_equal(tested, size):
+            by += f", but by no more than {metric.size(size)}"
+        return f"{row.label} is {verdict} than {baseline.label} by {by} ({interval})"
     names = f"{row.label} and {baseline.label}"
     count = min(tested.counts)
     if count == 0:
@@ -275,7 +279,6 @@ def _seed_sentence(
         )
     if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice
         return text
-    size = difference_of_interest
     paired = tested.shared > 0
     if size is None:
         shown = smallest_difference(
