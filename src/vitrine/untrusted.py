@@ -51,10 +51,16 @@ def refuse_pipe(path: Path) -> None:
         raise ValueError("it is not a file")
 
 
-def refuse_compressed(archive: zipfile.ZipFile) -> None:
-    """Raise BadZipFile if the archive compresses an entry, as PyTorch and NumPy do not: kilobytes become gigabytes."""
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+def refuse_inflating(archive: zipfile.ZipFile) -> None:
+    """Raise BadZipFile if the archive unpacks to more than its own size: kilobytes could become gigabytes.
+
+    PyTorch and NumPy compress no entry, and none of theirs shares bytes with another.
+    """
+    entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         raise zipfile.BadZipFile("it is compressed, and could be of any size")
+    if sum(entry.file_size for entry in entries) > archive.start_dir:  # where the entries end
+        raise zipfile.BadZipFile("its entries overlap, and could be of any size")
 
 
 def is_file_name(text: str) -> bool:

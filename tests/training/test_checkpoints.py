@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.bombs import let_entries_overlap
 from helpers.published import PUBLISHED
 
 from vitrine.config import ViTConfig
@@ -119,6 +120,14 @@ def test_a_compressed_checkpoint_is_refused(path, model):
         for name, content in entries.items():
             archive.writestr(name, content)
     with pytest.raises(DamagedCheckpoint, match="it is compressed"):
+        read_checkpoint(path)
+
+
+def test_a_checkpoint_whose_entries_share_bytes_is_refused(path, model):
+    """A file of megabytes could otherwise hold gigabytes."""
+    torch.save(checkpoint_of(model), path)
+    let_entries_overlap(path)
+    with pytest.raises(DamagedCheckpoint, match="its entries overlap"):
         read_checkpoint(path)
 
 

@@ -7,6 +7,7 @@ import zipfile
 import pytest
 import timm
 import torch
+from helpers.bombs import let_entries_overlap
 from helpers.published import PUBLISHED
 from helpers.running import SMALL, only_run, write_image_folder
 from helpers.user_parts import enter_lab
@@ -265,6 +266,13 @@ def test_a_compressed_file_is_refused(tmp_path):
             small.writestr(name, stored.read(name))
     with pytest.raises(RunError, match=r"small\.pth is damaged, .*: it is compressed, and could be of any size"):
         started(str(tmp_path / "small.pth"))
+
+
+def test_a_file_whose_entries_share_bytes_is_refused(tmp_path):
+    torch.save(published().state_dict(), tmp_path / "w.pth")
+    let_entries_overlap(tmp_path / "w.pth")
+    with pytest.raises(RunError, match=r"w\.pth is damaged, .*: its entries overlap, and could be of any size"):
+        started(str(tmp_path / "w.pth"))
 
 
 def hub_cache(home, repository, model):

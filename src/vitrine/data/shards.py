@@ -25,7 +25,7 @@ from vitrine.errors import DataError, first_line
 from vitrine.files import replacing, write_text
 from vitrine.runs.provenance import program
 from vitrine.text import plural
-from vitrine.untrusted import is_file_name, read_json, refuse_compressed
+from vitrine.untrusted import is_file_name, read_json, refuse_inflating
 
 OVERHEAD = 1024  # upper bound, in bytes, of what the format adds to a shard's images and labels
 
@@ -123,7 +123,7 @@ def _read(path: Path, checksum: str, classes: int) -> Arrays:
         raise DataError(f"{path.name} does not match its SHA-256 checksum in index.json")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            refuse_compressed(archive)
+            refuse_inflating(archive)
         with np.load(io.BytesIO(content), allow_pickle=False) as shard:
             images, labels = shard["images"], shard["labels"]
     except Exception as error:  # reading an arbitrary file can fail in any way

@@ -33,7 +33,7 @@ from vitrine.models.resize import resize_weights
 from vitrine.runs import RunRecord
 from vitrine.text import as_override, did_you_mean, nearest, plural
 from vitrine.training.weights import check_weights, load_weights, model_weights, read_checkpoint
-from vitrine.untrusted import refuse_compressed
+from vitrine.untrusted import refuse_inflating
 
 # Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
 SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
@@ -158,7 +158,7 @@ def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor],
             return None, load_file(path), {}
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                refuse_compressed(archive)
+                refuse_inflating(archive)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except ImportError:
         raise RunError("reading .safetensors files needs: pip install -e '.[pretrained]'") from None

@@ -14,7 +14,7 @@ from vitrine.config import ViTConfig, vit_config_from
 from vitrine.config.parts import ANY, names_of
 from vitrine.errors import RunError, first_line
 from vitrine.models import build_model
-from vitrine.untrusted import refuse_compressed, refuse_pipe
+from vitrine.untrusted import refuse_inflating, refuse_pipe
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
 MAX_TABLES = 2**32  # bytes of tables that a model computes; ViT-L with position=relative at 1024 pixels has 3.2e9
@@ -34,7 +34,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         refuse_pipe(path)
         with zipfile.ZipFile(path) as archive:
-            refuse_compressed(archive)
+            refuse_inflating(archive)
             damaged = archive.testzip()  # torch.load does not compare checksums
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
