@@ -1,5 +1,6 @@
 """What a search finds in its folder: it takes nothing for its own that is not."""
 
+import os
 import shutil
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ from vitrine.command.sources import Sources, composing
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import record_facts
-from vitrine.sweeps.study import note
+from vitrine.sweeps.study import MAX_JOURNAL, note, open_study
 
 RANDOM = [*TWO, "sweep.sampler=random"]
 
@@ -51,6 +52,18 @@ def test_a_stored_trial_that_is_not_of_the_search_is_refused(tmp_path, facts, pr
     note(stored.study, stored.study.ask().number, **valid | facts)
     with pytest.raises(RunError, match=f"study.journal: trial 0: .*{problem}.*rerun=true"):
         search(tmp_path, *overrides)
+
+
+def test_a_journal_that_would_fill_the_memory_or_is_a_pipe_is_refused(tmp_path):
+    journal = tmp_path / "study.journal"
+    journal.touch()
+    os.truncate(journal, MAX_JOURNAL + 1)
+    with pytest.raises(RunError, match=f"cannot read {journal}: it is larger than 256 MiB; rerun=true"):
+        open_study(tmp_path)
+    journal.unlink()
+    os.mkfifo(journal)
+    with pytest.raises(RunError, match=f"cannot read {journal}: it is not a file; rerun=true"):
+        open_study(tmp_path)
 
 
 @contextmanager

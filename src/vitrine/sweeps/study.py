@@ -24,9 +24,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from vitrine.command.space import Interval, Values
 from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError, first_line
+from vitrine.untrusted import refuse_pipe
 
 NAME = "search"
 MIN_TRIALS_FOR_IMPORTANCE = 20
+MAX_JOURNAL = 256 * 1024**2  # bytes: over a million epochs that are reported; Optuna reads all of it
 POPULATION = 16  # of NSGA-II: small, since each member is a training run
 
 
@@ -34,7 +36,7 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
     """Open the study in a sweep's folder; with ``metrics``, its objectives, it is created if there is none.
 
     Raises:
-        RunError: the study is missing or damaged.
+        RunError: the study is missing or damaged, or its journal larger than ``MAX_JOURNAL``.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder / "study.journal"
@@ -165,7 +167,10 @@ def _drop_incomplete_line(path: Path) -> None:
     """Remove an incomplete last line, as a full disk or a power cut leaves it."""
     if not path.exists():
         return
+    refuse_pipe(path)
     with path.open("rb+") as file:
+        if os.fstat(file.fileno()).st_size > MAX_JOURNAL:
+            raise ValueError(f"it is larger than {MAX_JOURNAL // 1024**2} MiB")
         written = file.read()
         whole = written.rfind(b"\n") + 1
         if whole < len(written):
