@@ -3,14 +3,17 @@
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from helpers.searching import TWO, run, search
 
+from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import record_facts
+from vitrine.sweeps.search import plan_search
 from vitrine.sweeps.study import MAX_JOURNAL, note, open_study
 
 RANDOM = [*TWO, "sweep.sampler=random"]
@@ -64,6 +67,38 @@ def test_a_journal_that_would_fill_the_memory_or_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(journal)
     with pytest.raises(RunError, match=f"cannot read {journal}: it is not a file; rerun=true"):
         open_study(tmp_path)
+
+
+def test_planning_a_search_that_is_there_writes_nothing(tmp_path):
+    overrides = [*RANDOM, "sweep.n_trials=1"]
+    folder = search(tmp_path, *overrides).sweep.folder
+    shutil.rmtree(folder / "locks")
+    journal, written = folder / "study.journal", (folder / "study.journal").read_bytes() + b'{"op_code": 5, "wor'
+    journal.write_bytes(written)
+    os.utime(journal, (0, 0))
+    before = sorted(folder.rglob("*"))
+    (point,) = points("train", [f"paths.output_dir={tmp_path}", *overrides], multirun=True)
+    plan_search(point)
+    assert sorted(folder.rglob("*")) == before
+    assert (journal.read_bytes(), journal.stat().st_mtime) == (written, 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "problem"),
+    [
+        (Path.write_text, "a line\nand no end", "it is not a journal of Optuna"),
+        (Path.hardlink_to, '{"op_code":0', "it is a hard link to another file; put a copy in its place"),
+        (Path.symlink_to, '{"op_code":0', "it is a link"),
+    ],
+)
+def test_a_file_that_is_no_journal_of_a_search_is_left_as_it_is(tmp_path, place, content, problem):
+    other = tmp_path / "mine"
+    other.write_text(content)
+    journal = tmp_path / "study.journal"
+    place(journal, content if place is Path.write_text else other)
+    with pytest.raises(RunError, match=f"cannot read {journal}: {problem}; rerun=true"):
+        open_study(tmp_path, ["val/acc"])
+    assert journal.read_text() == other.read_text() == content
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from vitrine.config import TrainConfig
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import fingerprint, recorded_fingerprint
-from vitrine.sweeps.study import open_study
+from vitrine.sweeps.study import user_attrs
 
 
 def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
@@ -23,7 +23,7 @@ def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
             problem = f"is the name of a sweep that is not a search; {hint}"
             raise ConfigError([Fault("sweep.name", folder.name, problem)])
         return
-    known = open_study(folder, identity["metrics"]).user_attrs.get("asked", identity)
+    known = user_attrs(folder).get("asked", identity)
     differences = [
         f"its {name} is {_plain_text(known.get(name))}, not {_plain_text(value)}"
         for name, value in identity.items()

@@ -5,11 +5,13 @@ processes can share a study, and one that is killed leaves it consistent.
 """
 
 import hashlib
+import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import optuna
 from filelock import FileLock
@@ -17,7 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.study import StudyDirection as Direction
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -29,6 +31,7 @@ from vitrine.untrusted import refuse_pipe
 NAME = "search"
 MIN_TRIALS_FOR_IMPORTANCE = 20
 MAX_JOURNAL = 256 * 1024**2  # bytes: over a million epochs that are reported; Optuna reads all of it
+_START = b'{"op_code":'  # of a journal of Optuna
 POPULATION = 16  # of NSGA-II: small, since each member is a training run
 
 
@@ -36,7 +39,8 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
     """Open the study in a sweep's folder; with ``metrics``, its objectives, it is created if there is none.
 
     Raises:
-        RunError: the study is missing or damaged, or its journal larger than ``MAX_JOURNAL``.
+        RunError: the study is missing or damaged; or its journal is none of Optuna's, which is left as it is, a link,
+            or larger than ``MAX_JOURNAL``.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder / "study.journal"
@@ -53,7 +57,36 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
         directions = [Direction.MAXIMIZE if OBJECTIVES[metric] else Direction.MINIMIZE for metric in metrics]
         return optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read {path}: {first_line(error)}; rerun=true starts over in a new folder") from None
+        raise _unreadable(path, error) from None
+
+
+def user_attrs(folder: Path) -> dict[str, Any]:
+    """Return the user attributes of the study in a sweep's folder; none of one that is not begun. Nothing is written.
+
+    Raises:
+        RunError: as :func:`open_study`.
+    """
+    path = folder / "study.journal"
+    try:
+        with _opened(path, "rb") as file:
+            storage = JournalStorage(_Written(file.read().split(b"\n")[:-1]))
+        begun = any(study.study_name == NAME for study in storage.get_all_studies())
+        return storage.get_study_user_attrs(storage.get_study_id_from_name(NAME)) if begun else {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, error) from None
+
+
+class _Written(BaseJournalBackend):
+    """The whole lines of a journal, to be read only."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = lines
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        yield from map(json.loads, self._lines[log_number_from:])
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        raise NotImplementedError
 
 
 def distribution(values: Values) -> BaseDistribution:
@@ -165,14 +198,38 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
 
 def _drop_incomplete_line(path: Path) -> None:
     """Remove an incomplete last line, as a full disk or a power cut leaves it."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    refuse_pipe(path)
-    with path.open("rb+") as file:
-        if os.fstat(file.fileno()).st_size > MAX_JOURNAL:
-            raise ValueError(f"it is larger than {MAX_JOURNAL // 1024**2} MiB")
+    with _opened(path, "rb+") as file:
         written = file.read()
         whole = written.rfind(b"\n") + 1
         if whole < len(written):
             file.truncate(whole)
             os.fsync(file.fileno())
+
+
+@contextmanager
+def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
+    """Open a journal, which others may have made, if it is Optuna's and to write to it changes no file elsewhere.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is not such a file, or larger than ``MAX_JOURNAL``.
+    """
+    refuse_pipe(path)
+    if path.is_symlink():
+        raise ValueError("it is a link")
+    with open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+        status = os.fstat(file.fileno())
+        if status.st_nlink > 1:
+            raise ValueError("it is a hard link to another file; put a copy in its place")
+        if status.st_size > MAX_JOURNAL:
+            raise ValueError(f"it is larger than {MAX_JOURNAL // 1024**2} MiB")
+        if not _START.startswith(file.read(len(_START))):
+            raise ValueError("it is not a journal of Optuna")
+        file.seek(0)
+        yield file
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
+    return RunError(f"cannot read {path}: {first_line(error)}; rerun=true starts over in a new folder")
