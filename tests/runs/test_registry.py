@@ -511,7 +511,7 @@ def test_a_run_with_a_forged_signature_in_the_index_is_read_again(outputs, signa
     assert columns(outputs) == before
 
 
-def test_a_run_whose_checkpoints_lead_into_another_run_is_not_written(tmp_path):
+def test_a_run_whose_checkpoints_lead_into_another_run_is_not_written(tmp_path, monkeypatch):
     mine, foreign = make(tmp_path, "mine"), make(tmp_path, "foreign")
     (foreign.path / "checkpoints").rmdir()
     (foreign.path / "checkpoints").symlink_to(mine.path / "checkpoints")
@@ -522,4 +522,7 @@ def test_a_run_whose_checkpoints_lead_into_another_run_is_not_written(tmp_path):
     (mine.path / "checkpoints").rmdir()
     (mine.path / "checkpoints").symlink_to(tmp_path / "disk")  # a user's own larger disk
     with mine.owned():
+        pass
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(RunError, match=r"is another user's link, to .*disk; put a folder"), mine.owned():
         pass

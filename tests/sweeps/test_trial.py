@@ -85,6 +85,19 @@ def test_a_trial_whose_folder_is_a_link_is_refused_and_nothing_is_deleted(make_t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["documents", "sweep"]
 
 
+def test_a_trial_does_not_write_through_a_link_in_its_folder(make_trial, tmp_path):
+    trial = make_trial()
+    trial.folder.mkdir(parents=True)
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "last.ckpt").write_text("kept")
+    (trial.folder / "checkpoints").symlink_to(tmp_path / "documents")
+    with pytest.raises(
+        RunError, match=r"cannot write .*checkpoints: it is a link that leads out of .*, to .*documents"
+    ):
+        run_trial(trial)
+    assert [path.name for path in (tmp_path / "documents").iterdir()] == ["last.ckpt"]
+
+
 def test_a_sweep_folder_may_be_a_link(make_trial, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "sweep").symlink_to(tmp_path / "disk")

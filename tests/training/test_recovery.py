@@ -93,6 +93,18 @@ def names(record):
     return sorted(path.name for path in record.last.parent.iterdir())
 
 
+def test_nothing_is_renamed_through_a_link(tmp_path):
+    """Which someone else may have made, to lead to files that are no checkpoints of the run."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "last.ckpt").write_text("mine")
+    record = RunRecord(tmp_path / "run")
+    record.last.parent.symlink_to(tmp_path / "documents")
+    with pytest.raises(RunError, match=r"last\.ckpt is damaged.*; it is not renamed, since .*checkpoints is a link"):
+        recover(record)
+    assert names(record) == ["last.ckpt"]
+
+
 def test_the_last_two_states_and_the_best_are_three_files(stopped):
     files = [stopped.last, stopped.previous, stopped.best]
     assert [step(path) for path in files] == [12, 10, 10]

@@ -218,12 +218,14 @@ class RunRecord:
         Raises:
             RunLocked: another process writes to the run.
             RunError: it is running in a process without a lock, its folder is not writable, or a folder in it is a link
-                into another run.
+                into another run, or one that another user made to lead out of it.
         """
         for folder in (self.path / name for name in INNER):
-            owner = folder.resolve().parent
-            if folder.is_symlink() and owner != self.path.resolve() and (owner / "run.json").exists():
-                raise RunError(f"{folder} leads into another run, {owner}, which must not be written to")
+            if folder.is_symlink() and (owner := folder.resolve().parent) != self.path.resolve():
+                if (owner / "run.json").exists():
+                    raise RunError(f"{folder} leads into another run, {owner}, which must not be written to")
+                if folder.lstat().st_uid != os.geteuid():
+                    raise RunError(f"{folder} is another user's link, to {folder.resolve()}; put a folder in its place")
         lock = RunLock(self.path)
         lock.acquire(force=force, notify=notify)
         try:

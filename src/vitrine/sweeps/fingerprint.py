@@ -26,9 +26,11 @@ from vitrine.config.serialize import to_plain
 from vitrine.config.source_code import code_hash
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
+from vitrine.files import refuse_link_out
 from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.runs.lock_file import NAME as LOCK_NAME
+from vitrine.runs.record import INNER
 from vitrine.text import listed
 
 # 1 hashed every key, defaults included, and was not written to run.json. Since 3, initial weights follow from the seed
@@ -143,6 +145,12 @@ def refuse_link(folder: Path) -> None:
     if folder.is_symlink() or folder.resolve().parent != folder.parent.resolve():
         problem = "a trial's folder must be in its sweep's; delete the link, and the trial starts over"
         raise RunError(f"{folder} is a link, to {os.path.realpath(folder)}: {problem}")
+
+
+def refuse_links_in(folder: Path) -> None:
+    """Raise RunError if a folder that a trial writes into is a link that leads out of the trial's."""
+    for name in INNER:
+        refuse_link_out(folder / name, folder)
 
 
 def _files_of_no_run(folder: Path) -> list[str]:

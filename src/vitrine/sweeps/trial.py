@@ -29,7 +29,7 @@ from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.lock_file import Holder, LockState
 from vitrine.runs.provenance import same_command
 from vitrine.runs.status import DONE, status_of
-from vitrine.sweeps.fingerprint import VERSION, record_facts, refuse_link
+from vitrine.sweeps.fingerprint import VERSION, record_facts, refuse_link, refuse_links_in
 from vitrine.sweeps.pruner import Pruner
 from vitrine.text import printable, report
 
@@ -184,9 +184,10 @@ def locked(trial: Trial, *, force: bool = False, patient: bool = False) -> Itera
 
     Raises:
         RunLocked: another process holds the lock.
-        RunError: the folder is not writable, or is a link.
+        RunError: the folder is not writable, is a link, or has a folder in it that is a link out of it.
     """
     refuse_link(trial.folder)
+    refuse_links_in(trial.folder)
     try:
         trial.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

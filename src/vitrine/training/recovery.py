@@ -46,7 +46,8 @@ def recover(record: RunRecord) -> None:
     killed, is copied again if the best epoch is among the last two. Call this with the run's lock held.
 
     Raises:
-        RunError: the run was trained and no checkpoint reads whole, or one cannot be opened.
+        RunError: the run was trained and no checkpoint reads whole, one cannot be opened, or a damaged one is in a
+            folder that is a link.
     """
     notes: list[str] = []
     found = [_read(path, notes) for path in (record.last, record.previous, record.best)]
@@ -101,5 +102,7 @@ def _read(path: Path, notes: list[str]) -> SavedState | None:
     try:
         return SavedState.read(path)
     except DamagedCheckpoint as error:
+        if path.parent.is_symlink():  # others may have made it, to lead to files of the user's
+            raise RunError(f"{error}; it is not renamed, since {path.parent} is a link: move it yourself") from None
         notes.append(f"{error}; it is kept as {move_aside(path).name}")
         return None
