@@ -11,9 +11,12 @@ import sys
 
 import litserve
 from fastapi import HTTPException
+from PIL import Image
 
 from vitrine import load_run
 from vitrine.errors import DataError
+
+Image.MAX_IMAGE_PIXELS = 12_500_000  # Pillow refuses more than twice as many: kilobytes can decode to gigabytes
 
 
 class Classifier(litserve.LitAPI):

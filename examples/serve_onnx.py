@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import BoundedSemaphore
 
 import numpy as np
 import onnxruntime
@@ -16,6 +17,8 @@ MODEL = onnxruntime.InferenceSession(sys.argv[1])
 CLASSES = json.loads(MODEL.get_modelmeta().custom_metadata_map["classes"])
 _, CHANNELS, HEIGHT, WIDTH = MODEL.get_inputs()[0].shape
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # without PostScript, which Pillow would run
+Image.MAX_IMAGE_PIXELS = 12_500_000  # Pillow refuses more than twice as many: kilobytes can decode to gigabytes
+SLOTS = BoundedSemaphore(2)  # pictures that are decoded and classified at a time
 
 
 def prepared(content: bytes) -> np.ndarray:
@@ -42,7 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if not 0 < (size := int(self.headers["Content-Length"])) <= 20_000_000:
                 raise ValueError(f"Content-Length is {size}; a picture has 1 to 20,000,000 bytes")
-            probabilities = MODEL.run(None, {"images": prepared(self.rfile.read(size))[None]})[0][0]
+            content = self.rfile.read(size)
+            with SLOTS:
+                probabilities = MODEL.run(None, {"images": prepared(content)[None]})[0][0]
             code, answer = 200, {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
         except Exception as error:
             code, answer = 400, {"error": str(error)}
@@ -51,5 +56,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(answer).encode())
 
 
-ThreadingHTTPServer.request_queue_size = 128  # connections that wait; of more than its 5, the system refuses some
+_Handler.timeout, ThreadingHTTPServer.request_queue_size = 30, 128  # seconds; of more than Python's 5, some are refused
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), _Handler).serve_forever()

@@ -35,9 +35,9 @@ def picture(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def huge():
-    """The bytes of a picture of 20,000 x 20,000 pixels."""
+    """The bytes of a picture of 13,000 x 13,000 pixels, which Pillow itself would decode."""
     file = io.BytesIO()
-    Image.new("1", (20_000, 20_000)).save(file, "png")
+    Image.new("1", (13_000, 13_000)).save(file, "png")
     return file.getvalue()
 
 
@@ -89,7 +89,7 @@ def ask(address: str, body: bytes) -> tuple[int | None, dict[str, object]]:
         with urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
-        return error.code, {}
+        return error.code, json.load(error)
     except URLError as error:
         if isinstance(error.reason, (BrokenPipeError, ConnectionResetError)):
             return None, {}
@@ -139,6 +139,7 @@ def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, noise, hug
         assert answer["probability"] == pytest.approx(expected.probability, abs=1e-4)
     for bad in (b"no picture", b"", huge, of_rare_format(picture)):
         assert ask(address, bad)[0] == 400
+    assert "exceeds limit of 25000000 pixels" in ask(address, huge)[1]["error"]
     assert ask(address, bytes(20_000_001))[0] in (400, None)
     with socket.create_connection(("127.0.0.1", port)) as client:  # and leave it open, as if there was more to come
         client.settimeout(20)
