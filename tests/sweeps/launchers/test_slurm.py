@@ -1,6 +1,7 @@
 """Trials as jobs of a real Slurm, and of submitit's local processes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -358,6 +359,35 @@ def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_p
     cluster.train_in_jobs(queue, submitter)
     assert started == [trial]
     assert "ended without a result" in read_result(trial.folder).error
+
+
+@pytest.mark.parametrize(
+    ("open_folder", "mode", "problem"),
+    [
+        ("jobs", 0o777, "is writable by everyone"),
+        (".", 0o777, "is writable by everyone"),
+        ("jobs", 0o1777, None),
+        ("jobs", 0o770, None),
+        pytest.param(
+            "jobs", 0o700, "belongs to another user", marks=pytest.mark.skipif(os.getuid() != 0, reason="chown")
+        ),
+    ],
+)
+def test_no_job_is_submitted_where_other_users_could_replace_it(monkeypatch, trial, open_folder, mode, problem):
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    jobs = trial.folder.parent / "jobs"
+    jobs.mkdir(parents=True)
+    (jobs.parent / open_folder).chmod(mode)
+    if mode == 0o700:
+        os.chown(jobs, 12345, -1)
+    slurm = cluster.Slurm(jobs, LauncherConfig())
+    monkeypatch.setattr(slurm, "_submit_array", lambda part, needed: ["1"])
+    if problem is None:
+        assert list(slurm.submit([trial])) == ["1"]
+    else:
+        folder = re.escape(str(jobs.parent / open_folder))
+        with pytest.raises(RunError, match=f"{folder} {problem}: whoever may write to it could run code in your jobs"):
+            slurm.submit([trial])
 
 
 def test_a_job_that_was_stopped_and_is_not_requeued_is_no_crash(monkeypatch, trial, handlers):

@@ -22,6 +22,7 @@ import re
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -105,8 +106,10 @@ class Slurm:
         """Submit a job for each trial, in as few arrays as possible; return the trials by job id.
 
         Raises:
-            RunError: Slurm rejects them.
+            RunError: Slurm rejects them, or other users may replace what the jobs will unpickle.
         """
+        for folder in (self.folder.parent, self.folder):
+            _refuse_writable_by_others(folder)
         groups: dict[Resources, list[Trial]] = {}
         for trial in trials:
             groups.setdefault(resources(trial.config, self.settings), []).append(trial)
@@ -328,6 +331,20 @@ def _sbatch_options(options: Sequence[str]) -> dict[str, str | bool]:
     """``--nodelist=a`` and ``--exclusive`` as submitit takes them: flags have the value True."""
     parts = [option.lstrip("-").partition("=") for option in options]
     return {name: value if sign else True for name, sign, value in parts}
+
+
+def _refuse_writable_by_others(folder: Path) -> None:
+    """Raise RunError if a user outside its group may rename what is in a folder, and so run code in jobs of this one's.
+
+    A folder may be writable by a group, as laboratories share theirs.
+    """
+    if not folder.exists():
+        return
+    status, hint = folder.stat(), "whoever may write to it could run code in your jobs"
+    if status.st_uid not in (os.geteuid(), 0):
+        raise RunError(f"{folder} belongs to another user: {hint}; set another sweep.name")
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise RunError(f"{folder} is writable by everyone: {hint}; chmod o-w {folder}")
 
 
 def _max_array_size() -> int:
