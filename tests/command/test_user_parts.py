@@ -102,8 +102,9 @@ def test_a_run_without_a_section_and_a_typed_part_are_no_traceback():
 
 
 def test_keys_of_vits_are_refused_beside_a_model_of_the_users():
-    found = faults("model=torchvision.models.resnet18", "depth=2", "model.heads=4", "mlp=relu")
-    assert {fault.key for fault in found} == {"depth", "model.heads", "mlp"}
+    refused = ["depth=2", "model.heads=4", "mlp=relu", "patch=4", "model.patch_size=2"]
+    found = faults("model=torchvision.models.resnet18", "data.patch_size=2", *refused)
+    assert [fault.key for fault in found] == [override.partition("=")[0] for override in refused]
 
 
 def run_folder(folder, **changes):

@@ -23,7 +23,7 @@ from vitrine.errors import Fault
 BESIDE = {"optimizer": "adamw", "schedule": "constant", "augment": "none", "logger": "csv", "loss": "cross_entropy"}
 NO_CHOICE = ("model", "data")
 DATA = {"epochs": 10, "mean": [0.5], "std": [0.5], "flip": False}  # for data sets that do not say
-MODEL_GROUPS = ("depth", "norm_placement")  # set keys of Vision Transformers; parts' groups do, too
+MODEL_GROUPS = ("depth", "norm_placement", "patch")  # set keys of Vision Transformers; parts' groups do, too
 
 
 @cache
@@ -136,11 +136,12 @@ def _described(name: str) -> tuple[list[Fault], dict[str, Any]]:
 def keys_of_vits(model: str, overrides: Iterable[str]) -> list[Fault]:
     """Return a fault for each override that sets something of Vision Transformers, where ``model`` is another one."""
     groups = {*MODEL_GROUPS, *(group for group, key in part_keys().items() if key.startswith("model."))} - {"model"}
+    shared = {*OF_ANY_MODEL} - {"patch_size"}  # which is stored, as the data's, and not passed to the model
     found = []
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         section, _, name = key.partition(".")
-        if key in groups or (section == "model" and name and name.partition(".")[0] not in OF_ANY_MODEL):
+        if key in groups or (section == "model" and name and name.partition(".")[0] not in shared):
             found.append(Fault(key, value.strip("'"), f"belongs to Vision Transformers, not to model={model}"))
     return found
 
