@@ -42,7 +42,8 @@ def printed(console: Console) -> str:
 
 
 def start(console: Console, record: RunRecord, *overrides: str, devices: int = 1) -> None:
-    config = composed("model=vit_nano", "position=learned", "optimizer.lr=0.003", "seed=7", *overrides)
+    rate = [] if "finetune=linear_probe" in overrides else ["optimizer.lr=0.003"]
+    config = composed("model=vit_nano", "position=learned", *rate, "seed=7", *overrides)
     hardware = Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads")
     show_start(console, config, record, hardware, FACTS, SIZES, STORAGE)
 

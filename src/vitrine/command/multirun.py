@@ -23,7 +23,8 @@ from vitrine.command.space import Interval, Space, as_overrides, feasible_start,
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
-from vitrine.config.sweep import READ_BY, SweepConfig, facts_of
+from vitrine.config.schema import AUTO
+from vitrine.config.sweep import READ_BY, SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 
@@ -131,6 +132,8 @@ def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault])
             found += config.faults
         else:
             points.append(Point(config, quoted, varies))
+    typed = {override.key_or_group: value_text(override) for override in overrides}
+    found += _idle_learning_rate(typed, [point.config for point in points])
     return points
 
 
@@ -203,6 +206,20 @@ def _idle_launcher_keys(composer: Composer, overrides: Sequence[Override]) -> li
     return found
 
 
+def _idle_learning_rate(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
+    """Return a fault where ``optimizer.lr`` is among the values ``given``, and nothing is trained at it in any run."""
+    rate = given.get("optimizer.lr", AUTO)
+    if rate == AUTO or not configs or not all(_is_probe_at_its_own_rate(config) for config in configs):
+        return []
+    problem = "has no effect with finetune=linear_probe, which trains the head alone, at finetune.head_lr"
+    return [Fault("optimizer.lr", rate, problem, f"finetune.head_lr={rate}" if rate else "finetune.head_lr")]
+
+
+def _is_probe_at_its_own_rate(config: TrainCommand) -> bool:
+    is_probe = config.finetune.name == "linear_probe" and config.resume is None  # which refuses another rate itself
+    return is_probe and config.finetune.head_lr not in (None, config.optimizer.lr)
+
+
 def _start_of_search(composer: Composer, overrides: Sequence[Override], space: Space, found: list[Fault]) -> Point:
     """Return the point at which a search starts.
 
@@ -219,7 +236,17 @@ def _start_of_search(composer: Composer, overrides: Sequence[Override], space: S
     def is_never_allowed(chosen: Mapping[str, str], fault: Fault) -> bool:
         return fault in faults(OmegaConf.to_object(composer.composed(at(chosen))[0]))
 
-    config = feasible_start(space, lambda chosen: composer.checked(at(chosen)), is_never_allowed)
+    tried: list[Any] = []
+
+    def checked(chosen: Mapping[str, str]) -> Any:
+        tried.append(composer.checked(at(chosen)))
+        return tried[-1]
+
+    config = feasible_start(space, checked, is_never_allowed)
+    given = dict.fromkeys(space, "") | {override.key_or_group: value_text(override) for override in overrides}
+    allowed = [one for one in tried if not isinstance(one, ConfigError)]
+    if idle := _idle_learning_rate(given, allowed):
+        raise ConfigError(idle)
     return Point(config, fixed, space=space)
 
 
