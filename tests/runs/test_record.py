@@ -129,9 +129,11 @@ def test_open_refuses_folders_that_are_not_runs(tmp_path):
         RunRecord.open(tmp_path / "folder")
 
 
-def test_open_suggests_the_nearest_run(record):
+@pytest.mark.parametrize("path", ["{}x", "{}/checkpoints/last.ckpt", "{}/checkpoints"])
+def test_open_suggests_the_nearest_run(record, path):
+    (record.path / "checkpoints").mkdir(exist_ok=True)
     with pytest.raises(RunError) as caught:
-        RunRecord.open(record.path.parent / (record.name[:-1] + "x"))
+        RunRecord.open(path.format(record.path))
     assert str(caught.value).endswith(f"; did you mean {record.path}?")
 
 

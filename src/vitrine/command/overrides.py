@@ -57,6 +57,7 @@ MEANT = {
     "ckpt_path": "resume",
     "dataset": "data",
 }
+MEANT_OF_A_RUN = {"checkpoint": "run", "ckpt_path": "run"}  # by eval and predict, which resume nothing
 # Groups that choose a number, and the key that takes any number.
 KEY_OF_GROUP = {"patch": "model.patch_size", "depth": "model.depth"}
 OF_SEVERAL = ("augment", "callbacks", "debug", "experiment", "logger")  # groups whose choices can be combined
@@ -384,7 +385,7 @@ def _similar_keys(given: str, known: list[str]) -> list[str]:
     ending: dict[str, list[str]] = {}
     for key in known:
         ending.setdefault(key.rpartition(".")[2], []).append(key)
-    meant = [MEANT[leaf]] if leaf in MEANT and MEANT[leaf] in known else []
+    meant = [names[leaf] for names in (MEANT, MEANT_OF_A_RUN) if names.get(leaf) in known]
     whole = get_close_matches(given, known, CLOSE, cutoff=0.6 if "." in given else 0.65)
     leaves = [key for name in get_close_matches(leaf, ending, CLOSE, cutoff=0.65) for key in ending[name]]
     exact = ending.get(leaf, [])

@@ -13,8 +13,10 @@ MOST = 20_000  # entries: a path may be that of a whole disk
 
 
 def nearest_run_hint(path: Path) -> str:
-    """A hint at a run folder: the newest one inside ``path``, or the one beside it with the most similar name."""
+    """A hint at a run folder: the one around ``path``, the newest inside it, or the most similar name beside it."""
     try:
+        if around := [folder for folder in path.parents if (folder / "run.json").is_file()]:
+            return did_you_mean(around[0])
         if path.is_dir():
             files = [entry for entry in islice(_entries(path), MOST) if entry.name == "run.json"]
             newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
