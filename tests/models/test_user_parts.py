@@ -61,6 +61,20 @@ class Table(nn.Module):
         return {"table"}
 
 
+class Misspelt(Table):
+    def no_weight_decay(self):
+        return {"tabel"}
+
+
+class Listed(Table):
+    no_weight_decay = {"table"}
+
+
+class Silent(Table):
+    def no_weight_decay(self):
+        {"table"}
+
+
 class Mixing(nn.Identity):
     def __init__(self, dim, hidden_or_heads):
         super().__init__()
@@ -85,6 +99,25 @@ class Linear(nn.Module):
 
     def forward(self, images):
         return self.layers(images)
+
+
+class Vendored(Linear):
+    def no_weight_decay(self):
+        return {"pos_embed", "dist_token"}
+
+    no_weight_decay.__module__ = "vendor.models"
+
+
+class Wrapped(nn.Module):
+    def __init__(self, num_classes, image_size):
+        super().__init__()
+        self.net = Vendored(num_classes, image_size)
+
+    def forward(self, images):
+        return self.net(images)
+
+    def no_weight_decay(self):
+        return {f"net.{name}" for name in self.net.no_weight_decay()}
 """
 
 
@@ -127,6 +160,12 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
         ),
         ({"mlp": f"{LAB}.parts.Double"}, "must give torch.float32, not torch.float64"),
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
+        (
+            {"position": f"{LAB}.parts.Misspelt"},
+            r"exempts tabel from weight decay, which is none of its parameters; did you mean table\?$",
+        ),
+        ({"position": f"{LAB}.parts.Listed"}, r"must have a method no_weight_decay\(\), not a set of that name"),
+        ({"position": f"{LAB}.parts.Silent"}, r"fails in no_weight_decay\(\): TypeError: 'NoneType' object is not"),
     ],
 )
 def test_a_part_that_does_not_fit_is_one_line(changes, problem):
@@ -147,6 +186,12 @@ def test_trying_a_part_leaves_the_weights_of_the_others_as_they_were():
 def test_a_part_exempts_parameters_of_its_own_from_weight_decay():
     model = build_model(config(position=f"{LAB}.parts.Table"))
     assert model.no_weight_decay() == {"pos_module.table"}
+
+
+@pytest.mark.parametrize("name", ["Wrapped", "Vendored"])
+def test_installed_code_may_exempt_parameters_that_it_lacks(name):
+    model = build_model(config(name=f"{LAB}.parts.{name}"))
+    assert {exempted.rpartition(".")[2] for exempted in model.no_weight_decay()} == {"pos_embed", "dist_token"}
 
 
 def test_initial_weights_are_set_by_a_function():

@@ -8,6 +8,8 @@ from torch import nn
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import PartError, build, faults_of, part_at
+from vitrine.config.source_code import sources
+from vitrine.text import did_you_mean, nearest
 
 OF_KEPT_PATCHES = ("attention", "mlp", "norm", "pool")  # keys of parts that come after patch dropout
 
@@ -28,7 +30,8 @@ def user_module(
         **keywords: likewise by name.
 
     Raises:
-        PartError: it gives no module, the module fails, or its output has another shape or dtype.
+        PartError: it gives no module, the module fails, its output has another shape or dtype, or it exempts what is no
+            parameter from weight decay.
     """
     part = part_at(config, key)
     if part is None:
@@ -36,6 +39,7 @@ def user_module(
     module = build(part, *arguments, **keywords)
     if not isinstance(module, nn.Module):
         raise PartError(part.name, f"must give an nn.Module, not {type(module).__name__}")
+    _check_exempted(part.name, module)
     module.eval()
     _try(part.name, module, takes, gives)
     if key in OF_KEPT_PATCHES and config.patch_dropout > 0:
@@ -43,6 +47,26 @@ def user_module(
         fewer, given = ([shape[0], kept, *shape[2:]] if len(shape) == 3 else shape for shape in (takes, gives))
         _try(part.name, module, fewer, given, f", as with model.patch_dropout={config.patch_dropout:g}")
     return module.train()
+
+
+def _check_exempted(name: str, module: nn.Module) -> None:
+    """Check what a part's ``no_weight_decay()`` names; installed code, as timm's, also names parameters that it lacks.
+
+    So do modules of such code inside the part.
+    """
+    method = getattr(module, "no_weight_decay", set)
+    if not callable(method):
+        raise PartError(name, f"must have a method no_weight_decay(), not a {type(method).__name__} of that name")
+    with faults_of(name, "fails in no_weight_decay()"):
+        exempted = set(method())
+        inner = [(path, one) for path, one in module.named_modules() if path and hasattr(one, "no_weight_decay")]
+        theirs = {f"{path}.{parameter}" for path, one in inner for parameter in one.no_weight_decay()}
+    if not sources(name) or str(method.__module__).partition(".")[0] != name.partition(".")[0]:
+        return
+    known = [parameter for parameter, _ in module.named_parameters(remove_duplicate=False)]
+    for unknown in sorted(exempted - theirs - {*known}):
+        problem = f"exempts {unknown} from weight decay, which is none of its parameters"
+        raise PartError(name, problem + did_you_mean(nearest(unknown, known)))
 
 
 def _try(name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "") -> None:
