@@ -114,7 +114,7 @@ def test_a_loss_of_ones_own_is_given_the_labels_of_all_classes_also_where_a_step
     monkeypatch.setitem(compilation.WHAT, "cpu", "blocks")
     quick = ["trainer.max_epochs=1", "trainer.compile=auto", "debug.limit_batches=1"]
     assert fit(configured(table, tmp_path, "loss=mylosses.loss", *quick)).metrics["test/loss"] < 1
-    assert "compiler  not used: training takes less than" in capsys.readouterr().out
+    assert "compiler         not used: training takes less than" in capsys.readouterr().out
 
 
 def test_evaluation_gives_the_same(run):

@@ -88,6 +88,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["--config-dir"], ["--config-dir", "expected one argument"]),
         (["--multrun"], ["--multrun", "did you mean --multirun?"]),
         (["--seed=3"], ["--seed=3", "did you mean seed=3?"]),
+        (["--num-epochs", "2"], ["--num-epochs", "did you mean trainer.max_epochs?"]),
         (["--cfg", "jbo"], ["--cfg", "invalid choice"]),
         (["--cfg", "job", "-p", "modle"], ["--package=modle", "model, data"]),
         (["--shell-completion"], ["install=bash"]),

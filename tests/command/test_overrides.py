@@ -86,6 +86,8 @@ def test_what_hydra_can_compose_passes_as_typed(check, argument):
         ("epochs=3", "trainer.max_epochs"),
         ("ckpt_path=x", "resume"),
         ("dataset=cifar10", "data"),
+        ("_target_=my_lab.parts.Net", "model"),
+        ("+trainer.limit_train_batches=2", "debug.limit_batches"),
         ("nonsense=1", ""),
         ("+new.key=1", ""),
         ("qqq=1", ""),

@@ -105,4 +105,5 @@ def test_a_sweep_ranks_means_over_folds_and_its_command_trains_without_them():
     best = best_configuration(varies, results)
     assert best is not None
     assert (best.varies, best.count, best.mean) == ({"patch": "4"}, 3, pytest.approx(0.85))
-    assert best.command(["model=vit_nano", "data.folds=3"]).endswith("model=vit_nano patch=4")
+    common = ["model=vit_nano", "depth='3'", "data.root='my pictures/a.csv'", "data.folds=3"]
+    assert best.command(common).endswith("model=vit_nano depth=3 'data.root=my pictures/a.csv' patch=4")

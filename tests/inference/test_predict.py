@@ -162,10 +162,11 @@ def test_a_table_is_printed_where_no_file_is_asked_for(predict, run, pictures):
     code, out, err = predict(f"run={run.record.path}", f"input={path}", "top_k=2")
     assert (code, err) == (0, "")
     head, row, *_ = out.splitlines()
-    assert head.split() == ["class", "probability", "class", "probability", "path"]
+    assert head.split() == ["class", "probability", "class_2", "probability_2", "path"]
     prediction = run.predict(path, accelerator="cpu")
     (first, likely), (second, less) = prediction.top(2)
     assert row.split() == [first, f"{likely:.4f}", second, f"{less:.4f}", str(path)]
+    assert row.index(f"{less:.4f}") + len(f"{less:.4f}") == head.index("probability_2") + len("probability_2")
 
 
 @pytest.mark.whole

@@ -235,6 +235,11 @@ def test_runs_are_filtered_by_any_column(outputs, column, values, expected):
     assert names(find_runs([outputs]).where(column, values)) == expected
 
 
+def test_an_unknown_status_is_refused_with_the_nearest(outputs):
+    with pytest.raises(RunError, match=r"status=finish is none of finished, .* and running; did you mean finished"):
+        find_runs([outputs]).where("status", "failed,finish")
+
+
 def test_runs_are_filtered_by_start_time(outputs):
     found = find_runs([outputs])
     assert names(found.since("2026-01-05")) == ["c1", "c2"]

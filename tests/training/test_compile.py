@@ -122,7 +122,7 @@ def test_a_short_training_is_not_compiled_and_the_reason_is_printed(trained, cap
     compiling, first = record.facts["start_ups"][0]["compiling"], record.history()[0]["seconds"]
     assert 1.0 <= compiling == record.facts["speed"]["compile_seconds"] < first
     assert record.facts["compiled"] == "nothing"
-    assert "compiler  not used: training takes less than" in capsys.readouterr().out
+    assert "compiler         not used: training takes less than" in capsys.readouterr().out
 
 
 @can_compile
@@ -131,7 +131,7 @@ def test_a_long_training_is_compiled_if_that_makes_it_faster(trained, monkeypatc
     seconds = iter([1000.0, 1.0])
     monkeypatch.setattr(compilation.Compilation, "_step_seconds", lambda *_: next(seconds))
     assert trained("long").facts["compiled"] == "blocks"
-    assert "compiler  each block: 1 s a step instead of 17 minutes" in capsys.readouterr().out
+    assert "compiler         each block: 1 s a step instead of 17 minutes" in capsys.readouterr().out
 
 
 @can_compile
@@ -146,7 +146,7 @@ def test_a_trial_that_takes_too_long_is_abandoned(trained, monkeypatch, capsys):
     assert (record.status, record.facts["compiled"]) == ("finished", "nothing")
     shown = capsys.readouterr().out
     assert "trying the compiler (at most 0 s)" in shown
-    assert "compiler  not used: abandoned after 300 ms" in shown
+    assert "compiler         not used: abandoned after 300 ms" in shown
 
 
 def test_a_limit_that_is_reached_in_a_destructor_is_reached_again_without_a_word(monkeypatch):
@@ -223,7 +223,7 @@ def test_what_the_compiler_lacks_is_reported_and_training_continues(trained, mon
         monkeypatch.setattr(compilation.sysconfig, "get_path", lambda name: "/nowhere")
         expected = "this machine has no Python headers"
     assert trained("lacking", "trainer.compile=blocks", *ONE_BATCH).status == "finished"
-    assert f"compiler  not used: {expected}" in capsys.readouterr().out
+    assert f"compiler         not used: {expected}" in capsys.readouterr().out
 
 
 @can_compile

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from hydra._internal.utils import get_args_parser
 
+from vitrine.command.overrides import MEANT
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 from vitrine.text import nearest
@@ -56,7 +57,8 @@ def _unknown(word: str) -> Fault:
     bare = word.lstrip("-")
     if "=" in bare:
         return Fault(word, "", "there is no such flag; overrides are typed without dashes", bare)
-    return Fault(word, "", "there is no such flag; see --help and --hydra-help", nearest(word, flag_names()))
+    problem = "there is no such flag; see --help and --hydra-help. Overrides are typed without dashes, as key=value"
+    return Fault(word, "", problem, nearest(word, flag_names()) or MEANT.get(bare.replace("-", "_"), ""))
 
 
 def _refused(flags: Namespace) -> list[Fault]:

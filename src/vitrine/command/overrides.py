@@ -56,6 +56,10 @@ MEANT = {
     "checkpoint": "resume",
     "ckpt_path": "resume",
     "dataset": "data",
+    "_target_": "model",
+    "limit_train_batches": "debug.limit_batches",
+    "limit_val_batches": "debug.limit_batches",
+    "limit_test_batches": "debug.limit_batches",
 }
 MEANT_OF_A_RUN = {"checkpoint": "run", "ckpt_path": "run"}  # by eval and predict, which resume nothing
 # Groups that choose a number, and the key that takes any number.

@@ -32,7 +32,7 @@ class Report:
     def __init__(self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console) -> None:
         self.options = options
         self.layout = layout
-        self.width = max(len(one_line(name)) for name in classes)
+        self.width = max(len(one_line(name)) for name in [*classes, *layout.columns[1::2]])
         self.notes = notes
         self.unreadable = 0
         self._read = self._doubtful = self._labelled = self._right = self._right_and_sure = self._sure = 0
@@ -133,17 +133,13 @@ class Report:
         if not self._shown:
             self._shown = True
             heads = zip(names[::2], names[1::2], strict=True)
-            print(
-                "  ".join(
-                    f"{name.partition('_')[0]:<{self.width}}  {value.partition('_')[0]:>11}" for name, value in heads
-                ),
-                " path",
-                flush=True,
-            )
+            print("  ".join(f"{name:<{self.width}}  {value}" for name, value in heads), " path", flush=True)
         for row in rows:
             path, *cells = self.layout.cells(row)
-            pairs = zip(cells[::2], cells[1::2], strict=True)
-            shown = [f"{one_line(name or '-'):<{self.width}}  {_number(value):>11}" for name, value in pairs]
+            columns = zip(cells[::2], cells[1::2], map(len, names[1::2]), strict=True)
+            shown = [
+                f"{one_line(name or '-'):<{self.width}}  {_number(value):>{wide}}" for name, value, wide in columns
+            ]
             print("  ".join(shown), f" {one_line(path)}", flush=True)
 
 

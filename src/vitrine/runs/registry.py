@@ -18,8 +18,8 @@ from vitrine.runs.facts import SHAPES
 from vitrine.runs.index import INDEX, STORED, index_runs
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.record import RunRecord
-from vitrine.runs.status import status_of
-from vitrine.text import did_you_mean, nearest
+from vitrine.runs.status import STATUSES, status_of
+from vitrine.text import did_you_mean, listed, nearest
 from vitrine.untrusted import ANY, NUMBER, misshapen
 
 FACTS = ("path", "run", "status", *STORED, "commit")  # columns that run.json gives
@@ -116,8 +116,16 @@ class RunList:
         raise RunError(f"no run has a column {name}{did_you_mean(match)}")
 
     def where(self, column: str, values: str) -> "RunList":
-        """Return the runs whose value in ``column`` is among the comma-separated ``values``."""
+        """Return the runs whose value in ``column`` is among the comma-separated ``values``.
+
+        Raises:
+            RunError: there is no such column, or no such status.
+        """
         name, allowed = self.column(column), values.split(",")
+        known = {*STATUSES, *(str(run.value(name)) for run in self.entries)}  # other versions may have others
+        for value in allowed if name == "status" else ():
+            if value not in known:
+                raise RunError(f"status={value} is none of {listed(STATUSES)}{did_you_mean(nearest(value, STATUSES))}")
         return RunList([run for run in self.entries if _matches(run.value(name), allowed)], self.unreadable)
 
     def since(self, text: str) -> "RunList":

@@ -11,6 +11,7 @@ from vitrine.runs.process import process_exists
 
 DONE = ("finished", "pruned", "diverged")  # a sweep never trains them again; see also sweeps/divergence.py
 ENDED = (*DONE, "failed")
+STATUSES = (*ENDED, "interrupted", "running")
 FAILED = ("failed", "diverged")
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from filelock import FileLock
 
 from vitrine.command.compose import Point
+from vitrine.command.overrides import PATH_KEYS
 from vitrine.command.sources import sources
 from vitrine.compare.selection import fresh_seeds
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
@@ -328,5 +329,6 @@ def _check_owner(folder: Path, known: Mapping[str, Any], own_name: str) -> None:
 
 
 def _without_quotes(override: str) -> str:
-    """``depth='3'`` as a user types it; the grammar needs the quotes where a number chooses from a group."""
-    return re.sub(r"^([\w/]+)='(\d+)'$", r"\1=\2", override)
+    """``depth='3'`` and ``data.root='a b'`` as a user types them; Hydra's grammar needs the quotes, and gets them."""
+    is_path = override.partition("=")[0] in PATH_KEYS
+    return re.sub(r"^([\w.]+)='([^'\",$~]+)'$" if is_path else r"^([\w/]+)='(\d+)'$", r"\1=\2", override)

@@ -260,8 +260,11 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def _print(console: Console, rows: Mapping[str, str]) -> None:
-    """Print a line per row, never broken at the console's width, so that paths can be copied whole."""
-    width = max(map(len, rows))
+    """Print a line per row, never broken at the console's width, so that paths can be copied whole.
+
+    Values of later rows line up with those of the first table, whose longest name is "FLOPs per image".
+    """
+    width = max(len("FLOPs per image"), *map(len, rows))
     for name, value in rows.items():
         console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", printable(value)), soft_wrap=True)
     console.file.flush()
