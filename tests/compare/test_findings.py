@@ -542,6 +542,12 @@ def test_caveats_name_what_differs_between_runs(tmp_path, write_run, facts, warn
     assert any(warned in text for text in compared(tmp_path).caveats), compared(tmp_path).caveats
 
 
+def test_runs_that_stopped_early_in_different_epochs_have_no_caveat(tmp_path, write_run):
+    for seed in range(3):
+        write_run(tmp_path, "callbacks=[default,early_stopping]", seed=seed, facts={"epochs": 4 + seed})
+    assert compared(tmp_path).caveats == []
+
+
 def test_trials_with_different_fingerprint_versions_are_reported(tmp_path, write_run):
     write_run(tmp_path, seed=0, sweep="seed=0,1")  # by a release without versions, which is version 1
     write_run(tmp_path, seed=1, sweep="seed=0,1", facts={"fingerprint_version": 2})

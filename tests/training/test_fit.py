@@ -162,11 +162,12 @@ def test_splitting_off_validation_images_copies_no_pixels(small, monkeypatch):
     assert fit(small()).metrics["test/acc"] >= 0
 
 
-def test_early_stopping_ends_a_run_that_no_longer_improves(small):
+def test_early_stopping_ends_a_run_that_no_longer_improves(small, capsys):
     overrides = ("callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=1", "optimizer.lr=1.0e-12")
     run = load_run(fit(small(*overrides, "trainer.max_epochs=9", "callbacks.early_stopping.min_delta=1")).run_dir)
-    assert run.record.history()[-1]["epoch"] == 2
+    assert run.record.history()[-1]["epoch"] == run.record.facts["epochs"] == 2
     assert run.record.facts["status"] == "finished"
+    assert "stopped early after epoch 2: val/loss did not improve by 1 for 1 epoch\n" in capsys.readouterr().out
 
 
 def test_the_average_of_the_weights_is_what_is_tested(small):

@@ -162,13 +162,14 @@ def test_a_resumed_run_stops_early_where_it_would_have(tmp_path, step, capsys):
     planned = record.config["trainer"]["max_epochs"]
     resume(record.path, compose([f"trainer.max_epochs={planned + 1}", f"resume={record.path}"]))
     printed = capsys.readouterr()
-    assert f"{record.path} is finished; it stopped early, in epoch 3\n" in printed.out
+    why = "stopped early after epoch 3: val/loss did not improve by 9 for 2 epochs"
+    assert printed.out.count(f"{record.path} is finished; it {why}; it stays stopped\n") == 2
     assert "learning rate" not in printed.err, "it trains no further step"
-    assert record.history()[-1]["epoch"] == 3
+    assert record.history()[-1]["epoch"] == record.facts["epochs"] == 3
 
 
 @pytest.mark.whole
-def test_a_run_that_was_interrupted_once_it_had_stopped_early_trains_no_more(tmp_path, monkeypatch):
+def test_a_run_that_was_interrupted_once_it_had_stopped_early_trains_no_more(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         patched.setattr(TimeLimit, "over", lambda self, *, trained=False: trained)
         with pytest.raises(OutOfTime):
@@ -179,7 +180,8 @@ def test_a_run_that_was_interrupted_once_it_had_stopped_early_trains_no_more(tmp
     resume(record.path)
 
     assert record.facts["status"] == "finished"
-    assert record.history()[-1]["epoch"] == 3
+    assert record.history()[-1]["epoch"] == record.facts["epochs"] == 3
+    assert "stopped early after epoch 3: " in capsys.readouterr().out
 
 
 @pytest.mark.whole

@@ -41,7 +41,17 @@ from vitrine.text import (
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
-SHOWN_FACTS = ("parameters", "flops_per_image", "device", "precision", "images", "validation", "error", "like")
+SHOWN_FACTS = (
+    "epochs",
+    "parameters",
+    "flops_per_image",
+    "device",
+    "precision",
+    "images",
+    "validation",
+    "error",
+    "like",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -74,7 +74,7 @@ def caveats(
     else:
         sentences.append(_fold_caveat(table))
     checks: list[tuple[str, Property]] = [
-        ("trained for different numbers of epochs", lambda run: run.facts.get("epochs")),
+        ("trained for different numbers of epochs", _epochs),
         ("used different versions of the code", _commit),
         ("used different versions of torch", lambda run: _nested_fact(run, "versions", "torch")),
         ("have trial fingerprints of different versions, so a row may average over different algorithms", _identity),
@@ -251,6 +251,12 @@ def _difference(groups: dict[Hashable, list[RunResult]], split: str) -> str:
 def _commit(run: RunResult) -> str | None:
     commit = _nested_fact(run, "code", "commit")
     return str(commit)[:7] if commit else None
+
+
+def _epochs(run: RunResult) -> Any:
+    """Epochs planned: how many a run with early stopping trained is a result."""
+    stops = run.config.get("callbacks.early_stopping.patience") is not None
+    return run.config.get("trainer.max_epochs") if stops else run.facts.get("epochs")
 
 
 def _identity(run: RunResult) -> str | None:

@@ -6,9 +6,11 @@ from typing import Any, Protocol
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from vitrine.config.schema import EarlyStoppingConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.pixel_store import complete_all
 from vitrine.errors import Pruned
+from vitrine.text import plural
 from vitrine.training.graceful_stop import GracefulStop
 from vitrine.training.lit_module import Classifier
 
@@ -34,6 +36,15 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop at once if the patience was exhausted before."""
         trainer.should_stop = self.wait_count >= self.patience
+
+
+def stopped_early(stopping: EarlyStoppingConfig | None, epochs: int, planned: int) -> str:
+    """Return why training ended after fewer ``epochs`` than ``planned``; empty if early stopping did not end it."""
+    if stopping is None or epochs >= planned:
+        return ""
+    by = f" by {stopping.min_delta:g}" if stopping.min_delta else ""
+    waited = plural(stopping.patience, "epoch")
+    return f"stopped early after epoch {epochs}: {stopping.monitor} did not improve{by} for {waited}"
 
 
 class Pruning(Callback):

@@ -25,7 +25,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.text import report
 from vitrine.tracking.loggers import RunLogger, start_trackers
-from vitrine.training.callbacks import PruningRule
+from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.compile import Compiled
 from vitrine.training.console import (
     quiet_libraries,
@@ -223,6 +223,10 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
             record_speed()
             raise
         record_speed()
+        if (epochs := module.trainer.current_epoch) < config.trainer.max_epochs:
+            record.update(epochs=epochs, training_flops_per_image=round(3 * sum(by_epoch[:epochs]) / epochs))
+        if why := stopped_early(config.callbacks.early_stopping, epochs, config.trainer.max_epochs):
+            print(why, flush=True)
         if not record.best.exists():
             best = replace_lost_best(record)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}

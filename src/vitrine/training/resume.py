@@ -21,7 +21,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
 from vitrine.text import plural, printable, report
-from vitrine.training.callbacks import PruningRule
+from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import carry_out
@@ -81,11 +81,11 @@ def resume(
         _check(config, record)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
-        if status == "finished" and config.trainer.max_epochs == planned:
+        stopped = stopped_early(config.callbacks.early_stopping, _epochs_done(record) or planned, planned)
+        if status == "finished" and (stopped or config.trainer.max_epochs == planned):
             if ranks.rank == 0:
-                last = _stopped_early(config, record, planned)
                 longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
-                why = f"it stopped early, in epoch {last}" if last else longer
+                why = f"it {stopped}; it stays stopped" if stopped else longer
                 print(printable(f"{record.path} is finished; {why}"))
                 of_sweep = record.facts.get("group") is not None
                 show_result(Console(), record, record.metrics, record.facts.get("speed"), of_sweep=of_sweep)
@@ -118,16 +118,14 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
     """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
     if found := train_faults(replace(config, resume=str(record.path))):
         raise ConfigError(found)
-    done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
+    done = _epochs_done(record)
     if config.trainer.max_epochs < done:
         problem = f"must be >= {done}, the number of epochs done"
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
-def _stopped_early(config: TrainConfig, record: RunRecord, planned: int) -> int:
-    """Return the last epoch of a finished run that stopped before the ``planned`` one; 0 for another."""
-    last = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=planned)
-    return last if config.callbacks.early_stopping is not None and last < planned else 0
+def _epochs_done(record: RunRecord) -> int:
+    return max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
 
 
 def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, steps: int) -> str:
@@ -142,8 +140,6 @@ def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, st
     epochs, schedule, finetune = config.trainer.max_epochs, config.schedule, config.finetune
     steps_before = record.facts.get("steps_per_epoch", steps)
     if (epochs, steps) == (planned, steps_before) or not record.last.exists():
-        return ""
-    if record.status == "finished" and _stopped_early(config, record, planned):
         return ""
     checkpoint = read_checkpoint(record.last)
     done, total = checkpoint["global_step"], total_steps(checkpoint, epochs, steps)
