@@ -17,9 +17,11 @@ import pytest
 from helpers.running import ROOT, SMALL, only_run, python, run_script
 
 from vitrine.cli.arguments import errors_in_one_line
+from vitrine.cli.runs import main
 from vitrine.errors import VitrineError
 from vitrine.runs import RunRecord
 
+OLD_SWEEPS = ROOT / "tests" / "old_runs" / "sweeps"
 DOCUMENTED = [
     re.sub(r"\s+#.*", "", line)
     for line in (ROOT / "docs" / "commands.md").read_text().splitlines()
@@ -138,6 +140,24 @@ def test_the_best_of_runs_validated_on_different_images_is_no_better(command, ou
         "give filters, such as data.val_seed=0"
     )
     shutil.rmtree(outputs / "unlike")
+
+
+@pytest.mark.parametrize(("highest", "single"), [(0.9, False), (0.95, True)])
+@pytest.mark.parametrize("better", ["learned", "sincos2d"])
+def test_of_equal_runs_the_best_is_that_of_the_best_configuration(tmp_path, capsys, better, highest, single):
+    """Each has one good seed: ``better`` that of 0.9, the other position that of ``highest``."""
+    shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*")), tmp_path / "sweep")
+    for path in (tmp_path / "sweep").glob("*/metrics.json"):
+        is_better, first = f"position={better}" in path.parent.name, "seed=0" in path.parent.name
+        values = (0.9, 0.8) if is_better else (highest, 0.7)
+        path.write_text(json.dumps({"val/acc": values[0] if first else values[1]}))
+    main(["best", str(tmp_path)])
+    printed = capsys.readouterr().out
+    (shown,) = [line for line in printed.splitlines() if line.startswith("varies\t")]
+    assert (f"position={better}," in shown) is not single
+    assert (
+        bool(re.search(f"of configurations with 2 runs, that of .*position={better}.* mean, 0.8500", printed)) is single
+    )
 
 
 def test_every_column_is_exported(command, outputs, runs):

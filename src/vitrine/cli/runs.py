@@ -17,6 +17,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from vitrine.cli.arguments import errors_in_one_line, make_parser
@@ -141,15 +142,38 @@ def diff(options: argparse.Namespace) -> None:
 def show_best(options: argparse.Namespace) -> None:
     """Show the best run and its metrics, test metrics included."""
     found = select(options)
-    (run,) = best_runs(found, options.by)
+    runs = best_runs(found, options.by, len(found.entries))
+    metric = found.column(options.by)
+    configurations = _configurations(runs, metric)
+    tied = [run for run in runs if run.metrics[metric] == runs[0].metrics[metric]]
+    run = next(run for members in configurations for run in members if run in tied)
     metrics = [[name, cell_text(name, value)] for name, value in run.metrics.items()]
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
-    print(printable(f"selected by {found.column(options.by)} among {finished}"))
-    if warning := _unlike(found, run, found.column(options.by)):
+    print(printable(f"selected by {metric} among {finished}"))
+    if warning := _unlike(found, run, metric):
         print(printable(warning))
         return
-    print_luck(found, run, found.column(options.by))
+    print_luck(configurations, run, metric)
+    if run not in (members := configurations[0]):
+        mean = cell_text(metric, fmean(one.metrics[metric] for one in members))
+        of = f"of configurations with {len(members)} runs, that of {members[0].path} has the best mean, {mean}"
+        print(printable(f"this is the best single run; {of}"))
+
+
+def _configurations(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
+    """Return the runs of each configuration; first those with the most runs, and of these those with the best mean."""
+    from vitrine.compare.table import configuration_key
+    from vitrine.config.metrics import lower_is_better
+
+    configurations: dict[str, list[RunEntry]] = {}
+    for run in runs:
+        configurations.setdefault(configuration_key(run.config, str(run.config.get("data.name", ""))), []).append(run)
+    sign = 1 if lower_is_better(metric) else -1
+    return sorted(
+        configurations.values(),
+        key=lambda members: (-len(members), sign * fmean(run.metrics[metric] for run in members)),
+    )
 
 
 def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
@@ -171,23 +195,17 @@ def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
     return f"{others}, so it need not be better than they are: give filters{hint}"
 
 
-def print_luck(found: RunList, best: RunEntry, metric: str) -> None:
+def print_luck(configurations: Sequence[Sequence[RunEntry]], best: RunEntry, metric: str) -> None:
     """Print what the best run is worth beyond having been selected, and the command that measures it."""
     from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
-    from vitrine.compare.table import configuration_key
 
-    configurations: dict[str, list[RunEntry]] = {}
-    for run in found.entries:
-        if math.isfinite(run.metrics.get(metric, math.nan)):
-            data = str(run.config.get("data.name", ""))
-            configurations.setdefault(configuration_key(run.config, data), []).append(run)
-    if sum(map(len, configurations.values())) < 2:
+    if sum(map(len, configurations)) < 2:
         return
-    groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations.values()]
+    groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations]
     value = float(best.metrics[metric])
     corrected = corrected_single_run(groups, value)
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
-    seeds = [run.config.get("seed", 0) for runs in configurations.values() if best in runs for run in runs]
+    seeds = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
     seeds = [seed for seed in seeds if isinstance(seed, int)]
     print(f"its {metric} {part}; on fresh seeds:\n  {printable(fresh_seeds_command(str(best.path), seeds))}")
 
