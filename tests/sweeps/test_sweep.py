@@ -1,5 +1,6 @@
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 from helpers.deciding import THREE, decide
@@ -11,7 +12,7 @@ from vitrine.command.sources import Sources, composing
 from vitrine.errors import RunError
 from vitrine.sweeps.search_summary import describe_search, print_search
 from vitrine.sweeps.summary import find_sweeps, print_sweep, print_trials
-from vitrine.sweeps.sweep import Sweep, best_configuration, check_folder
+from vitrine.sweeps.sweep import Sweep, best_configuration, check_folder, ranked_configurations
 from vitrine.sweeps.trial import TrialResult
 
 
@@ -25,6 +26,16 @@ def test_the_order_of_overrides_makes_no_other_configuration():
     results = [TrialResult("finished", {"val/acc": accuracy}) for accuracy in (0.7, 0.9, 0.85)]
     best = best_configuration(varies, results)
     assert (best.label, best.count, best.mean, best.left_out) == ("patch=2,depth=4", 2, 0.8, 1)
+
+
+def test_the_best_configuration_is_the_first_of_the_ranking():
+    """Of the configuration with the best mean, a trial has no value of the metric."""
+    varies = [{"patch": patch, "seed": seed} for patch in "24" for seed in "01"]
+    metrics = [{"val/acc": 0.8}, {"val/acc": 0.8}, {"val/acc": 0.95}, {}]
+    results = [TrialResult("finished", values) for values in metrics]
+    ranked = ranked_configurations(varies, results)
+    assert [one.label for one in ranked] == ["patch=2", "patch=4"]
+    assert best_configuration(varies, results) == replace(ranked[0], left_out=1)
 
 
 def grid(folder, *overrides):
@@ -130,7 +141,7 @@ def test_a_table_of_many_trials_has_a_row_for_each_configuration(tmp_path, capsy
     print_sweep(sweep, accuracies(sweep))
     out, err = capsys.readouterr()
     rows = [line.split() for line in out.partition("\n\n")[0].splitlines() if line]
-    assert rows[:3] == [["depth", "runs", "mean", "val/acc"], ["2", "50", "0.0200"], ["1", "51", "0.0100"]]
+    assert rows[:3] == [["depth", "runs", "mean", "val/acc"], ["1", "51", "0.0100"], ["2", "50", "0.0200"]]
     assert out.splitlines()[4] == f"2 configurations of 102 trials; each trial: python scripts/sweeps.py {sweep.folder}"
     assert "depth=2,seed=50: out of memory" in err
 

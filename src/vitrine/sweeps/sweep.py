@@ -210,22 +210,24 @@ def best_configuration(
 ) -> BestConfiguration | None:
     """The best among the configurations with the most finished seeds; ``None`` if none is finished."""
     found = ranked_configurations(varies, results, metric)
-    most = max((one.count for one in found), default=0)
-    known = [one for one in found if one.count == most]
-    return replace(known[0], left_out=len(found) - len(known)) if known else None
+    return replace(found[0], left_out=sum(one.count < found[0].count for one in found)) if found else None
 
 
 def ranked_configurations(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
 ) -> list[BestConfiguration]:
-    """Each configuration with finished trials whose metric is finite, from the best mean to the worst."""
+    """Each configuration with finished trials whose metric is finite.
+
+    First those with the most trials, and of equally many those with the best mean.
+    """
     found = []
     for group, members in by_configuration(varies, results).items():
         metrics = [result.metrics for result in members.values()]
         if finite := [one for one in metrics if math.isfinite(one.get(metric, math.nan))]:
             means = mean_metrics(finite)
             found.append(BestConfiguration(dict(group), means[metric], means, len(finite)))
-    return sorted(found, key=lambda one: one.mean, reverse=(OBJECTIVES | DECISION_METRICS)[metric])
+    sign = -1 if (OBJECTIVES | DECISION_METRICS)[metric] else 1
+    return sorted(found, key=lambda one: (-one.count, sign * one.mean))
 
 
 def by_configuration(
