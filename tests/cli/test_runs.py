@@ -84,6 +84,21 @@ def test_a_run_like_another_has_its_configuration_and_records_which(outputs, run
 
 
 @pytest.mark.whole
+def test_diff_shows_other_labels_of_as_many_images(tmp_path, capsys):
+    run = next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*"))
+    facts = json.loads((run / "run.json").read_text())
+    for name, first, labels in (("one", "0", "01ab"), ("other", "nought", "89ef")):
+        shutil.copytree(run, tmp_path / name)
+        facts["classes"][0] = first
+        known = facts | {"data_fingerprint": {"train": {"images": 1293, "labels": labels}}}
+        (tmp_path / name / "run.json").write_text(json.dumps(known))
+    main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
+    why = "class 0 is nought, not 0; train has other labels, or its images in another order"
+    assert f"\ndata\n\tone\tother\ncontent\t-\t{why}\n" in capsys.readouterr().out
+    main(["diff", str(tmp_path / "one"), str(run)])
+    assert capsys.readouterr().out == "the same: config, data, code, versions, machine, metrics\n"
+
+
 def test_diff_shows_what_was_typed_and_nothing_else(command, runs):
     done = command("diff", *runs)
     assert done.returncode == 0, done.stderr

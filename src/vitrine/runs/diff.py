@@ -5,26 +5,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrine.errors import RunError, first_line
+from vitrine.runs.data_changes import changes, class_changes
 from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
-from vitrine.text import plural
+from vitrine.text import listed, plural
 from vitrine.untrusted import read_bytes
 
 HARDWARE = ("device", "processes", "precision", "attention_kernel", "compiled")
-DATA = ("images", "validation", "storage")
+DATA = ("images", "targets", "validation", "storage")
 MAX_CODE_DIFF = 64 * 1024**2  # bytes; vitrine's own code has one or two million
 
 
 def diff_runs(run: RunRecord, other: RunRecord) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Return, by section, the keys whose values differ, with both values; ``None`` if a run lacks the key.
 
-    The sections are ``config``, ``data``, ``code``, ``versions``, ``machine`` and ``metrics``.
+    The sections are ``config``, ``data``, ``code``, ``versions``, ``machine`` and ``metrics``. ``content`` of ``data``
+    says how the classes and images of ``other`` differ from those of ``run``, as far as both have them.
 
     Raises:
         RunError: a record cannot be read.
     """
     sections, other_sections = _sections(run), _sections(other)
-    return {name: _differing(sections[name], other_sections[name]) for name in sections}
+    found = {name: _differing(sections[name], other_sections[name]) for name in sections}
+    if changed := _data_changes(run.facts, other.facts):
+        found["data"]["content"] = (None, listed(changed, separator="; "))
+    return found
 
 
 def code_diff(record: RunRecord) -> bytes:
@@ -55,6 +60,15 @@ def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
         "machine": (facts.get("machine") or {}) | {name: facts.get(name) for name in HARDWARE},
         "metrics": record.metrics,
     }
+
+
+def _data_changes(facts: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    found, classes = [], facts.get("classes") or []
+    if classes and (other_classes := others.get("classes")):
+        found += class_changes(classes, other_classes)
+    if (before := facts.get("data_fingerprint")) and (now := others.get("data_fingerprint")):
+        found += changes(before, now, classes)
+    return found
 
 
 def _differing(section: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
