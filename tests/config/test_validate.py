@@ -396,6 +396,17 @@ def test_what_weights_and_biases_refuses_is_a_fault_where_it_is_on(key, value):
         vitrine.compose([f"{key}={value}"])
 
 
+def test_the_variable_of_weights_and_biases_is_checked_where_it_counts(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "ofline")
+    with pytest.raises(ConfigError) as refusal:
+        vitrine.compose(["logger=wandb"])
+    (fault,) = refusal.value.faults
+    assert (fault.key, fault.given, fault.nearest) == ("WANDB_MODE", "ofline", "offline")
+    assert fault.problem.startswith("is not one of online, offline, disabled, ")
+    vitrine.compose(["logger=wandb", "logger.wandb.mode=offline"])
+    vitrine.compose([])
+
+
 def test_a_sweeps_metric_outside_a_sweep_is_refused_once():
     with pytest.raises(ConfigError) as refusal:
         vitrine.compose(["sweep.metric=val/auroc"])

@@ -366,7 +366,7 @@ def test_an_unused_tracker_is_not_imported_and_one_without_login_runs_offline(tm
     assert "scripts/wandb_sync.py" in line
 
 
-def test_wandbs_variables_count_where_the_configuration_has_defaults(record, monkeypatch, capsys):
+def test_wandbs_variables_count_where_the_configuration_has_defaults(record, monkeypatch):
     def place(*overrides):
         config = compose(["model=vit_nano", "logger=wandb", *overrides])
         found = [tracker.project for tracker in start_trackers(config, record, 0, None, "")]
@@ -386,9 +386,6 @@ def test_wandbs_variables_count_where_the_configuration_has_defaults(record, mon
     assert place("logger.wandb.project=own", "logger.wandb.entity=bob") == ("bob", "own", "offline")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert place() is None
-    monkeypatch.setenv("WANDB_MODE", "onlin")
-    assert place() is None
-    assert "WANDB_MODE=onlin is not one of online, offline, disabled" in capsys.readouterr().err
     record.update(wandb_project=["bob", "before"])  # it is resumed
     monkeypatch.setenv("WANDB_MODE", "online")
     assert place() == ("bob", "before", "online")

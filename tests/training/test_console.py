@@ -215,12 +215,22 @@ def test_the_start_shows_the_rates_at_which_weights_are_trained(console, tmp_pat
         (("logger=tensorboard",), "logged to TensorBoard files in the run folder"),
     ],
 )
-def test_the_start_says_where_the_run_is_logged(console, tmp_path, overrides, shown):
+def test_the_start_says_where_the_run_is_logged(console, tmp_path, monkeypatch, overrides, shown):
     """The configuration of another's run (like=RUN) may name another's project."""
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    (tmp_path / "run.json").write_text("{}")
     start(console, RunRecord(tmp_path), *overrides)
     text = printed(console)
     assert ("logged to" in text) == bool(shown)
     assert shown in text
+
+
+def test_the_start_shows_what_weights_and_biases_own_variables_set(console, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_PROJECT", "digits")
+    (tmp_path / "run.json").write_text("{}")
+    start(console, RunRecord(tmp_path), "logger=wandb")
+    assert "logged to Weights & Biases, project digits (offline)" in printed(console)
 
 
 @pytest.mark.parametrize(

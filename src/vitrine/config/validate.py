@@ -1,5 +1,6 @@
 """Checks of a whole configuration: each value's limits, and values of several keys that exclude each other."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import facts, keys, sections_where, value_at
+from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metrics import EXTRA, extra_metrics
 from vitrine.config.model_faults import vit_faults
@@ -360,6 +362,10 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
     if len(wandb.project) > 128 or set(wandb.project) & set("/\\#?%:"):
         problem = "must have at most 128 characters, and none of / \\ # ? % :"
         yield Fault("logger.wandb.project", wandb.project, problem)
+    mode = os.environ.get("WANDB_MODE") or wandb.mode
+    if wandb.mode == WandbConfig.mode and mode not in WANDB_MODES:
+        problem = f"is not one of {', '.join(WANDB_MODES)}, and counts where logger.wandb.mode has its default"
+        yield Fault("WANDB_MODE", mode, problem, nearest(mode, WANDB_MODES))
 
 
 # Each check with the keys that it is skipped for if they are outside their limits.

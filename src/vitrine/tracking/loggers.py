@@ -4,10 +4,8 @@ A tracker that fails gets no more metrics, and training continues: everything is
 is imported unless it is asked for.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -15,7 +13,7 @@ from typing import Any, Protocol, Self
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from vitrine.config.loggers import WANDB_MODES, TensorBoardConfig, WandbConfig
+from vitrine.config.loggers import TensorBoardConfig
 from vitrine.config.parts import Part, PartError, build, parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
@@ -23,6 +21,7 @@ from vitrine.errors import NotWaitedFor, RunError, first_line
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.text import report
+from vitrine.tracking.wandb_values import completed
 
 
 class Tracker(Protocol):
@@ -184,16 +183,6 @@ class LoggerTracker:
         self.logger.finalize("success" if status == "finished" else status)
 
 
-def _completed(settings: WandbConfig, record: RunRecord) -> WandbConfig:
-    """Set what has its default as W&B's variables say; a resumed run stays in its project."""
-    entity, project = record.facts.get("wandb_project") or (None, None)
-    known = {"entity": entity, "project": project, "mode": None}
-    values: dict[str, Any] = {name: value or os.environ.get(f"WANDB_{name.upper()}") for name, value in known.items()}
-    default = WandbConfig()
-    unset = [name for name, value in values.items() if value and getattr(settings, name) == getattr(default, name)]
-    return replace(settings, **{name: values[name] for name in unset})
-
-
 def start_trackers(
     config: TrainConfig,
     record: RunRecord,
@@ -215,14 +204,12 @@ def start_trackers(
     requested: dict[str, Callable[[], Tracker]] = {}
     wandb, tensorboard = config.logger.wandb, config.logger.tensorboard
     if wandb is not None:
-        wandb = _completed(wandb, record)
+        wandb = completed(wandb, record)
     if wandb is not None and wandb.mode != "disabled":
 
         def start_wandb() -> Tracker:
             from vitrine.tracking.wandb import WandbTracker
 
-            if wandb.mode not in WANDB_MODES:
-                raise RunError(f"WANDB_MODE={wandb.mode} is not one of {', '.join(WANDB_MODES)}")
             return WandbTracker(wandb, config, record, group, varies, stop_by)
 
         requested["wandb"] = start_wandb

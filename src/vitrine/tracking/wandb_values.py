@@ -1,6 +1,8 @@
 """What a W&B run has of its run folder: configuration, name and facts, without those that a private run keeps back."""
 
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,16 @@ from vitrine.runs import RunRecord
 
 # Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
 FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
+
+
+def completed(settings: WandbConfig, record: RunRecord) -> WandbConfig:
+    """Set what has its default as W&B's variables say; a resumed run stays in its project."""
+    entity, project = record.facts.get("wandb_project") or (None, None)
+    known = {"entity": entity, "project": project, "mode": None}
+    values: dict[str, Any] = {name: value or os.environ.get(f"WANDB_{name.upper()}") for name, value in known.items()}
+    default = WandbConfig()
+    unset = [name for name, value in values.items() if value and getattr(settings, name) == getattr(default, name)]
+    return replace(settings, **{name: values[name] for name in unset})
 
 
 def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:

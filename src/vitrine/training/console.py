@@ -21,6 +21,7 @@ from vitrine.config.size import by
 from vitrine.distributed.hardware import Hardware, cpu_supports_bf16
 from vitrine.runs import RunRecord
 from vitrine.text import listed, plural, printable, short_number
+from vitrine.tracking.wandb_values import completed
 from vitrine.training.finetune import has_constant_features
 
 if TYPE_CHECKING:  # it imports Lightning, which takes seconds
@@ -69,7 +70,7 @@ def show_start(
         "device": f"{hardware.name}{processes}",
         "precision": f"{_precision(hardware)}, attention {KERNELS[hardware.attention_kernel]}",
         "run folder": str(record.path),
-        **_loggers(config.logger),
+        **_loggers(config.logger, record),
     }
     if pretrained is not None:
         rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
@@ -83,9 +84,9 @@ def _precision(hardware: Hardware) -> str:
     return f"{hardware.precision} (slow: this processor has no instructions for it; try trainer.precision=32-true)"
 
 
-def _loggers(config: LoggerConfig) -> dict[str, str]:
+def _loggers(config: LoggerConfig, record: RunRecord) -> dict[str, str]:
     """Return a row with where the run is logged beside its folder, if anywhere."""
-    wandb, places = config.wandb, []
+    wandb, places = None if config.wandb is None else completed(config.wandb, record), []
     if wandb is not None and wandb.mode != "disabled":
         project = wandb.project if wandb.entity is None else f"{wandb.entity}/{wandb.project}"
         places.append(f"Weights & Biases, project {project} ({wandb.mode})")
