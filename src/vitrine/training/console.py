@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # it imports Lightning, which takes seconds
     from vitrine.training.lr_range import RangeTest
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
+LONGEST = len("FLOPs per image")  # of the names that a training begins with
 
 
 def show_start(
@@ -134,7 +135,7 @@ def show_learning_rate(console: Console, tested: "RangeTest") -> None:
     """Print what a range test found."""
     steps = plural(tested.steps, "step")
     value = f"{tested.found:g}, by a range test of {steps} in {tested.seconds:.1f} s: lr_range.png"
-    _print(console, {"learning rate": value})
+    _print(console, {"learning rate": value}, LONGEST)
 
 
 class _Elapsed:
@@ -163,7 +164,7 @@ def show_compiling(console: Console, limit: float | None) -> Iterator[None]:
 def show_compiled(console: Console, compiled: "Compiled") -> None:
     """Print what was compiled, or why nothing was compiled."""
     what = {"nothing": "not used", "blocks": "each block", "graphs": "the model, as CUDA graphs"}
-    _print(console, {"compiler": f"{what.get(compiled.what, 'the model')}: {compiled.why}"})
+    _print(console, {"compiler": f"{what.get(compiled.what, 'the model')}: {compiled.why}"}, LONGEST)
 
 
 def show_result(
@@ -260,12 +261,12 @@ def quiet_libraries() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _print(console: Console, rows: Mapping[str, str]) -> None:
+def _print(console: Console, rows: Mapping[str, str], width: int = 0) -> None:
     """Print a line per row, never broken at the console's width, so that paths can be copied whole.
 
-    Values of later rows line up with those of the first table, whose longest name is "FLOPs per image".
+    Values line up behind the longest name; further right if it has fewer than ``width`` letters.
     """
-    width = max(len("FLOPs per image"), *map(len, rows))
+    width = max(width, *map(len, rows))
     for name, value in rows.items():
         console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", printable(value)), soft_wrap=True)
     console.file.flush()
