@@ -23,7 +23,7 @@ from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, parameter_groups
 from vitrine.training.schedules import build_schedule
-from vitrine.training.throughput import flops_per_image, flops_per_pass
+from vitrine.training.throughput import flops_per_image, training_flops_per_image
 from vitrine.training.weights import model_weights, read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -150,10 +150,10 @@ def test_flops_count_the_passes_that_are_made(run):
     full, probe = tuned(run), tuned(run, *PROBE)
     forward = flops_per_image(full.model)
     head = 2 * full.model.dim * 10
-    assert flops_per_pass(full, forward) == forward
-    assert flops_per_pass(probe, forward) == head
+    assert training_flops_per_image(full, forward) == 3 * forward
+    assert training_flops_per_image(probe, forward) == 3 * head
     augmented = tuned(run, "finetune=linear_probe", "augment=light")
-    assert flops_per_pass(augmented, forward) == pytest.approx((forward + 2 * head) / 3)
+    assert training_flops_per_image(augmented, forward) == forward + 2 * head
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "map"])
@@ -166,7 +166,7 @@ def test_flops_of_last_blocks_are_those_of_their_forward_and_backward_pass(pool,
     with FlopCounterMode(display=False) as counter:
         model(torch.rand(1, 1, 8, 8)).sum().backward()
     forward = flops_per_image(config.model)
-    assert 3 * flops_per_pass(config, forward) == pytest.approx(counter.get_total_flops(), abs=0.1)
+    assert training_flops_per_image(config, forward) == counter.get_total_flops()
 
 
 @pytest.mark.whole

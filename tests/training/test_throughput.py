@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def figures(**changes):
-    values = {"steps": np.full(10, 0.1), "waits": np.zeros(10), "images": 50, "flops_per_image": 2e6}
+    values = {"steps": np.full(10, 0.1), "waits": np.zeros(10), "images": 50, "training_flops": 6e6}
     return StepStatistics.of(**(values | changes), peak=PeakFlops(6e9, 1.2e10))
 
 
@@ -28,7 +28,7 @@ def test_statistics_equal_a_manual_calculation():
     assert found.images_per_second == 500.0
     assert found.images_per_second_slow == 250.0
     assert found.data_share == pytest.approx(1.1 / 11, abs=1e-5)
-    assert found.flops_per_second == pytest.approx(3 * 2e6 * 500)  # forward, and twice that backward
+    assert found.flops_per_second == pytest.approx(6e6 * 500)
     assert found.mfu_measured == pytest.approx(0.5)
     assert found.mfu_datasheet == pytest.approx(0.25)
 
@@ -40,7 +40,7 @@ def test_one_slow_step_does_not_count_as_the_slowest_twentieth():
 
 
 def test_without_a_datasheet_mfu_datasheet_is_none():
-    found = StepStatistics.of(np.ones(3), np.zeros(3), 1, 1.0, PeakFlops(1e9))
+    found = StepStatistics.of(np.ones(3), np.zeros(3), 1, 3.0, PeakFlops(1e9))
     assert found.mfu_datasheet is None
 
 
@@ -65,12 +65,12 @@ def trained(tmp_path):
 def test_a_peak_that_training_exceeds_is_measured_again(peaks, utilisation, left):
     """Other programs may have slowed its measurement, and may always do so."""
     measured = iter(peaks)
-    throughput = Throughput(lambda epoch: 1e9, lambda: PeakFlops(next(measured)))
+    throughput = Throughput(lambda epoch: 3e9, lambda: PeakFlops(next(measured)))
     throughput.images, throughput.steps, throughput.waits, throughput.flops = (
         1,
         [np.ones(3)],
         [np.zeros(3)],
-        [np.full(3, 1e9)],
+        [np.full(3, 3e9)],
     )
     assert throughput.summary["mfu_measured"] == utilisation
     assert throughput.summary["mfu_measured"] == utilisation

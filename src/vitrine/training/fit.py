@@ -175,7 +175,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
         "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
         "flops_per_image": flops,
-        "training_flops_per_image": round(3 * sum(by_epoch) / len(by_epoch)),  # forward and backward, mean over epochs
+        "training_flops_per_image": round(sum(by_epoch) / len(by_epoch)),  # mean over epochs
         "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
     }

@@ -74,34 +74,33 @@ def _count_flops(config: ViTConfig, *, training: bool = False) -> tuple[nn.Modul
     return model, counter
 
 
-def flops_per_pass(config: TrainConfig, forward: int) -> float:
-    """FLOPs per image of a training step, a third of them.
+def training_flops_per_image(config: TrainConfig, forward: int) -> int:
+    """FLOPs of the forward and backward pass on one image.
 
-    The backward pass is two passes through what is trained. So these are the FLOPs of ``forward`` for a model that is
-    trained in full, on all patches. Frozen layers take no backward pass, and no forward pass either where their
-    features are computed once.
+    The backward pass counts as two forward passes through what is trained. Frozen layers take no backward pass, and no
+    forward pass either where their features are computed once.
 
     Args:
         config: how the model is trained.
-        forward: FLOPs of a forward pass on an image.
+        forward: FLOPs of a forward pass on an image, without patch dropout.
     """
     if config.finetune.name == "full":
-        return flops_per_image(config.model, training=True) if config.model.patch_dropout else forward
+        return 3 * (flops_per_image(config.model, training=True) if config.model.patch_dropout else forward)
     model, counter = _count_flops(config.model)
     parts = freeze(model, config.finetune) or []
     names = [f"{type(model).__name__}.{name}" for name, module in model.named_modules() if module in parts]
     trained = sum(sum(counter.get_flop_counts().get(name, {}).values()) for name in names)
-    return trained if has_constant_features(config) else (forward + 2 * trained) / 3
+    return 3 * trained if has_constant_features(config) else forward + 2 * trained
 
 
-def flops_by_epoch(config: TrainConfig, forward: int) -> list[float]:
-    """Return :func:`flops_per_pass` in each epoch, which ``trainer.image_schedule`` lets differ."""
+def flops_by_epoch(config: TrainConfig, forward: int) -> list[int]:
+    """Return :func:`training_flops_per_image` in each epoch, which ``trainer.image_schedule`` lets differ."""
     trainer = config.trainer
     sides = image_sides(trainer.image_schedule, trainer.max_epochs)
-    flops: dict[int | None, float] = {None: flops_per_pass(config, forward)}
+    flops: dict[int | None, int] = {None: training_flops_per_image(config, forward)}
     for side in sides:
         if side is not None and side not in flops:
-            flops[side] = flops_per_image(replace(config.model, image_size=side), training=True)
+            flops[side] = 3 * flops_per_image(replace(config.model, image_size=side), training=True)
     return [flops[side] for side in sides]
 
 
@@ -187,7 +186,7 @@ class StepStatistics:
 
     @classmethod
     def of(
-        cls, steps: np.ndarray, waits: np.ndarray, images: int, flops_per_image: float | np.ndarray, peak: PeakFlops
+        cls, steps: np.ndarray, waits: np.ndarray, images: int, training_flops: float | np.ndarray, peak: PeakFlops
     ) -> "StepStatistics":
         """Summarise timed steps.
 
@@ -195,12 +194,12 @@ class StepStatistics:
             steps: seconds of each step, waiting for its batch included; (N,).
             waits: seconds of that waiting; (N,).
             images: images in a step, over all ranks.
-            flops_per_image: FLOPs of a forward pass; the backward pass counts twice that. See :func:`flops_per_pass`.
+            training_flops: FLOPs of the forward and backward pass on one image (:func:`training_flops_per_image`);
                 (N,) where steps differ in them.
             peak: of the hardware.
         """
         median, slow = images / np.quantile(steps, [0.5, 0.95])
-        rate = 3 * images / float(np.median(steps / flops_per_image))
+        rate = images / float(np.median(steps / training_flops))
         return cls(
             images_per_second=round(float(median), 1),
             images_per_second_slow=round(float(slow), 1),
@@ -222,15 +221,16 @@ class Throughput(Callback):
     A step lasts from the end of the previous step to its own end. Validation is left out.
 
     Args:
-        flops_per_image: FLOPs of a pass in an epoch, from 0: a third of those of training (:func:`flops_by_epoch`).
+        training_flops: FLOPs of the forward and backward pass on one image in an epoch, from 0
+            (:func:`flops_by_epoch`).
         measure_peak: returns the peak of the hardware. Called after the first epoch's steps, where it delays no
             step, and again after an epoch that was faster: other programs had slowed the first measurement.
     """
 
     MEASUREMENTS = 3  # of the peak, at most: it takes a quarter of a second
 
-    def __init__(self, flops_per_image: Callable[[int], float], measure_peak: Callable[[], PeakFlops]) -> None:
-        self.flops_per_image = flops_per_image
+    def __init__(self, training_flops: Callable[[int], float], measure_peak: Callable[[], PeakFlops]) -> None:
+        self.training_flops = training_flops
         self.measure_peak = measure_peak
         self.peaks: list[PeakFlops] = []
         self.steps: list[np.ndarray] = []
@@ -279,7 +279,7 @@ class Throughput(Callback):
         self.images = module.images_per_step
         self.steps.append(waits + work)
         self.waits.append(waits)
-        self.flops.append(np.full(len(work), self.flops_per_image(trainer.current_epoch), dtype=np.float64))
+        self.flops.append(np.full(len(work), self.training_flops(trainer.current_epoch), dtype=np.float64))
         epoch = self._statistics(self.steps[-1], waits, self.flops[-1])
         names = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")
         module.log_now({name: value for name in names if (value := getattr(epoch, name)) is not None})
