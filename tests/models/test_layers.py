@@ -64,13 +64,13 @@ def test_the_seed_decides():
 def test_patch_dropout_keeps_the_prefix_and_as_many_patches_of_each_image_each_as_often():
     images, prefix, kept, patches = 6000, 2, 3, 8
     tokens = torch.arange(images * (prefix + patches), dtype=torch.float32).view(images, prefix + patches, 1)
-    left, places = PatchDropout(kept, patches, prefix)(tokens)
-    assert torch.equal(left, tokens.gather(1, places.unsqueeze(2)))
-    assert torch.equal(places[:, :prefix], torch.arange(prefix).expand(images, -1))
-    assert (places.diff(dim=1) > 0).all()
-    often = places[:, prefix:].flatten().bincount(minlength=prefix + patches)[prefix:] / images
+    left, indices = PatchDropout(kept, patches, prefix)(tokens)
+    assert torch.equal(left, tokens.gather(1, indices.unsqueeze(2)))
+    assert torch.equal(indices[:, :prefix], torch.arange(prefix).expand(images, -1))
+    assert (indices.diff(dim=1) > 0).all()
+    often = indices[:, prefix:].flatten().bincount(minlength=prefix + patches)[prefix:] / images
     assert often.tolist() == pytest.approx([kept / patches] * patches, abs=8 * (0.25 / images) ** 0.5)
-    pairs = torch.tensor([(row == prefix).any() and (row == prefix + 1).any() for row in places]).double().mean()
+    pairs = torch.tensor([(row == prefix).any() and (row == prefix + 1).any() for row in indices]).double().mean()
     assert pairs.item() == pytest.approx(kept * (kept - 1) / (patches * (patches - 1)), abs=0.03)
 
 

@@ -19,7 +19,7 @@ class Without(nn.Module):
         super().__init__()
         self.relation, self.hidden = relation, bias
 
-    def forward(self, q, k, places=None):
+    def forward(self, q, k, indices=None):
         q, k, bias = self.relation(q, k)
         return q, k, self.hidden if bias is None else self.hidden + bias
 
@@ -34,14 +34,14 @@ def test_tokens_keep_their_positions(small, randomise, images_for, position, att
     images = images_for(model.config)
     features = model.forward_features(images)
 
-    (places,) = drawn
-    assert places.shape == (3, 2 + 9), "16 patches, of which 9.6 stay"
+    (indices,) = drawn
+    assert indices.shape == (3, 2 + 9), "16 patches, of which 9.6 stay"
     hidden = torch.full((3, 1, 1, 18), -torch.inf, dtype=torch.float64)
-    hidden[:, 0, 0] = hidden[:, 0, 0].scatter(1, places, 0.0)
+    hidden[:, 0, 0] = hidden[:, 0, 0].scatter(1, indices, 0.0)
     for block in model.blocks:
         block.attn.relation = Without(block.attn.relation, hidden)
     everywhere = model.eval().forward_features(images)
-    expected = everywhere.gather(1, places.unsqueeze(2).expand_as(features))
+    expected = everywhere.gather(1, indices.unsqueeze(2).expand_as(features))
     torch.testing.assert_close(features, expected, rtol=0, atol=1e-12)
     assert (features - features.roll(1, dims=0)).abs().max() > 0.1
 

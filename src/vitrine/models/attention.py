@@ -68,23 +68,23 @@ class Attention(nn.Module):
         self.proj_drop = Dropout(projection_dropout)
 
     def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_outputs: int | None = None
     ) -> Tensor:
         """Let tokens attend to each other.
 
         Args:
             x: (B, N, D).
             record: takes the attention weights.
-            places: (B, N) int64, of the tokens in the whole sequence, of which patch dropout has left some out;
+            indices: (B, N) int64, those of the tokens in the whole sequence, of which patch dropout has left some out;
                 ``None`` where the sequence is whole.
-            read: number of the first tokens whose outputs are read, and computed; ``None`` is all.
+            num_outputs: number of the first tokens whose outputs are read, and computed; ``None`` is all.
 
         Returns:
-            (B, N, D), or (B, read, D).
+            (B, N, D), or (B, num_outputs, D).
         """
         q, k, v = self.project(x)
-        q, k, bias = self.relate(self.q_norm(q), self.k_norm(k), places)
-        q, bias = q[:, :, :read], None if bias is None else bias[..., :read, :]
+        q, k, bias = self.relate(self.q_norm(q), self.k_norm(k), indices)
+        q, bias = q[:, :, :num_outputs], None if bias is None else bias[..., :num_outputs, :]
         if record.active:
             record("weights", attention_weights(q, k, bias, self.scale))
         rate = self.dropout if self.training else 0.0
@@ -100,9 +100,9 @@ class Attention(nn.Module):
         """(B, N, D) -> queries, keys and values, (3, B, heads, N, D/heads)."""
         return self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
-    def relate(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def relate(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries and keys, (B, heads, N, D/heads), as they are compared, and the bias of their scores."""
-        return self.relation(q, k, places)
+        return self.relation(q, k, indices)
 
 
 class HeadwiseAttention(Attention):
@@ -133,21 +133,21 @@ class LocalAttention(Attention):
         temperature: (heads,), multiplies the scores; starts at the fixed scale of :class:`Attention`.
     """
 
-    itself: Tensor
+    diagonal_mask: Tensor
 
     def __init__(self, dim: int, heads: int, *, tokens: int, **settings: object) -> None:
         super().__init__(dim, heads, **settings)  # type: ignore[arg-type]
         self.temperature = nn.Parameter(torch.full((heads,), self.scale))
         self.scale = 1.0
-        itself = torch.zeros(tokens, tokens).fill_diagonal_(-torch.inf)
-        self.register_buffer("itself", itself, persistent=False)
+        diagonal_mask = torch.zeros(tokens, tokens).fill_diagonal_(-torch.inf)
+        self.register_buffer("diagonal_mask", diagonal_mask, persistent=False)
 
-    def relate(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def relate(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries times the temperature, keys, and a bias of minus infinity for a token and itself."""
-        q, k, bias = super().relate(q, k, places)
+        q, k, bias = super().relate(q, k, indices)
         q = q * self.temperature[:, None, None].to(q.dtype)  # in mixed precision, too, q keeps the type of k
-        itself = self.itself if places is None else self.itself[: q.shape[2], : q.shape[2]]
-        return q, k, itself if bias is None else bias + itself
+        mask = self.diagonal_mask if indices is None else self.diagonal_mask[: q.shape[2], : q.shape[2]]
+        return q, k, mask if bias is None else bias + mask
 
 
 ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": HeadwiseAttention, "local": LocalAttention}

@@ -37,19 +37,20 @@ class Block(nn.Module):
         self.norm2_out: nn.Module = nn.Identity()
 
     def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_outputs: int | None = None
     ) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``places`` and ``read`` as of :meth:`Attention.forward`."""
-        x = self.join(x[:, :read], self.attention_branch(self.norm1(x), record, places, read))
+        """(B, N, D) -> (B, N, D); ``indices`` and ``num_outputs`` as of :meth:`Attention.forward`."""
+        x = self.join(x[:, :num_outputs], self.attention_branch(self.norm1(x), record, indices, num_outputs))
         return self.join(x, self.mlp_branch(self.norm2(x), record))
 
     def join(self, x: Tensor, branch: Tensor) -> Tensor:
         """Add a branch to the block's input, both (B, N, D); without residual connections, return the branch alone."""
         return x + self.drop_path(branch) if self.residual else branch
 
-    def attention_branch(self, x: Tensor, record: Recorder, places: Tensor | None, read: int | None) -> Tensor:
+    def attention_branch(self, x: Tensor, record: Recorder, indices: Tensor | None, num_outputs: int | None) -> Tensor:
         """(B, N, D) -> (B, N, D): attention, a norm if there is one, and layer scale, which a norm would undo."""
-        x = self.attn(x, record.scope("attn"), places, read) if isinstance(self.attn, Attention) else self.attn(x)
+        extra = (record.scope("attn"), indices, num_outputs) if isinstance(self.attn, Attention) else ()
+        x = self.attn(x, *extra)
         return record("attn", self.ls1(self.norm1_out(x)))
 
     def mlp_branch(self, x: Tensor, record: Recorder) -> Tensor:
@@ -61,10 +62,10 @@ class PostNormBlock(Block):
     """Post-norm block (arXiv:1706.03762, section 3.1): normalises the sum of branch and residual: ``post``."""
 
     def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, places: Tensor | None = None, read: int | None = None
+        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_outputs: int | None = None
     ) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``places`` and ``read`` as of :meth:`Attention.forward`."""
-        x = self.norm1(self.join(x[:, :read], self.attention_branch(x, record, places, read)))
+        """(B, N, D) -> (B, N, D); ``indices`` and ``num_outputs`` as of :meth:`Attention.forward`."""
+        x = self.norm1(self.join(x[:, :num_outputs], self.attention_branch(x, record, indices, num_outputs)))
         return self.norm2(self.join(x, self.mlp_branch(x, record)))
 
 

@@ -55,7 +55,7 @@ class PatchDropout(nn.Module):
         self.kept, self.patches, self.prefix = kept, patches, prefix
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the tokens that are kept, and their places in the sequence.
+        """Return the tokens that are kept, and their indices in the sequence.
 
         Args:
             tokens: (B, N, D).
@@ -68,10 +68,10 @@ class PatchDropout(nn.Module):
         images, length = tokens.shape[:2]
         drawn = torch.rand(images, self.patches, device=tokens.device).topk(self.kept, dim=1).indices
         prefix = torch.arange(self.prefix, device=tokens.device).expand(images, -1)
-        places = torch.cat([prefix, self.prefix + drawn.sort(dim=1).values], dim=1)
-        rows = places + length * torch.arange(images, device=tokens.device)[:, None]
+        indices = torch.cat([prefix, self.prefix + drawn.sort(dim=1).values], dim=1)
+        rows = indices + length * torch.arange(images, device=tokens.device)[:, None]
         # Four times as fast as gather on a CPU, backward pass included.
-        return tokens.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, places.shape), places
+        return tokens.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, indices.shape), indices
 
 
 class PackedLinear(nn.Linear):

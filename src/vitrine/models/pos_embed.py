@@ -7,7 +7,7 @@ A scheme of ``position=`` is one of these:
 - a module that maps the tokens, once: :class:`ConvPosition` (``conv``) after the first block;
 - a relation (``LEARNED_RELATIONS``, ``FIXED_RELATIONS``): a module that maps queries and keys, (B, heads, N, D/heads),
   to those that are compared, and to a bias of their scores, (heads, N, N) or ``None``. Where patch dropout leaves
-  tokens out, it also takes the places of the others in the whole sequence, (B, N) int64; the bias is then one for each
+  tokens out, it also takes the indices of the others in the whole sequence, (B, N) int64; the bias is then one for each
   image, (B, heads, N, N).
 
 Patches are in raster order. Prefix tokens, the class token and registers, have no position in the image.
@@ -125,7 +125,7 @@ Related = tuple[Tensor, Tensor, Tensor | None]
 class NoRelation(nn.Module):
     """No relative positions."""
 
-    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries and keys as they are, and no bias."""
         return q, k, None
 
@@ -153,11 +153,11 @@ class RelativeBias(nn.Module):
         self.table = nn.Parameter(torch.randn(heads, height, width) * 0.02)
         self.prefix = nn.Parameter(torch.randn(heads, 3) * 0.02) if prefix else None
         self.prefix_tokens, self.patches = prefix, grid[0] * grid[1]
-        places = _rows_and_columns(grid).long()
-        down, right = (places[:, None] - places[None, :] + torch.tensor(grid) - 1).unbind(2)
+        coordinates = _rows_and_columns(grid).long()
+        down, right = (coordinates[:, None] - coordinates[None, :] + torch.tensor(grid) - 1).unbind(2)
         self.register_buffer("offsets", (down * width + right).flatten(), persistent=False)  # into the flattened table
 
-    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries and keys as they are, and the bias."""
         bias = self.table.flatten(1).index_select(1, self.offsets).unflatten(1, (self.patches, self.patches))
         if self.prefix is not None:
@@ -168,7 +168,7 @@ class RelativeBias(nn.Module):
                 for_patches.expand(-1, self.prefix_tokens, self.patches),
             ]
             bias = torch.cat([torch.cat(above, dim=2), bias], dim=1)
-        return q, k, bias if places is None else bias_between(bias, places)
+        return q, k, bias if indices is None else bias_between(bias, indices)
 
 
 class Alibi2d(nn.Module):
@@ -187,19 +187,19 @@ class Alibi2d(nn.Module):
 
     def __init__(self, heads: int, grid: Grid, prefix: int = 0) -> None:
         super().__init__()
-        places = _rows_and_columns(grid)
-        distances = torch.linalg.vector_norm(places[:, None] - places[None, :], dim=2)
+        coordinates = _rows_and_columns(grid)
+        distances = torch.linalg.vector_norm(coordinates[:, None] - coordinates[None, :], dim=2)
         bias = -torch.tensor(alibi_slopes(heads)).reshape(-1, 1, 1) * distances
         self.register_buffer("bias", F.pad(bias, (prefix, 0, prefix, 0)), persistent=False)
 
-    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries and keys as they are, and the bias."""
-        return q, k, self.bias if places is None else bias_between(self.bias, places)
+        return q, k, self.bias if indices is None else bias_between(self.bias, indices)
 
 
-def bias_between(bias: Tensor, places: Tensor) -> Tensor:
-    """Pick the bias between the tokens at ``places`` (B, K) of the sequence: (heads, N, N) -> (B, heads, K, K)."""
-    pairs = places[:, :, None] * bias.shape[2] + places[:, None, :]
+def bias_between(bias: Tensor, indices: Tensor) -> Tensor:
+    """Pick the bias between the tokens at ``indices`` (B, K) of the sequence: (heads, N, N) -> (B, heads, K, K)."""
+    pairs = indices[:, :, None] * bias.shape[2] + indices[:, None, :]
     return bias.flatten(1).index_select(1, pairs.flatten()).unflatten(1, pairs.shape).transpose(0, 1)
 
 
@@ -240,11 +240,11 @@ class Rope(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries and keys, rotated, and no bias."""
         cos, sin = self.cos, self.sin
-        if places is not None:
-            cos, sin = cos[places].unsqueeze(1), sin[places].unsqueeze(1)  # (B, 1, K, D/heads/2)
+        if indices is not None:
+            cos, sin = cos[indices].unsqueeze(1), sin[indices].unsqueeze(1)  # (B, 1, K, D/heads/2)
         return rotate(q, cos, sin), rotate(k, cos, sin), None
 
 
@@ -265,7 +265,7 @@ class RopeMixed(nn.Module):
             angles, rotated at random in each head.
     """
 
-    places: Tensor
+    coordinates: Tensor
 
     def __init__(self, heads: int, head_dim: int, grid: Grid, prefix: int = 0, theta: float = 10.0) -> None:
         super().__init__()
@@ -274,23 +274,23 @@ class RopeMixed(nn.Module):
         x = torch.cat([size * axis.cos(), size * (axis + math.pi / 2).cos()], dim=1)
         y = torch.cat([size * axis.sin(), size * (axis + math.pi / 2).sin()], dim=1)
         self.frequencies = nn.Parameter(torch.stack([x, y]))
-        places = F.pad(_rows_and_columns(grid).long(), (0, 0, prefix, 0))  # bfloat16 has no 257
-        self.register_buffer("places", places, persistent=False)
+        coordinates = F.pad(_rows_and_columns(grid).long(), (0, 0, prefix, 0))  # bfloat16 has no 257
+        self.register_buffer("coordinates", coordinates, persistent=False)
 
-    def forward(self, q: Tensor, k: Tensor, places: Tensor | None = None) -> Related:
+    def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries and keys, rotated, and no bias."""
-        rows, columns = self.places.float().unsqueeze(2).unbind(1)
+        rows, columns = self.coordinates.float().unsqueeze(2).unbind(1)
         x, y = self.frequencies.float().unsqueeze(2)
         angles = columns * x + rows * y  # (heads, N, D/heads/2)
         cos, sin = angles.cos().type_as(self.frequencies), angles.sin().type_as(self.frequencies)
-        if places is not None:
-            cos, sin = rows_at(cos, places), rows_at(sin, places)
+        if indices is not None:
+            cos, sin = rows_at(cos, indices), rows_at(sin, indices)
         return rotate(q, cos, sin), rotate(k, cos, sin), None
 
 
-def rows_at(table: Tensor, places: Tensor) -> Tensor:
-    """Pick the rows of the tokens at ``places`` (B, K) of the sequence: (heads, N, C) -> (B, heads, K, C)."""
-    return table.index_select(1, places.flatten()).unflatten(1, places.shape).transpose(0, 1)
+def rows_at(table: Tensor, indices: Tensor) -> Tensor:
+    """Pick the rows of the tokens at ``indices`` (B, K) of the sequence: (heads, N, C) -> (B, heads, K, C)."""
+    return table.index_select(1, indices.flatten()).unflatten(1, indices.shape).transpose(0, 1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

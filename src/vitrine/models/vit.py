@@ -85,7 +85,7 @@ class VisionTransformer(nn.Module):
         self.pos_conv = ConvPosition(config.dim, config.grid, config.prefix) if is_conv else nn.Identity()
         self.norm = build_norm(config, config.dim) if config.final_norm else nn.Identity()
         self.attn_pool = build_pool(config)  # timm's name for pool=map
-        self.read = tokens_read(config)
+        self.num_outputs = last_block_outputs(config)
         self.head = nn.Linear(config.dim, config.num_classes)
         if (own_init := part_at(config, "init")) is None:
             INITS[config.init](self)
@@ -106,22 +106,25 @@ class VisionTransformer(nn.Module):
 
     def pooled(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, D): what the head reads."""
-        x = self.forward_features(images, record, None if record.active else self.read)
+        x = self.forward_features(images, record, None if record.active else self.num_outputs)
         x = self.attn_pool(x, record.scope("pool")) if self.config.pool in POOLS else self.attn_pool(x)
         return record("pooled", x)
 
-    def forward_features(self, images: Tensor, record: Recorder = NO_RECORDER, read: int | None = None) -> Tensor:
+    def forward_features(
+        self, images: Tensor, record: Recorder = NO_RECORDER, num_outputs: int | None = None
+    ) -> Tensor:
         """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches.
 
-        With patch dropout, in training: those that are kept. With ``read``: the first ``read`` tokens, and the last
-        block attends to the others without computing their outputs.
+        With patch dropout, in training: those that are kept. With ``num_outputs``: the first of them; the last block
+        attends to the others without computing their outputs.
         """
         if images.shape[1:] != (self.config.in_channels, *self.config.image_hw):
             raise ValueError(self._shape_problem(images))
         x = record("patches", self.patch_embed(images)).to(images.dtype)  # from here on float32 in mixed precision
-        x, places = self.patch_drop(record("embedded", self.embed(x)))
+        x, indices = self.patch_drop(record("embedded", self.embed(x)))
         for index, block in enumerate(self.blocks):
-            x = block(x, record.scope(f"blocks.{index}"), places, read if index == self.config.depth - 1 else None)
+            outputs = num_outputs if index == self.config.depth - 1 else None
+            x = block(x, record.scope(f"blocks.{index}"), indices, outputs)
             if index == 0:
                 x = self.pos_conv(x)
             x = record(f"blocks.{index}", x)
@@ -236,7 +239,7 @@ def drop_path_rates(config: ViTConfig) -> list[float]:
     return [config.drop_path * index / last for index in range(config.depth)]
 
 
-def tokens_read(config: ViTConfig) -> int | None:
+def last_block_outputs(config: ViTConfig) -> int | None:
     """Return the number of the first tokens whose outputs of the last block the pool reads; ``None`` is all.
 
     One, the class token, if what follows attention treats each token alone.
