@@ -7,9 +7,10 @@ from torch import nn
 
 from vitrine.models import VisionTransformer
 from vitrine.models.patch_embed import (
-    PATCH_EMBEDS,
     ConvPatchEmbed,
+    ConvStemPatchEmbed,
     LinearPatchEmbed,
+    ShiftedPatchEmbed,
     build_patch_embed,
 )
 
@@ -124,10 +125,18 @@ def test_a_token_of_conv_stem_sees_its_patch_and_the_pixels_before_it(small, ima
         assert column - patch < columns.min() <= column <= columns.max() < column + patch
 
 
-@pytest.mark.parametrize("kind", PATCH_EMBEDS)
-def test_the_model_embeds_patches_as_its_configuration_says(small, images_for, kind):
+@pytest.mark.parametrize(
+    ("kind", "embed"),
+    [
+        ("conv", ConvPatchEmbed),
+        ("linear", LinearPatchEmbed),
+        ("conv_stem", ConvStemPatchEmbed),
+        ("shifted", ShiftedPatchEmbed),
+    ],
+)
+def test_the_model_embeds_patches_as_its_configuration_says(small, images_for, kind, embed):
     config = small(patch_embed=kind)
     model = VisionTransformer(config).double().eval()
-    assert type(model.patch_embed) is PATCH_EMBEDS[kind]
+    assert type(model.patch_embed) is embed
     images = images_for(config)
     assert torch.equal(model.intermediates(images, "patches")["patches"], model.patch_embed(images))

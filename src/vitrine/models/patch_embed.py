@@ -124,11 +124,15 @@ def flat_patches(images: Tensor, size: tuple[int, int], stride: tuple[int, int])
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
-PATCH_EMBEDS: dict[str, Callable[..., nn.Module]] = {
-    "conv": ConvPatchEmbed,
-    "linear": LinearPatchEmbed,
-    "conv_stem": ConvStemPatchEmbed,
-    "shifted": ShiftedPatchEmbed,
+def _sizes(config: ViTConfig) -> tuple[int, int, Sides, Sides]:
+    return config.in_channels, config.dim, config.patch_hw, config.stride
+
+
+PATCH_EMBEDS: dict[str, Callable[[ViTConfig], nn.Module]] = {
+    "conv": lambda config: ConvPatchEmbed(*_sizes(config)),
+    "linear": lambda config: LinearPatchEmbed(*_sizes(config)),
+    "conv_stem": lambda config: ConvStemPatchEmbed(config.in_channels, config.dim, config.patch_hw[0]),  # squares only
+    "shifted": lambda config: ShiftedPatchEmbed(*_sizes(config), partial(build_norm, config)),
 }
 
 
@@ -136,11 +140,4 @@ def build_patch_embed(config: ViTConfig) -> nn.Module:
     """Return the patch embedding that ``config.patch_embed`` names, (B, C, H, W) -> (B, P, D)."""
     takes = (2, config.in_channels, *config.image_hw)
     own = user_module(config, "patch_embed", config, takes=takes, gives=(2, config.patches, config.dim))
-    if own is not None:
-        return own
-    if config.patch_embed == "conv_stem":
-        return ConvStemPatchEmbed(config.in_channels, config.dim, config.patch_hw[0])  # of square patches only
-    sizes = (config.in_channels, config.dim, config.patch_hw)
-    if config.patch_embed == "shifted":
-        return ShiftedPatchEmbed(*sizes, config.stride, partial(build_norm, config))
-    return PATCH_EMBEDS[config.patch_embed](*sizes, config.stride)
+    return PATCH_EMBEDS[config.patch_embed](config) if own is None else own
