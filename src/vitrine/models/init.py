@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from vitrine.config.model import ViTConfig
+from vitrine.config.parts import faults_of, function, part_at
 from vitrine.models.attention import Attention
 from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
@@ -94,3 +96,25 @@ INITS: dict[str, Callable[[nn.Module], None]] = {
     "torch": torch,
     "torch_encoder": torch_encoder,
 }
+
+
+def initialise(model: nn.Module, config: ViTConfig) -> None:
+    """Set the initial weights of a new VisionTransformer in place, as ``config`` says.
+
+    Raises:
+        PartError: a function of the user's for ``init`` cannot be used or fails.
+    """
+    own = part_at(config, "init")
+    if own is None:
+        INITS[config.init](model)
+    else:
+        own_init = function(own)
+        with faults_of(own.name, "failed"):
+            own_init(model)
+    if config.same_init_layers:
+        first, *others = model.get_submodule("blocks").children()
+        for block in others:
+            block.load_state_dict(first.state_dict())
+    if config.zero_head:
+        for parameter in model.get_submodule("head").parameters():
+            nn.init.zeros_(parameter)

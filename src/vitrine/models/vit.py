@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig
 from vitrine.config.model_faults import vit_faults
-from vitrine.config.parts import faults_of, function, names_of, part_at
+from vitrine.config.parts import names_of
 from vitrine.config.size import Size, by, plain_size, size_override
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import ATTENTIONS
 from vitrine.models.block import BLOCKS
-from vitrine.models.init import INITS
+from vitrine.models.init import initialise
 from vitrine.models.intermediates import NO_RECORDER, Recorder
 from vitrine.models.layers import Dropout, PatchDropout, build_norm
 from vitrine.models.mlp import MLPS
@@ -87,18 +87,7 @@ class VisionTransformer(nn.Module):
         self.attn_pool = build_pool(config)  # timm's name for pool=map
         self.num_outputs = last_block_outputs(config)
         self.head = nn.Linear(config.dim, config.num_classes)
-        if (own_init := part_at(config, "init")) is None:
-            INITS[config.init](self)
-        else:
-            initialise = function(own_init)
-            with faults_of(own_init.name, "failed"):
-                initialise(self)
-        if config.same_init_layers:
-            for block in self.blocks[1:]:
-                block.load_state_dict(self.blocks[0].state_dict())
-        if config.zero_head:
-            for parameter in self.head.parameters():
-                nn.init.zeros_(parameter)
+        initialise(self, config)
 
     def forward(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, num_classes) logits."""
