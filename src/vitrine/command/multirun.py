@@ -97,7 +97,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
 
 
 def several_values(command: str, swept: Sequence[Override]) -> list[Fault]:
-    """Return a fault for each override with several values, outside a multirun, which ``predict`` has not."""
+    """Return a fault for each override with several values, outside a multirun; ``predict`` has none."""
     instead = SEVERAL_OF_PREDICT if command == "predict" else {}
     default = "give one" if instead else f"{program(command)} -m ... runs them sequentially"
     return [
@@ -299,7 +299,9 @@ def _undecidable(sweep: SweepConfig, overrides: Sequence[Override], space: Space
     if sweep.sampler is not None:
         problem = "decides between configurations that are given; a search, sweep.sampler, chooses them"
         found.append(Fault("sweep.method", sweep.method, problem))
-    if "seed" in space or any(word.key_or_group == "seed" and word.is_sweep_override() for word in overrides):
+    if "seed" in space or any(
+        override.key_or_group == "seed" and override.is_sweep_override() for override in overrides
+    ):
         problem = "trains as many seeds as it takes: leave seed out, and set sweep.max_seeds"
         found.append(Fault("sweep.method", sweep.method, problem))
     if sweep.max_seeds < sweep.min_seeds:

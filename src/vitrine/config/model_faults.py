@@ -178,7 +178,7 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str],
     (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
 )
 
-# Keys that the built-in parts of a key take, and a part of the user's does not.
+# Keys that the built-in parts of a key take, and user-defined parts do not.
 _NOT_PASSED = {
     "attention": ("attention_dropout", "projection_dropout", "qkv_bias", "qk_norm", "out_projection"),
     "mlp": ("mlp_dropout", "mlp_hidden_dropout"),

@@ -217,8 +217,8 @@ def fastest_kernel(device: str, dtype: torch.dtype, weights: int, width: int | N
         dtype: of queries, keys and values.
         weights: attention weights of a batch, one per image, head and pair of tokens. Explicit attention keeps them for
             the backward pass, in at most 6 bytes each per block; above ``MOST_WEIGHTS`` it is not used.
-        width: of a head, in training. ``None`` takes no head for narrow: a model that is traced must not ask how large
-            its batch is.
+        width: of a head, in training. ``None`` skips the rule for narrow heads: a traced model must not depend on its
+            batch size.
     """
     slow = dtype is torch.bfloat16 or (width is not None and width <= NARROW_HEAD)
     return "explicit" if device == "cpu" and slow and weights <= MOST_WEIGHTS else "sdpa"

@@ -54,7 +54,7 @@ class Block(nn.Module):
         return record("attn", self.ls1(self.norm1_out(x)))
 
     def mlp_branch(self, x: Tensor, record: Recorder) -> Tensor:
-        """(B, N, D) -> (B, N, D): MLP, likewise."""
+        """(B, N, D) -> (B, N, D): MLP, a norm if there is one, and layer scale."""
         return record("mlp", self.ls2(self.norm2_out(self.mlp(x))))
 
 

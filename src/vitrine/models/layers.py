@@ -123,8 +123,8 @@ class HeadwiseLinear(nn.Module):
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation (arXiv:1502.03167) of each channel over all tokens of all images of a batch: ``batchnorm``.
 
-    In evaluation by running averages, so that an image's result does not depend on the images beside it. So is a single
-    token in training, as it has no variance.
+    In evaluation by running averages, so that an image's result does not depend on the images beside it. A
+    single token in training also uses them: it has no variance.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class VisionTransformer(nn.Module):
         """Return the positions that are added to the tokens, (1, N, D).
 
         Raises:
-            ValueError: the model's positions are none that are added.
+            ValueError: the model adds no position table.
         """
         if self.pos_embed is None:
             raise ValueError(f"position={self.config.position} adds no table to the tokens")

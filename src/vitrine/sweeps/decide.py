@@ -53,7 +53,7 @@ class SeedQueue(TrialQueue):
         super().__init__(force=command.force)
         self.sweep, self.metric, self._first_seed = sweep, Metric(command.sweep.metric), command.seed
         self._varies = {label_of(point.varies): point.varies for point in points}
-        self._variants = Variants([word for word in sweep.common if word.partition("=")[0] != "seed"])
+        self._variants = Variants([override for override in sweep.common if override.partition("=")[0] != "seed"])
         self._folders = TrialFolders(sweep.folder)
         self.decision = _new_decision(points)
         self.images: int | None = None

@@ -359,7 +359,9 @@ def _grid_values(space: Space) -> list[tuple[Any, ...]]:
 def _identity(point: Point) -> dict[str, Any]:
     """What makes two commands the same search: fixed overrides, space and objectives; not the sampler or its budget."""
     sweep, data = point.config.sweep, point.config.data.name
-    fixed = sorted(word.replace("'", "") for word in point.overrides if facts_of(word.partition("=")[0]).affects(data))
+    fixed = sorted(
+        override.replace("'", "") for override in point.overrides if facts_of(override.partition("=")[0]).affects(data)
+    )
     space = {
         key: values.plain if isinstance(values, Interval) else list(values)
         for key, values in sorted(point.space.items())

@@ -30,7 +30,7 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
     """
 
     def __init__(self, monitor: str, min_delta: float, patience: int, *, mode: str) -> None:
-        # A metric that is not finite is no improvement; what else happens then, trainer.on_divergence says.
+        # A non-finite metric is no improvement; trainer.on_divergence decides whether to stop.
         super().__init__(monitor, min_delta, patience, mode=mode, check_finite=False, check_on_train_epoch_end=False)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

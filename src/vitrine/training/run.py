@@ -122,7 +122,7 @@ def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
 def check_effects(config: TrainConfig, data: ImageDataModule) -> None:
     """Raise DataError where a key of a new run chooses validation images that the data has itself.
 
-    ``data.hold_out`` is none of them, as reproductions set it for whatever data.
+    ``data.hold_out`` is not checked: reproductions set it for every data set.
     """
     if data.train_val_split is not None:
         return

@@ -45,7 +45,7 @@ PEAKS: dict[str, tuple[float, float, float]] = {
 
 
 # Depth times squared width of 24 M parameters, and tokens: up to these, operations are counted on the CPU. On the meta
-# device, which takes no memory, PyTorch imports sympy, and works out shapes in Python: five times as long for vit_tiny.
+# device, which takes no memory, PyTorch imports sympy, and computes shapes in Python: five times as long for vit_tiny.
 SMALL_MODEL, SHORT_SEQUENCE = 2_000_000, 1024
 
 

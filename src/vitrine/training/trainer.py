@@ -89,7 +89,7 @@ def train(
         logger: takes metrics, on rank 0.
         callbacks: Lightning callbacks beside the configured ones.
         on_compiled: called once with the compiler's result, before the first step.
-        showing: shows that the compiler works; see :class:`Compilation`.
+        showing: makes the context manager entered while compiling; see :class:`Compilation`.
 
     Returns:
         The validation metrics of the best epoch, and ``best_epoch``, its number from 1.
