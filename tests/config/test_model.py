@@ -12,11 +12,7 @@ from vitrine.config.model import ViTConfig, vit_config_from
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.errors import ConfigError, Fault
-from vitrine.models import attention, block, init, mlp, pool
-from vitrine.models import layers as norm
-from vitrine.models import patch_embed as patch
-from vitrine.models import pos_embed as position
-from vitrine.models import pos_embed as relation
+from vitrine.models import attention, block, init, layers, mlp, patch_embed, pool, pos_embed
 
 
 def config(**changes):
@@ -41,9 +37,9 @@ def test_every_choice_is_accepted(key, choice, reader):
 @pytest.mark.parametrize(
     ("choices", "registry"),
     [
-        (vit.PATCH_EMBEDS, patch.PATCH_EMBEDS),
+        (vit.PATCH_EMBEDS, patch_embed.PATCH_EMBEDS),
         (vit.POOLS, pool.POOLS),
-        (vit.NORMS, norm.NORMS),
+        (vit.NORMS, layers.NORMS),
         (vit.NORM_PLACEMENTS, block.BLOCKS),
         (vit.ATTENTIONS, attention.ATTENTIONS),
         (vit.MLPS, mlp.MLPS),
@@ -56,7 +52,7 @@ def test_every_choice_has_what_it_builds(choices, registry):
 
 def test_every_position_has_what_it_builds():
     # conv has a place of its own in the model, between the blocks
-    built = [*position.TABLES, *relation.LEARNED_RELATIONS, *relation.FIXED_RELATIONS, "conv"]
+    built = [*pos_embed.TABLES, *pos_embed.LEARNED_RELATIONS, *pos_embed.FIXED_RELATIONS, "conv"]
     assert sorted(vit.POSITIONS) == sorted(built)
 
 

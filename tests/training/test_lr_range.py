@@ -120,7 +120,6 @@ def test_the_picture_names_rates_in_plain_text():
 
 
 @pytest.mark.whole
-@pytest.mark.whole
 def test_training_starts_as_without_the_test(found, tmp_path):
     given = trained(tmp_path, f"optimizer.lr={found.facts['lr_range']['found']}")
     assert rows(given) == rows(found)
@@ -128,7 +127,6 @@ def test_training_starts_as_without_the_test(found, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
-@pytest.mark.whole
 @pytest.mark.whole
 def test_a_seed_finds_the_same_rate_again_and_a_resumed_run_does_not_search(found, tmp_path, monkeypatch):
     again = trained(tmp_path, "optimizer.lr=auto")
