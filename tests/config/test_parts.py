@@ -10,12 +10,12 @@ from helpers.user_parts import enter_lab, imported
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.model import vit_config_from
 from vitrine.config.parts import (
-    ANY,
+    TRUST_ALL,
     Interface,
     Part,
     PartError,
+    as_part_error,
     build,
-    faults_of,
     function,
     is_dotted,
     is_trusted,
@@ -146,7 +146,7 @@ def test_the_working_directory_stays_importable_once_a_part_of_it_is_loaded(lab,
 
 
 def test_trust_is_a_list_of_dotted_names():
-    assert is_trusted("my_lab.fourier.Fourier", ANY)
+    assert is_trusted("my_lab.fourier.Fourier", TRUST_ALL)
     for trust in ("my_lab", [""], ["my_lab", ""], ["*"], ["my_lab."], [None]):
         with pytest.raises(VitrineError, match="must be a list of dotted names"):
             is_trusted("my_lab.fourier.Fourier", trust)
@@ -281,7 +281,7 @@ def test_a_part_that_raises_is_one_line(lab, tmp_path):
         part = Part("callbacks.parts", f"{lab}.raising.Part", "callbacks.parts_options.Part", {}, interface)
         with pytest.raises(PartError, match=r"cannot be built: KeyError: 'no' \(.*raising.py, line 3\)$"):
             function(part) if interface.function else build(part)
-    with pytest.raises(ZeroDivisionError), faults_of("cross_entropy", "failed"):
+    with pytest.raises(ZeroDivisionError), as_part_error("cross_entropy", "failed"):
         1 / 0  # noqa: B018
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from vitrine.cli.arguments import errors_in_one_line, make_parser
 from vitrine.config import TrainConfig
 from vitrine.config.loggers import WandbConfig
-from vitrine.config.parts import ANY
+from vitrine.config.parts import TRUST_ALL
 from vitrine.config.serialize import from_plain
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
@@ -93,7 +93,7 @@ def replay(record: RunRecord, *, force: bool = False) -> str:
 
     try:
         with record.owned(force=force) as own:
-            push(own, from_plain(TrainConfig, own.config, trust=ANY), _place(own))
+            push(own, from_plain(TrainConfig, own.config, trust=TRUST_ALL), _place(own))
     except RunLocked as error:
         return f"skipped: {error}"
     except VitrineError as error:

@@ -28,7 +28,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind, optional_section
 from vitrine.config.model import missing_weights
-from vitrine.config.parts import ANY, is_dotted, is_trusted, refusal
+from vitrine.config.parts import TRUST_ALL, is_dotted, is_trusted, refusal
 from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
@@ -212,7 +212,7 @@ class Composer:
         if isinstance(config, TrainCommand):
             found = [*train_faults(config, sound), *unmeasured(config)]
             if config.resume is not None:
-                recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=ANY)
+                recorded = from_plain(TrainConfig, self._record("resume", config.resume).config, trust=TRUST_ALL)
                 found += resume_faults(recorded, config.run)
             return found
         return [*faults(config), *(predict_faults(config) if isinstance(config, PredictConfig) else ())]

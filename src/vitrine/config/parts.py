@@ -30,7 +30,7 @@ from vitrine.config.source_code import (
 from vitrine.errors import Fault, Interrupted, Pruned, RunError, VitrineError
 from vitrine.text import nearest
 
-ANY: Collection[str] = frozenset({"*"})  # trusts every name: for code that reads a configuration and builds nothing
+TRUST_ALL: Collection[str] = frozenset({"*"})  # for code that reads a configuration and builds nothing
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 PREFIX = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -202,7 +202,7 @@ def build(part: Part, *arguments: Any, **keywords: Any) -> Any:
         PartError: the call fails.
     """
     imported = load(part.name)
-    with faults_of(part.name, "cannot be built"):
+    with as_part_error(part.name, "cannot be built"):
         return imported(*arguments, **_taken(imported, part.interface, keywords), **part.options)
 
 
@@ -235,7 +235,7 @@ def function(part: Part) -> Callable[..., Any]:
 
 
 @contextmanager
-def faults_of(name: str, problem: str) -> Iterator[None]:
+def as_part_error(name: str, problem: str) -> Iterator[None]:
     """Turn an exception of the user's part ``name`` into a PartError of one line; those of built-in parts stay."""
     try:
         yield
@@ -283,7 +283,7 @@ def is_trusted(name: str, trust: Collection[str]) -> bool:
     Raises:
         VitrineError: ``trust`` is a string, or has an entry that is no prefix.
     """
-    if trust is ANY:
+    if trust is TRUST_ALL:
         return True
     if isinstance(trust, str) or not all(isinstance(prefix, str) and PREFIX.fullmatch(prefix) for prefix in trust):
         given = repr(trust) if isinstance(trust, str) else list(trust)
@@ -366,14 +366,12 @@ def _call_faults(part: Part) -> Iterator[Fault]:
             if name not in known:
                 problem = f"is not an option of {part.name}, which has {', '.join(known) or 'none'}"
                 near = nearest(str(name), known)  # in a file, a name can be a number
-                yield _option_fault(part, name, str(part.options[name]), problem, near and f"{part.options_key}.{near}")
+                given = str(part.options[name])
+                yield Fault(f"{part.options_key}.{name}", given, problem, near and f"{part.options_key}.{near}")
     for name in needed:
         if name not in part.options:
-            yield _option_fault(part, name, "", f"is needed by {part.name}: {part.options_key}.{name}=VALUE")
-
-
-def _option_fault(part: Part, name: str, given: str, problem: str, near: str = "") -> Fault:
-    return Fault(f"{part.options_key}.{name}", given, problem, near)
+            key = f"{part.options_key}.{name}"
+            yield Fault(key, "", f"is needed by {part.name}: {key}=VALUE")
 
 
 def _stray_faults(config: Any, prefix: str) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.config.parts import Part, faults_of, function, reason
+from vitrine.config.parts import Part, as_part_error, function, reason
 from vitrine.config.schema import DataConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
@@ -24,7 +24,7 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
         DataError: its result has the wrong form, shapes, types or labels.
     """
     load_data = function(part)
-    with faults_of(part.name, "failed"):
+    with as_part_error(part.name, "failed"):
         given = load_data(root=Path(config.root))
     known = {"classes", *SPLITS}
     if not isinstance(given, Mapping) or given.get("train") is None or not set(given) <= known:
@@ -35,7 +35,7 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
         )
     splits = {name: _split(part.name, name, given[name], config) for name in SPLITS if given.get(name) is not None}
     names = given.get("classes")
-    with faults_of(part.name, "classes are no list of names"):
+    with as_part_error(part.name, "classes are no list of names"):
         classes = [str(name) for name in (range(config.num_classes) if names is None else names)]
     if len(classes) != config.num_classes:
         raise DataError(f"data={part.name} names {len(classes)} classes, not data.num_classes={config.num_classes}")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vitrine.config import TrainConfig
-from vitrine.config.parts import ANY
+from vitrine.config.parts import TRUST_ALL
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import from_plain
 from vitrine.data.datamodule import ImageDataModule
@@ -49,7 +49,7 @@ def test_images(run: LoadedRun) -> Split:
 def _read(run: LoadedRun, root: str | None = None) -> ImageDataModule:
     """Read the data as it is now, with its fingerprint; image files are not decoded."""
     stored, source = run.record.config, run.record.path
-    config = from_plain(TrainConfig, stored, trust=ANY, source=source)  # only parts of the data are imported
+    config = from_plain(TrainConfig, stored, trust=TRUST_ALL, source=source)  # only parts of the data are imported
     data = from_plain(DataConfig, stored["data"], trust=run.trust, source=source)
     if root is None:
         refuse_download(data)

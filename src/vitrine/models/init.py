@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig
-from vitrine.config.parts import faults_of, function, part_at
+from vitrine.config.parts import as_part_error, function, part_at
 from vitrine.models.attention import Attention
 from vitrine.models.layers import HeadwiseLinear, PackedLinear
 
@@ -109,7 +109,7 @@ def initialise(model: nn.Module, config: ViTConfig) -> None:
         INITS[config.init](model)
     else:
         own_init = function(own)
-        with faults_of(own.name, "failed"):
+        with as_part_error(own.name, "failed"):
             own_init(model)
     if config.same_init_layers:
         first, *others = model.get_submodule("blocks").children()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitrine.config import ViTConfig
-from vitrine.config.parts import PartError, build, faults_of, part_at
+from vitrine.config.parts import PartError, as_part_error, build, part_at
 from vitrine.config.source_code import sources
 from vitrine.text import did_you_mean, nearest
 
@@ -57,7 +57,7 @@ def _check_exempted(name: str, module: nn.Module) -> None:
     method = getattr(module, "no_weight_decay", set)
     if not callable(method):
         raise PartError(name, f"must have a method no_weight_decay(), not a {type(method).__name__} of that name")
-    with faults_of(name, "fails in no_weight_decay()"):
+    with as_part_error(name, "fails in no_weight_decay()"):
         exempted = set(method())
         inner = [(path, one) for path, one in module.named_modules() if path and hasattr(one, "no_weight_decay")]
         theirs = {f"{path}.{parameter}" for path, one in inner for parameter in one.no_weight_decay()}
@@ -70,7 +70,7 @@ def _check_exempted(name: str, module: nn.Module) -> None:
 
 
 def _try(name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "") -> None:
-    failing = faults_of(name, f"fails on a tensor {tuple(takes)}{why}")
+    failing = as_part_error(name, f"fails on a tensor {tuple(takes)}{why}")
     with failing, torch.no_grad(), torch.random.fork_rng(devices=[]):
         zeros = torch.zeros(*takes)
         output = module(zeros)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 
 from vitrine.config.loss import LossConfig
-from vitrine.config.parts import PartError, faults_of, function, part_at
+from vitrine.config.parts import PartError, as_part_error, function, part_at
 from vitrine.errors import DataError
 from vitrine.text import did_you_mean, listed, nearest
 
@@ -162,7 +162,7 @@ def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
     Raises:
         PartError: the user's loss fails, or returns anything else, or in training a scalar without a gradient.
     """
-    with faults_of(name, "failed"):
+    with as_part_error(name, "failed"):
         value = loss(logits, targets)
     given = f"a {type(value).__name__}"
     if isinstance(value, Tensor):

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from vitrine.config import ViTConfig
 from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
-from vitrine.config.parts import ANY, names_of
+from vitrine.config.parts import TRUST_ALL, names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import by
 from vitrine.data.image_dataset import ImageDataset
@@ -82,7 +82,7 @@ class Pretrained:
         weights = under_our_names(weights)
         if stored is not None:
             try:
-                was = vit_config_from(dict(stored), trust=ANY)  # with defaults for fields that it does not name
+                was = vit_config_from(dict(stored), trust=TRUST_ALL)  # with defaults for fields that it does not name
             except TypeError as error:  # of a later version
                 raise RunError(f"model.pretrained={config.pretrained}: {error}") from None
             facts = {name: getattr(was, name) for name in ARCHITECTURE}

@@ -13,7 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from vitrine.config.parts import PartError, faults_of, function, part_at
+from vitrine.config.parts import PartError, as_part_error, function, part_at
 from vitrine.config.schedule import ScheduleConfig
 
 ONE_CYCLE_START = 1 / 25  # and the end is 1/10,000 of that, as torch.optim.lr_scheduler.OneCycleLR's defaults
@@ -53,7 +53,7 @@ def total_steps(checkpoint: Mapping[str, Any], epochs: int, steps_per_epoch: int
 
 def user_factor(step: int, *, name: str, schedule: Callable[[int, int], float], steps: int) -> float:
     """Factor of the learning rate at ``step`` (0-based) of ``steps`` by the user's schedule ``name``."""
-    with faults_of(name, f"failed at step {step} of {steps}"):
+    with as_part_error(name, f"failed at step {step} of {steps}"):
         factor = float(schedule(min(step, steps - 1), steps))
     if not 0 <= factor < math.inf:
         raise PartError(name, f"must return a factor >= 0 at step {step} of {steps}, not {factor:g}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vitrine.config import ViTConfig, vit_config_from
-from vitrine.config.parts import ANY, names_of
+from vitrine.config.parts import TRUST_ALL, names_of
 from vitrine.errors import RunError, first_line
 from vitrine.models import build_model
 from vitrine.untrusted import refuse_inflating, refuse_pipe
@@ -117,7 +117,7 @@ def differences(stored: Mapping[str, Any], config: ViTConfig) -> list[str]:
 
     A field that did not exist when it was stored has its default value.
     """
-    was = vit_config_from(dict(stored), trust=ANY)  # compared, not built
+    was = vit_config_from(dict(stored), trust=TRUST_ALL)  # compared, not built
     return [
         f"{field.name}={getattr(was, field.name)}, not {getattr(config, field.name)}"
         for field in fields(config)

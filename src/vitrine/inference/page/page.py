@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
-from vitrine.config.parts import ANY, parts_of
+from vitrine.config.parts import TRUST_ALL, parts_of
 from vitrine.config.targets import named_for
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
@@ -196,7 +196,7 @@ def _check(record: RunRecord) -> None:
     if record.status != "finished":
         raise RunError(f"{record.path} has not finished: its status is {record.status}")
     try:
-        config: ViTConfig = vit_config_from(record.config["model"], trust=ANY)
+        config: ViTConfig = vit_config_from(record.config["model"], trust=TRUST_ALL)
     except (KeyError, TypeError) as error:
         raise RunError(f"{record.path / 'config.yaml'} has a model that vitrine does not know: {error}") from None
     if own := [part for part in parts_of(config, "model.") if part.key != "model.init"]:
