@@ -117,3 +117,8 @@ class ConfigError(VitrineError):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def joined_lines(error: BaseException) -> str:
+    """Return an error's message with its lines joined into one, or its type if the message is empty."""
+    return " ".join(str(error).split()) or type(error).__name__

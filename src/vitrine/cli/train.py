@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from vitrine.cli.command import Command, run_command
 from vitrine.command.compose import Point
+from vitrine.command.composer import PERMISSIONS
 from vitrine.runs.provenance import process_started_at
 
 
@@ -20,8 +21,7 @@ def train_one(point: Point) -> None:
     began = process_started_at()
     if point.config.resume is not None:
         config = point.config
-        permissions = ("trust", "allow_changed_code", "accept_changed_data", "force")
-        allowed = {name: getattr(config, name) for name in permissions}
+        allowed = {name: getattr(config, name) for name in PERMISSIONS}
         resume(config.resume, config.run, began=began, **allowed)
     else:
         fit(point.config.run, folder=point.folder, began=began)

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.report.image_panels import data_url, reason
+from vitrine.compare.report.image_panels import data_url
 from vitrine.config.model import ViTConfig
-from vitrine.errors import RunError, VitrineError
+from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain import maps
 from vitrine.explain.explorer import details, packed
 from vitrine.explain.observed import Measured, Observed, chosen_images, evenly, how_many, measure, observe
@@ -95,7 +95,7 @@ def _look(
         pixels = test_images.pixels([*chosen, *measured_on])
         labels = test_images.split.first_labels[chosen].tolist()
     except (VitrineError, OSError, ImportError) as error:
-        return _nothing(reason(error))
+        return _nothing(joined_lines(error))
     images = loaded.transform.normalised(torch.from_numpy(pixels))
     truth = [class_name(names, label) for label in labels]
     if not can_be_drawn(config):

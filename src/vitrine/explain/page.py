@@ -10,9 +10,8 @@ import numpy as np
 
 from vitrine.compare.load import RunResult, load_results
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.report.image_panels import reason
 from vitrine.compare.report.page import TEMPLATES
-from vitrine.errors import RunError, VitrineError
+from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain.learned_sections import learned_sections
 from vitrine.explain.results import curve_section, prediction_sections
 from vitrine.explain.run_images import RunImages
@@ -102,7 +101,7 @@ def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSect
         found += learned_sections(test_images, predictions, names)
     except VitrineError as error:
         found.append(
-            RunSection("learned", "What the model has learned", f"There is no model to show: {reason(error)}.")
+            RunSection("learned", "What the model has learned", f"There is no model to show: {joined_lines(error)}.")
         )
     return found
 
@@ -148,7 +147,7 @@ def _predictions(result: RunResult) -> tuple[Predictions | None, str]:
     try:
         return Predictions.of(result), ""
     except RunError as error:
-        return None, f"{reason(error)}."
+        return None, f"{joined_lines(error)}."
 
 
 def _class_names(record: RunRecord, outputs: int) -> list[str]:

@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
-from vitrine.compare.report.image_panels import reason
-from vitrine.errors import VitrineError
+from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
@@ -48,7 +47,7 @@ def curve_section(record: RunRecord) -> RunSection:
     try:
         figures.append(_range_figure(*read_curve(record), found))
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return RunSection("curves", "Curves", f"{CURVE} is damaged: {reason(error)}.", figures)
+        return RunSection("curves", "Curves", f"{CURVE} is damaged: {joined_lines(error)}.", figures)
     return RunSection("curves", "Curves", figures=figures)
 
 
@@ -220,7 +219,7 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
     try:
         pixels = test_images.pixels([*worst.tolist(), *confident.tolist()])
     except (VitrineError, OSError, ImportError) as error:
-        return RunSection("wrong", "Wrong images", f"The pixels are not available: {reason(error)}.")
+        return RunSection("wrong", "Wrong images", f"The pixels are not available: {joined_lines(error)}.")
     true, guessed = ("labels", "wrong labels") if predictions.several else ("class", "wrong class")
     kinds = {
         "worst": ("Largest loss", f"The true {true} got the lowest probability.", worst, pixels[: len(worst)]),

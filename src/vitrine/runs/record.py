@@ -85,8 +85,7 @@ class RunRecord:
                 return cls.create(parent, label)
             raise RunError(f"cannot make the run folder {path}: a file of that name exists") from None
         except OSError as error:
-            problem = f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR"
-            raise disk_full(error, path) or RunError(problem) from None
+            raise _cannot_make(path, error) from None
         return cls(path)
 
     @classmethod
@@ -101,8 +100,7 @@ class RunRecord:
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            problem = f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR"
-            raise disk_full(error, path) or RunError(problem) from None
+            raise _cannot_make(path, error) from None
         return cls(path)
 
     @classmethod
@@ -389,3 +387,8 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryDirectory(dir=ancestor).cleanup()
     except OSError as error:
         raise RunError(f"cannot write to {ancestor}: {error.strerror}") from None
+
+
+def _cannot_make(path: Path, error: OSError) -> RunError:
+    problem = f"cannot make the run folder {path}: {error.strerror}; set paths.output_dir=DIR"
+    return disk_full(error, path) or RunError(problem)

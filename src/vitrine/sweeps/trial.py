@@ -152,14 +152,12 @@ def run_trial(
             if ranks is not None:
                 ranks.send(_message(trial, resumes=resumes))
             _train(trial, began, time_from, resumes=resumes, claim=claim)
-        except Interrupted:
+        except (Interrupted, DiskFull):
             raise
         except Pruned as error:
             print(printable(f"vitrine: {trial.label}: pruned {error}"))
         except Diverged as error:
             report(f"{trial.label}: {error}")
-        except DiskFull:
-            raise
         except VitrineError as error:
             if (holder := claim.taken_by()) is not None:
                 raise RunLocked(trial.folder, holder, elsewhere=True) from None

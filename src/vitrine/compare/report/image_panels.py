@@ -22,7 +22,7 @@ from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.table import ConfigurationRow
 from vitrine.config.model import MOST_CLASSES
-from vitrine.errors import DataError, RunError, VitrineError
+from vitrine.errors import DataError, RunError, VitrineError, joined_lines
 from vitrine.runs import RunRecord
 from vitrine.text import class_name, plural
 from vitrine.training.figure_style import ATTENTION
@@ -83,7 +83,7 @@ def hard_images(compared: Comparison, predictions: Mapping[str, Predictions]) ->
     try:
         sources = list(map(data_url, test_images(run, [image.index for image in found])))
     except (VitrineError, OSError, ImportError) as error:
-        caption += f" The pixels are not available: {reason(error)}."
+        caption += f" The pixels are not available: {joined_lines(error)}."
         sources = [""] * len(found)
     images = [
         CaptionedImage(source, _hard_caption(image, names, runs), wrong=True)
@@ -106,7 +106,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
             pixels = test_images(run, chosen)
             maps = _rollout(run, pixels)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
-            missing.append(f"{row.short_label}: {reason(error)}")
+            missing.append(f"{row.short_label}: {joined_lines(error)}")
             continue
         if not rows:
             captions = [f"true: {class_name(names, label)}" for label in labels[chosen].tolist()]
@@ -137,7 +137,7 @@ def position_similarities(compared: Comparison) -> Gallery:
         try:
             similarities, grid = _position_similarities(run)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
-            missing.append(f"{row.short_label}: {reason(error)}")
+            missing.append(f"{row.short_label}: {joined_lines(error)}")
             continue
         if similarities is None:
             missing.append(f"{row.short_label}: has no position embeddings")
@@ -155,8 +155,8 @@ def test_images(run: RunResult, indices: Sequence[int]) -> np.ndarray:
     """Return test images as the run's model sees them before normalisation, (B, C, H, W) uint8.
 
     Raises:
-        RunError: the run is not on this machine, or its data set is not where the run names it.
-        DataError: the data set is damaged, or its labels are not those of the stored predictions.
+        RunError: the run is not on this machine.
+        DataError: the data set is missing or damaged, or its labels are not those of the stored predictions.
     """
     import torch
 
@@ -263,8 +263,8 @@ def test_split(run: RunResult) -> Any:
     """Return the test split of a run's data, loaded once for all runs on the same images.
 
     Raises:
-        RunError: the run is not on this machine, or its data set is not where the run names it.
-        DataError: the data set is damaged, or has no test images.
+        RunError: the run is not on this machine, or does not name its data.
+        DataError: the data set is missing or damaged, or has no test images.
     """
     if run.folder is None:
         raise RunError("the run is not on this machine")
@@ -285,11 +285,10 @@ _splits: dict[str, Any] = {}  # shared by runs on the same images, whatever else
 def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ...]) -> Any:
     from vitrine.config.schema import DataConfig
     from vitrine.config.serialize import from_plain
-    from vitrine.data.datasets import load_dataset, missing_file
+    from vitrine.data.datasets import load_dataset, refuse_download
 
     config = from_plain(DataConfig, data, trust=trust)
-    if (file := missing_file(config)) is not None:
-        raise RunError(f"{file}, which the run used, is not there from this folder")
+    refuse_download(config)
     dataset = load_dataset(config, cache_dir, memory=0)  # image files stay on disk: few are shown
     if dataset.test is None:
         raise DataError(f"{config.root} has no test images")
@@ -299,11 +298,6 @@ def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ..
 def _hard_caption(image: HardImage, names: Sequence[str], runs: int) -> str:
     label, mistaken_for = class_name(names, image.label), class_name(names, image.mistaken_for)
     return f"{label}, mistaken for {mistaken_for}; wrong in {image.errors} of {plural(runs, 'run')}"
-
-
-def reason(error: Exception) -> str:
-    """Return an error's message in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _not_shown(missing: Sequence[str]) -> list[str]:
