@@ -4,7 +4,7 @@ from itertools import count, islice
 
 import pytest
 
-from vitrine.inference.reading import read
+from vitrine.inference.reading import read_batches
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -17,7 +17,7 @@ def test_an_endless_list_is_read_only_a_few_batches_ahead(run, pictures, workers
         for listed in count(1):
             yield (path if listed % 3 else "missing.png"), ""
 
-    batches = read(endless(), [run.transform], batch_size=4, workers=workers, pin=False)
+    batches = read_batches(endless(), [run.transform], batch_size=4, workers=workers, pin=False)
     for batch, (images, errors) in islice(batches, 5):
         assert len(batch) == 4
         assert [index for index, (name, _) in enumerate(batch) if name == "missing.png"] == sorted(errors)

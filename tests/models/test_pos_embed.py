@@ -7,7 +7,7 @@ from torch import nn
 
 from vitrine.config.model import POSITIONS
 from vitrine.models import VisionTransformer
-from vitrine.models.pos_embed import ConvPosition, learned, learned2d, none, per_token, sincos1d, sincos2d
+from vitrine.models.pos_embed import ConvPosition, learned, learned2d, no_table, per_token, sincos1d, sincos2d
 
 PREFIXES = [
     {"class_token": False, "registers": 0, "pool": "mean"},
@@ -94,7 +94,7 @@ def test_learned2d_has_a_vector_for_each_row_and_each_column_whose_sum_is_a_patc
 
 
 def test_without_positions_nothing_is_added(small):
-    assert none(small()) is None
+    assert no_table(small()) is None
     assert VisionTransformer(small(position="none")).pos_embed is None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser
 from vitrine.cli.runs import positive, print_rows
-from vitrine.config.size import by
+from vitrine.config.size import format_size
 from vitrine.text import plural, short_number
 
 COLUMNS = ("layer", "type", "input", "output", "parameters", "FLOPs")
@@ -49,7 +49,7 @@ def show(options: argparse.Namespace) -> None:
     model = config.model
     print(f"\nparameters       {found.parameters:,}")
     print(f"FLOPs per image  {short_number(found.flops)} (forward; a multiply-add is 2)")
-    size = f"{by(model.image_size)}x{model.in_channels}"
+    size = f"{format_size(model.image_size)}x{model.in_channels}"
     print(f"images           {size}, {plural(model.num_classes, 'class', 'classes')}")
 
 

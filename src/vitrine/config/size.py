@@ -48,7 +48,7 @@ def is_size(value: Any) -> bool:
     return all(type(side) is int for side in sides)
 
 
-def by(size: int | Sequence[int]) -> str:
+def format_size(size: int | Sequence[int]) -> str:
     """A size as a text, height first: ``32x32``, ``48x64``."""
     return "x".join(map(str, height_width(size)))
 

@@ -16,7 +16,7 @@ from vitrine.inference.ensemble import Ensemble, same_classes
 from vitrine.inference.inputs import Listed, Pictures
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.predictor import Predictor
-from vitrine.inference.reading import read
+from vitrine.inference.reading import read_batches
 from vitrine.inference.report import Report
 from vitrine.inference.results import Journal, Layout, Row
 from vitrine.runs.provenance import available_cores
@@ -101,7 +101,7 @@ def _classify(
     workers = available_cores() if options.workers is None else options.workers
     kind = ensemble.device.type
     most = max(1, min(MOST_PICTURES[kind], MOST_BYTES // ensemble.bytes_per_picture))
-    batches = read(
+    batches = read_batches(
         chain(first, pictures),
         ensemble.preparations,
         options.batch_size or most,

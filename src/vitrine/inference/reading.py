@@ -48,7 +48,7 @@ class Reader(Dataset[DecodedBatch]):
         return batch, (images, errors)
 
 
-def read(
+def read_batches(
     listed: Iterable[Listed], preparations: Iterable[Preparation], batch_size: int, workers: int, *, pin: bool
 ) -> Generator[DecodedBatch, None, None]:
     """Yield what :meth:`Reader.__getitem__` returns for each batch, in order.

@@ -54,7 +54,7 @@ def trunc_normal(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def torch(model: nn.Module) -> None:
+def torch_default(model: nn.Module) -> None:
     """PyTorch's default for each layer: uniform in +-1/sqrt(inputs), biases too."""
 
 
@@ -93,7 +93,7 @@ INITS: dict[str, Callable[[nn.Module], None]] = {
     "xavier": xavier,
     "paper": paper,
     "trunc_normal": trunc_normal,
-    "torch": torch,
+    "torch": torch_default,
     "torch_encoder": torch_encoder,
 }
 

@@ -30,7 +30,7 @@ INITIAL: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def none(config: ViTConfig) -> None:
+def no_table(config: ViTConfig) -> None:
     """No positions: the model sees a set of patches (arXiv:2010.11929, appendix D.4)."""
     return
 
@@ -80,7 +80,7 @@ def sincos2d(config: ViTConfig) -> Tensor:
 
 
 TABLES: dict[str, Callable[[ViTConfig], nn.Parameter | Tensor | None]] = {
-    "none": none,
+    "none": no_table,
     "learned": learned,
     "learned2d": learned2d,
     "sincos1d": sincos1d,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrine.config.model import ViTConfig
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import names_of
-from vitrine.config.size import Size, by, plain_size, size_override
+from vitrine.config.size import Size, format_size, plain_size, size_override
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import ATTENTIONS
 from vitrine.models.block import BLOCKS
@@ -23,7 +23,7 @@ from vitrine.models.layers import Dropout, PatchDropout, build_norm
 from vitrine.models.mlp import MLPS
 from vitrine.models.patch_embed import build_patch_embed
 from vitrine.models.pool import POOLS, build_pool
-from vitrine.models.pos_embed import TABLES, ConvPosition, build_relations, none, per_token
+from vitrine.models.pos_embed import TABLES, ConvPosition, build_relations, no_table, per_token
 from vitrine.models.resize import resize_weights
 from vitrine.models.user_parts import user_module
 from vitrine.text import did_you_mean, nearest
@@ -68,7 +68,7 @@ class VisionTransformer(nn.Module):
         self.cls_token = nn.Parameter(token) if config.class_token else None
         registers = torch.randn(1, config.registers, config.dim) * 0.02
         self.reg_token = nn.Parameter(registers) if config.registers else None
-        table = TABLES.get(config.position, none)(config)
+        table = TABLES.get(config.position, no_table)(config)
         if isinstance(table, nn.Parameter):
             self.pos_embed = table
         else:
@@ -217,7 +217,8 @@ class VisionTransformer(nn.Module):
         hint = ""
         if given[:-2] == (channels,):
             hint = f"; model.resized(image_size={plain_size(given[-2:])}) takes other sizes"
-        return f"images are {'x'.join(map(str, given))}, this model takes {channels}x{by(self.config.image_size)}{hint}"
+        takes = f"{channels}x{format_size(self.config.image_size)}"
+        return f"images are {'x'.join(map(str, given))}, this model takes {takes}{hint}"
 
 
 def drop_path_rates(config: ViTConfig) -> list[float]:

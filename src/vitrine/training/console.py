@@ -17,7 +17,7 @@ from vitrine.config.loggers import LoggerConfig
 from vitrine.config.metrics import EXTRA, TITLES
 from vitrine.config.parts import is_dotted, parts_of
 from vitrine.config.schema import AUTO
-from vitrine.config.size import by
+from vitrine.config.size import format_size
 from vitrine.distributed.hardware import Hardware, cpu_supports_bf16
 from vitrine.runs import RunRecord
 from vitrine.text import listed, plural, printable, short_number
@@ -47,12 +47,12 @@ def show_start(
     classes = [plural(count, "class", "classes") for count in data.outputs]
     if len(data.targets) > 1:
         classes = [f"{name} of {count}" for name, count in zip(data.targets, classes, strict=True)]
-    layout = f"{by(data.image_size)}x{data.in_channels}, {listed(classes)}"
+    layout = f"{format_size(data.image_size)}x{data.in_channels}, {listed(classes)}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
     images = plural(min(data.batch_size, sizes["train"]), "image")
     plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {images}"
-    tokens = f"{plural(model.tokens, 'token')} of {by(model.patch_size)} pixels"
+    tokens = f"{plural(model.tokens, 'token')} of {format_size(model.patch_size)} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     architecture = f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
     architecture += f"position {model.position}, pool {model.pool}"
@@ -112,7 +112,8 @@ def _image_sizes(config: TrainConfig) -> dict[str, str]:
     counted = [(side or config.model.image_size, len(list(epochs))) for side, epochs in groupby(sides)]
     if len(counted) == 1 and sides[0] is None:
         return {}
-    return {"image sizes": ", then ".join(f"{by(side)} in {plural(count, 'epoch')}" for side, count in counted)}
+    phases = (f"{format_size(side)} in {plural(count, 'epoch')}" for side, count in counted)
+    return {"image sizes": ", then ".join(phases)}
 
 
 def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:

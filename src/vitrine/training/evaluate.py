@@ -81,7 +81,7 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     return module
 
 
-def test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware) -> Evaluation:
+def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware) -> Evaluation:
     """Measure a model on the test images, on this rank alone."""
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
@@ -143,6 +143,6 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
             if data.test is None:
                 raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
             check_data(record, data, accept=options.accept_changed_data, splits=["test"], key="data_root")
-            evaluation = test(config, classifier_from(config, checkpoint), data, hardware)
+            evaluation = evaluate_on_test(config, classifier_from(config, checkpoint), data, hardware)
         show_result(Console(), record, evaluation.metrics)
     return evaluation.metrics

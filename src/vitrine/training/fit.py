@@ -35,7 +35,7 @@ from vitrine.training.console import (
     show_result,
     show_start,
 )
-from vitrine.training.evaluate import classifier_from, test
+from vitrine.training.evaluate import classifier_from, evaluate_on_test
 from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
@@ -276,7 +276,7 @@ def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:
         report(f"curves.png could not be drawn: {error}")
     module = classifier_from(config, read_checkpoint(record.best))
     if data.test is not None:
-        tested = test(config, module, data, run.hardware)
+        tested = evaluate_on_test(config, module, data, run.hardware)
         tested.save(record)
         metrics = tested.metrics
         if not config.data.multi_label:

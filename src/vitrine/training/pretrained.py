@@ -25,7 +25,7 @@ from vitrine.config import ViTConfig
 from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
 from vitrine.config.parts import TRUST_ALL, names_of
 from vitrine.config.schema import DataConfig
-from vitrine.config.size import by
+from vitrine.config.size import format_size
 from vitrine.data.image_dataset import ImageDataset
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.models import VisionTransformer
@@ -348,9 +348,9 @@ def _fit(
             weights[POSITIONS] = F.pad(weights[POSITIONS], (0, 0, config.prefix, 0))
     old = _sizes(weights, config, patches, stored)
     if old.patch_size != config.patch_size:
-        changes.append(f"patches resized from {by(old.patch_size)} to {by(config.patch_size)}")
+        changes.append(f"patches resized from {format_size(old.patch_size)} to {format_size(config.patch_size)}")
     if old.grid != config.grid and config.position in INTERPOLATED:
-        changes.append(f"positions resized from {by(old.grid)} to {by(config.grid)}")
+        changes.append(f"positions resized from {format_size(old.grid)} to {format_size(config.grid)}")
     weights = resize_weights(weights, old, config)
     if "head.weight" not in weights or len(weights["head.weight"]) != config.num_classes:
         changes.append(f"new head for {config.num_classes} classes")
@@ -372,7 +372,7 @@ def _sizes(
         count = weights[POSITIONS].shape[1] - config.prefix
         if (known := _grid(count, config)) is None:
             problem = f"the positions of {plural(count, 'patch', 'patches')} fit neither a square grid nor the model's"
-            raise RunError(f"{problem}, {by(config.grid)}, and the weights do not say how many rows they have")
+            raise RunError(f"{problem}, {format_size(config.grid)}, and the weights do not say how many rows they have")
         grid = known
     elif config.position == "learned2d":
         grid = _grid_of_rows_and_columns(weights[POSITIONS], config)
@@ -394,6 +394,6 @@ def _grid_of_rows_and_columns(table: Tensor, config: ViTConfig) -> tuple[int, in
         return table.shape[1], table.shape[1]
     rows, columns = config.grid
     if rows == columns or len(table) != rows + columns:
-        problem = f"the positions of {len(table)} rows and columns are not those of the model's grid, {by(config.grid)}"
+        problem = f"the positions of {len(table)} rows and columns are not those of the model's grid, {rows}x{columns}"
         raise RunError(f"{problem}, and the weights do not say how many are rows")
     return rows, columns

@@ -14,7 +14,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
-from vitrine.config.size import by
+from vitrine.config.size import format_size
 from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.placement import Placement
@@ -183,7 +183,7 @@ def begin_attempt(config: TrainConfig, folder: Path | None, varies: str, time_fr
 def run_name(config: TrainConfig, varies: str) -> str:
     """Return the part of a run folder's name that describes the run."""
     model = config.model
-    patch = model.patch_size if isinstance(model.patch_size, int) else by(model.patch_size)
+    patch = model.patch_size if isinstance(model.patch_size, int) else format_size(model.patch_size)
     architecture = f"{model.dim}x{model.depth}-p{patch}-{model.position}"
     if is_dotted(model.name):
         architecture = model.name

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from vitrine.config.size import by
+from vitrine.config.size import format_size
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
 from vitrine.text import listed, one_line
@@ -116,10 +116,10 @@ def model_card(source: ExportSource) -> str:
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.run),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
-        f"{by(config.model.patch_size)}, position={config.model.position}, pool={config.model.pool}",
+        f"{format_size(config.model.patch_size)}, position={config.model.position}, pool={config.model.pool}",
         parameters=sum(values.numel() for values in source.run.model.parameters()),
         channels=channels,
-        size=by(config.data.image_size).replace("x", " x "),
+        size=format_size(config.data.image_size).replace("x", " x "),
         license=source.request.license,
         classes=listed([code(name) for name in source.run.classes], MOST_CLASSES),
         data=code(config.data.name),
