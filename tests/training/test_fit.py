@@ -168,6 +168,7 @@ def test_early_stopping_ends_a_run_that_no_longer_improves(small, capsys):
     assert run.record.history()[-1]["epoch"] == run.record.facts["epochs"] == 2
     assert run.record.facts["status"] == "finished"
     assert "stopped early after epoch 2: val/loss did not improve by 1 for 1 epoch\n" in capsys.readouterr().out
+    assert run.record.facts["training_flops_per_image"] == 3 * run.record.facts["flops_per_image"]
 
 
 def test_the_average_of_the_weights_is_what_is_tested(small):

@@ -224,7 +224,7 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
             raise
         record_speed()
         if (epochs := module.trainer.current_epoch) < config.trainer.max_epochs:
-            record.update(epochs=epochs, training_flops_per_image=round(3 * sum(by_epoch[:epochs]) / epochs))
+            record.update(epochs=epochs, training_flops_per_image=round(sum(by_epoch[:epochs]) / epochs))
         if why := stopped_early(config.callbacks.early_stopping, epochs, config.trainer.max_epochs):
             print(why, flush=True)
         if not record.best.exists():
