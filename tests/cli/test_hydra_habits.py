@@ -135,6 +135,17 @@ def test_only_debug_traceback_shows_tracebacks(vitrine, tmp_path, overrides):
     assert "Traceback" in vitrine("train", *overrides, "model.heads=5")[2]
 
 
+@pytest.mark.parametrize("others", [[], ["sed=3"]])
+def test_a_setting_of_tracebacks_that_cannot_be_resolved_is_a_fault(vitrine, others):
+    code, out, err = vitrine("train", "debug.traceback=${oc.env:NOPE_X}", *others)
+    assert (code, out) == (2, "")
+    assert err.startswith("vitrine: invalid configuration")
+    assert "debug.traceback" in err
+    assert all(other.partition("=")[0] in err for other in others)
+    assert "Traceback" not in err
+    assert "object_type" not in err
+
+
 def test_files_that_cannot_be_composed_are_composed_once(vitrine, tmp_path, monkeypatch):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf/experiment/broken.yaml").write_text("# @package _global_\ntrainer: 3\n")

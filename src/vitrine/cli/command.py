@@ -14,7 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.cli.flags import parse_flags
 from vitrine.cli.show import show_config, show_help, show_info
@@ -93,8 +95,8 @@ def _asks_for_traceback(argument: str) -> bool:
 
 
 def _is_set_to_show_traceback(command: Command, flags: Namespace) -> bool:
-    """Whether the configuration turns tracebacks on, as one of the user's files may; not if it cannot be composed."""
-    with suppress(VitrineError):
+    """Whether the configuration turns tracebacks on, as one of the user's files may; not if this cannot be told."""
+    with suppress(VitrineError, HydraException, OmegaConfBaseException):
         config = as_composed(command.name, flags.overrides, multirun=flags.multirun)
         return bool(OmegaConf.select(config, "debug.traceback" if command.name == "train" else "traceback"))
     return False
