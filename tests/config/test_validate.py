@@ -396,6 +396,13 @@ def test_what_weights_and_biases_refuses_is_a_fault_where_it_is_on(key, value):
         vitrine.compose([f"{key}={value}"])
 
 
+def test_an_older_run_resumes_with_what_weights_and_biases_refuses():
+    config = vitrine.compose(["logger=wandb"])
+    config.tags, config.logger.wandb.project = ["x" * 65], "team/digits"
+    assert [fault.key for fault in train_faults(config)] == ["tags", "logger.wandb.project"]
+    assert train_faults(replace(config, resume="RUN")) == []
+
+
 def test_the_variable_of_weights_and_biases_is_checked_where_it_counts(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "ofline")
     with pytest.raises(ConfigError) as refusal:

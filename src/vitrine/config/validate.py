@@ -356,16 +356,18 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
     wandb = config.logger.wandb
     if wandb is None:
         return
+    mode = os.environ.get("WANDB_MODE") or wandb.mode
+    if wandb.mode == WandbConfig.mode and mode not in WANDB_MODES:
+        problem = f"is not one of {', '.join(WANDB_MODES)}, and counts where logger.wandb.mode has its default"
+        yield Fault("WANDB_MODE", mode, problem, nearest(mode, WANDB_MODES))
+    if config.resume is not None:  # a run of an older version may have what is refused
+        return
     for key, tags in (("tags", config.tags), ("logger.wandb.tags", wandb.tags)):
         if any(not 1 <= len(tag) <= 64 for tag in tags):
             yield Fault(key, as_override(tags), "a tag must have 1 to 64 characters for Weights & Biases")
     if len(wandb.project) > 128 or set(wandb.project) & set("/\\#?%:"):
         problem = "must have at most 128 characters, and none of / \\ # ? % :"
         yield Fault("logger.wandb.project", wandb.project, problem)
-    mode = os.environ.get("WANDB_MODE") or wandb.mode
-    if wandb.mode == WandbConfig.mode and mode not in WANDB_MODES:
-        problem = f"is not one of {', '.join(WANDB_MODES)}, and counts where logger.wandb.mode has its default"
-        yield Fault("WANDB_MODE", mode, problem, nearest(mode, WANDB_MODES))
 
 
 # Each check with the keys that it is skipped for if they are outside their limits.
