@@ -230,6 +230,12 @@ def test_two_commands_share_the_work(tmp_path):
             ["launcher.workers=2", "no effect with hydra/launcher=basic", "did you mean hydra/launcher=process?"],
         ),
         (
+            ["seed=0,1", "launcher={workers:2}"],
+            ["launcher.workers=2", "no effect with hydra/launcher=basic", "did you mean hydra/launcher=process?"],
+        ),
+        (["seed=0,1", "launcher={worker:2}"], ["launcher.worker", "did you mean launcher.workers?"]),
+        (["launcher.workers=1,2"], ["invalid configuration:\n  launcher.workers=1,2"]),
+        (
             ["seed=0,1", "hydra/launcher=process", "launcher.threads=1", "launcher.mem_gb=3"],
             ["launcher.mem_gb=3", "no effect with hydra/launcher=process", "did you mean hydra/launcher=slurm?"],
         ),

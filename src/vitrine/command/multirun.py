@@ -27,6 +27,7 @@ from vitrine.config.schema import AUTO
 from vitrine.config.sweep import READ_BY, SweepConfig, TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
+from vitrine.text import as_override
 
 # What to type in place of several values where there is no multirun.
 SEVERAL_OF_PREDICT = {
@@ -191,18 +192,28 @@ def _unallowed_commands(composed: DictConfig, overrides: Sequence[Override]) -> 
 
 
 def _idle_launcher_keys(composer: Composer, overrides: Sequence[Override]) -> list[Fault]:
-    """Return a fault for each typed key of ``launcher`` that the chosen launcher does not read."""
-    typed = [override for override in overrides if override.key_or_group.startswith("launcher.")]
+    """Return a fault for each typed key of ``launcher`` that the chosen launcher does not read.
+
+    Keys with several values are left out: they are refused as such.
+    """
+    typed: dict[str, str] = {}
+    for override in overrides:
+        section, _, name = override.key_or_group.partition(".")
+        if section != "launcher" or override.is_sweep_override():
+            continue
+        if name:
+            typed[name] = value_text(override)
+        elif isinstance(values := override.value(), dict):
+            typed |= {str(key): as_override(value) for key, value in values.items()}
     if not typed:
         return []
     chosen = composer.settings(fixed_overrides(overrides)).runtime.choices["hydra/launcher"]
     found = []
-    for override in typed:
-        name = override.key_or_group.partition(".")[2]
+    for name, value in typed.items():
         if name not in READ_BY.get(chosen, (name,)):
             near = next(launcher for launcher, read in READ_BY.items() if name in read)
             problem = f"has no effect with hydra/launcher={chosen}"
-            found.append(Fault(override.key_or_group, value_text(override), problem, f"hydra/launcher={near}"))
+            found.append(Fault(f"launcher.{name}", value, problem, f"hydra/launcher={near}"))
     return found
 
 
