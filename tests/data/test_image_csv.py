@@ -52,6 +52,17 @@ def test_a_file_listed_by_its_absolute_path_and_from_the_csv_files_folder_is_lis
         read_csv("pets.csv")
 
 
+def test_two_files_whose_paths_differ_by_a_link_and_back_are_not_one(table, tmp_path):
+    (tmp_path / "far" / "inner").mkdir(parents=True)
+    (tmp_path / "far" / "a.png").touch()
+    (tmp_path / "a.png").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "inner")
+    rows = "path,label\na.png,cat\nlink/../a.png,dog\n"
+    assert len(read_csv(table(rows)).splits["train"]) == 2
+    with pytest.raises(DataError, match="twice, in lines 3 and 4"):
+        read_csv(table(f"{rows}far/a.png,dog\n"))
+
+
 def test_a_path_upwards_starts_in_the_folder_behind_a_link(table, tmp_path):
     (tmp_path / "lists" / "deep").mkdir(parents=True)
     (tmp_path / "linked").symlink_to(tmp_path / "lists" / "deep")

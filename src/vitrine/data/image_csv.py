@@ -15,6 +15,7 @@ import csv
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from vitrine.data.labelled_files import Label, LabelledFiles
@@ -49,9 +50,13 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
     found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
     listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
     locations: list[tuple[Path, int]] = []  # of each file, with its line
+    behind_links = cache(os.path.realpath)
     for line, path, cells, split in _rows(root, columns, multi_label):
         location = root.parent / path  # as it is written: behind a link, .. is not the folder before it
-        same = os.path.abspath(location)  # noqa: PTH100 - pathlib is slow
+        if ".." in location.parts:
+            same = f"{behind_links(location.parent)}/{location.name}"
+        else:
+            same = os.path.abspath(location)  # noqa: PTH100 - pathlib is slow
         if same in listed_in:
             raise DataError(_listed_twice(root, path, listed_in[same], (split, line)))
         listed_in[same] = split, line
