@@ -25,7 +25,7 @@ def prepared(content: bytes) -> np.ndarray:
     """Return a picture as the model's training had it, (C, H, W) uint8: upright, scaled to cover its input, cropped."""
     file = Image.open(io.BytesIO(content), formats=FORMATS)
     picture = ImageOps.exif_transpose(file)
-    if file.mode in ("I", "F") and file.format not in ("PNG", "PPM"):
+    if file.mode == "F" or (file.mode == "I" and file.format not in ("PNG", "PPM")):
         raise ValueError("its pixels are of 32 bits, whose range is not known")
     if file.mode.startswith("I"):  # of 16 bits: the upper byte, where Pillow would clip at 255
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))

@@ -48,6 +48,11 @@ def of_rare_format(picture):
     return file.getvalue()
 
 
+def of_floats():
+    """The bytes of a picture whose pixels have no known range, in a format that vitrine decodes (PFM)."""
+    return b"Pf\n8 8\n-1.0\n" + bytes(4 * 8 * 8)
+
+
 @pytest.fixture
 def serve(tmp_path):
     """Start an example on a free port; return the port once it accepts connections."""
@@ -137,7 +142,7 @@ def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, noise, hug
         code, answer = ask(address, path.read_bytes())
         assert (code, answer["class"]) == (200, expected.name)
         assert answer["probability"] == pytest.approx(expected.probability, abs=1e-4)
-    for bad in (b"no picture", b"", huge, of_rare_format(picture)):
+    for bad in (b"no picture", b"", huge, of_rare_format(picture), of_floats()):
         assert ask(address, bad)[0] == 400
     assert "exceeds limit of 25000000 pixels" in ask(address, huge)[1]["error"]
     assert ask(address, bytes(20_000_001))[0] in (400, None)
