@@ -7,6 +7,7 @@ import pytest
 from helpers.hub_files import write_hub_dataset
 from helpers.running import write_image_folder
 
+from vitrine.data import leakage
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.leakage import TAIL, repeated
 
@@ -43,6 +44,16 @@ def warnings(tmp_path, compose, capsys):
         return capsys.readouterr().err
 
     return load
+
+
+def test_no_more_is_read_than_a_start_may_take(tmp_path, monkeypatch):
+    splits = {split: [tmp_path / f"{split}.bmp"] for split in ("train", "test")}
+    for (file,) in splits.values():
+        file.write_bytes(bytes(2 * TAIL))
+    assert len(repeated(splits)) == 1
+    monkeypatch.setattr(leakage, "MOST_BYTES", 3 * TAIL)
+    monkeypatch.setattr(leakage, "_whole", pytest.fail)
+    assert repeated(splits) == []
 
 
 def test_an_image_of_a_folder_that_is_in_two_splits_is_reported(tmp_path, warnings):

@@ -12,10 +12,11 @@ from vitrine.text import listed, plural, report
 MAX_LISTED = 2
 MOST_FILES = 200_000  # as many may have to be opened
 TAIL = 4096  # bytes at the end of a file that tell most images of equal size apart
+MOST_BYTES = 2**30  # of the files whose ends are equal, as those of uncompressed pictures with a border may be
 
 
 def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) -> None:
-    """Report equal files in two splits, unless there are more than ``MOST_FILES``, or one cannot be read.
+    """Report equal files in two splits, unless there is too much to read (``MOST_FILES``), or one cannot be read.
 
     Args:
         where: the data, for the message.
@@ -37,10 +38,13 @@ def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) ->
 def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile, ImageFile]]:
     """Return pairs of equal files from two different splits, one pair for each file of the later split.
 
-    Of files of equal size the last bytes are compared, and whole files only where these are equal.
+    Of files of equal size the last bytes are compared, and whole files only where these are equal; none if those have
+    more than ``MOST_BYTES``.
     """
     suspects = [[(split, file) for split, files in splits.items() for file in files]]
     for digest in (_size, _tail, _whole):
+        if digest is _whole and sum(_size(file) for files in suspects for _, file in files) > MOST_BYTES:
+            return []
         groups: dict[tuple[int, object], list[tuple[str, ImageFile]]] = defaultdict(list)
         for number, files in enumerate(suspects):
             for split, file in files:
