@@ -52,8 +52,11 @@ def test_no_more_is_read_than_a_start_may_take(tmp_path, monkeypatch):
         file.write_bytes(bytes(2 * TAIL))
     assert len(repeated(splits)) == 1
     monkeypatch.setattr(leakage, "MOST_BYTES", 3 * TAIL)
-    monkeypatch.setattr(leakage, "_whole", pytest.fail)
     assert repeated(splits) == []
+    for split, files in splits.items():
+        files.append(tmp_path / f"{split} small.bmp")
+        files[1].write_bytes(b"small")
+    assert repeated(splits) == [(splits["train"][1], splits["test"][1])]
 
 
 def test_an_image_of_a_folder_that_is_in_two_splits_is_reported(tmp_path, warnings):

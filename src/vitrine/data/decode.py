@@ -52,6 +52,9 @@ class StoredImage(Protocol):
     def open(self) -> BinaryIO:
         """Return its content."""
 
+    def tail(self, count: int) -> bytes:
+        """Return its last ``count`` bytes."""
+
 
 ImageFile = Path | StoredImage
 

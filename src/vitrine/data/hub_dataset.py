@@ -60,6 +60,11 @@ class ArrowImage:
         """Return the image file's content."""
         return io.BytesIO(self._content())
 
+    def tail(self, count: int) -> bytes:
+        """Return the image file's last ``count`` bytes."""
+        content = self._content()
+        return bytes(content.slice(max(0, content.size - count)).to_pybytes())
+
     def _content(self) -> Any:
         content = _table(self.container, self.version)[self.column][self.row]["bytes"].as_buffer()
         if content is None:

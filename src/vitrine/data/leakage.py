@@ -16,7 +16,7 @@ MOST_BYTES = 2**30  # of the files whose ends are equal, as those of uncompresse
 
 
 def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) -> None:
-    """Report equal files in two splits, unless there is too much to read (``MOST_FILES``), or one cannot be read.
+    """Report equal files in two splits, unless there are more than ``MOST_FILES``, or one cannot be read.
 
     Args:
         where: the data, for the message.
@@ -38,13 +38,13 @@ def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) ->
 def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile, ImageFile]]:
     """Return pairs of equal files from two different splits, one pair for each file of the later split.
 
-    Of files of equal size the last bytes are compared, and whole files only where these are equal; none if those have
-    more than ``MOST_BYTES``.
+    Of files of equal size the last bytes are compared, and whole files only where these are equal, up to ``MOST_BYTES``
+    of them.
     """
     suspects = [[(split, file) for split, files in splits.items() for file in files]]
     for digest in (_size, _tail, _whole):
-        if digest is _whole and sum(_size(file) for files in suspects for _, file in files) > MOST_BYTES:
-            return []
+        if digest is _whole:
+            suspects = _readable(suspects)
         groups: dict[tuple[int, object], list[tuple[str, ImageFile]]] = defaultdict(list)
         for number, files in enumerate(suspects):
             for split, file in files:
@@ -53,13 +53,24 @@ def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile,
     return [(files[0][1], file) for files in suspects for split, file in files if split != files[0][0]]
 
 
+def _readable(groups: list[list[tuple[str, ImageFile]]]) -> list[list[tuple[str, ImageFile]]]:
+    """Return the groups that may be read whole: as many as have ``MOST_BYTES`` together."""
+    kept, left = [], MOST_BYTES
+    for files in groups:
+        size = sum(_size(file) for _, file in files)
+        if size <= left:
+            kept.append(files)
+            left -= size
+    return kept
+
+
 def _size(file: ImageFile) -> int:
     return os.stat(file).st_size if isinstance(file, Path) else file.size()  # noqa: PTH116 - pathlib is slow
 
 
 def _tail(file: ImageFile) -> bytes:
     if not isinstance(file, Path):
-        return _whole(file)
+        return file.tail(TAIL)
     opened = os.open(file, os.O_RDONLY)
     try:
         return os.pread(opened, TAIL, max(0, os.fstat(opened).st_size - TAIL))
