@@ -159,7 +159,7 @@ def test_damaged_files_are_named_when_the_first_of_them_is_due(config, partial, 
         damaged.write_bytes(b"damaged")
     source = StoredSource(partial, CPU, resident=False)
     monkeypatch.setattr(pixel_store, "MAX_LISTED", 2)
-    rest = f"; nor can {others[0]}, {others[1]} and 1 more"
+    rest = f"; others that cannot be decoded: {others[0]}, {others[1]} and 1 more"
     with pytest.raises(DataError, match=rf"^{path} cannot be decoded as an image: .*{rest}$"):
         list(source.batches([torch.arange(0, 20), torch.arange(20, 60)]))
     monkeypatch.setattr(pixel_store, "SEARCH", -1.0)

@@ -28,9 +28,8 @@ DECODING = 3  # the version of what Decoder makes of a file; entries of others a
 FIRST = 0.25  # seconds in which this process decodes a few files, to see how long they take
 ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
 PART, MOST_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
-
 SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
-MAX_LISTED = 10
+MAX_LISTED = 9  # beside the first
 
 
 class PixelStore:
@@ -101,7 +100,8 @@ class PixelStore:
             yield from self._decoded_parts(parts, alone=alone)
         except Undecodable as error:
             others = [name for name in self._undecodable() if f"{name} " not in f"{error} "]
-            raise Undecodable(f"{error}{'; nor can ' if others else ''}{listed(others, MAX_LISTED)}") from None
+            also = f"; others that cannot be decoded: {listed(others, MAX_LISTED)}" if others else ""
+            raise Undecodable(f"{error}{also}") from None
 
     def _decoded_parts(self, parts: Sequence[Tensor], *, alone: bool) -> Generator[None, None, None]:
         if alone or len(parts) == 1:
