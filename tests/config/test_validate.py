@@ -412,6 +412,11 @@ def test_the_variable_of_weights_and_biases_is_checked_where_it_counts(monkeypat
     assert fault.problem.startswith("is not one of online, offline, disabled, ")
     vitrine.compose(["logger=wandb", "logger.wandb.mode=offline"])
     vitrine.compose([])
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_PROJECT", "a/b")
+    with pytest.raises(ConfigError, match=r"WANDB_PROJECT=a/b\s+must have at most 128 characters, and none of /"):
+        vitrine.compose(["logger=wandb"])
+    vitrine.compose(["logger=wandb", "logger.wandb.project=mine"])
 
 
 def test_a_sweeps_metric_outside_a_sweep_is_refused_once():

@@ -365,9 +365,11 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
     for key, tags in (("tags", config.tags), ("logger.wandb.tags", wandb.tags)):
         if any(not 1 <= len(tag) <= 64 for tag in tags):
             yield Fault(key, as_override(tags), "a tag must have 1 to 64 characters for Weights & Biases")
-    if len(wandb.project) > 128 or set(wandb.project) & set("/\\#?%:"):
-        problem = "must have at most 128 characters, and none of / \\ # ? % :"
-        yield Fault("logger.wandb.project", wandb.project, problem)
+    project, key = wandb.project, "logger.wandb.project"
+    if project == WandbConfig.project and (variable := os.environ.get("WANDB_PROJECT")):
+        project, key = variable, "WANDB_PROJECT"
+    if len(project) > 128 or set(project) & set("/\\#?%:"):
+        yield Fault(key, project, "must have at most 128 characters, and none of / \\ # ? % :")
 
 
 # Each check with the keys that it is skipped for if they are outside their limits.
