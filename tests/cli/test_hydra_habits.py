@@ -5,6 +5,8 @@ import pytest
 from helpers.running import SMALL
 
 from vitrine import compose
+from vitrine.cli.flags import parse_flags
+from vitrine.errors import ConfigError
 
 QUICK = [*SMALL, "debug=quick", "accelerator=cpu", "trainer.compile=nothing"]
 
@@ -270,3 +272,9 @@ def test_an_unquoted_path_with_signs_is_one_path(vitrine, tmp_path):
     assert err.startswith("vitrine: sweeps/position=learned,seed=0_31f1 is not a run folder")
     code, _, err = vitrine("train", "resume=sweeps/position=learned,seed=9")
     assert "resume=sweeps/position=learned,seed=9\n      sweeps/position=learned,seed=9 is not a folder" in err
+
+
+@pytest.mark.parametrize(("command", "key"), [("train", "resume"), ("eval", "run"), ("predict", "run")])
+def test_a_flag_of_another_tool_is_answered_with_the_commands_own_key(command, key):
+    with pytest.raises(ConfigError, match=rf"did you mean {key}\?"):
+        parse_flags(["--ckpt-path", "x.ckpt"], command)

@@ -64,7 +64,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None) -> Non
             meet()
             silence_other_ranks()
             _check_text(arguments)
-            flags = parse_flags(arguments)
+            flags = parse_flags(arguments, command.name)
             chosen = Sources.choose(flags.config_dir, flags.config_name, command.name)
             with naming_full_disk(), composing(chosen):
                 try:

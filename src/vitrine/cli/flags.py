@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from hydra._internal.utils import get_args_parser
 
-from vitrine.command.overrides import MEANT
+from vitrine.command.overrides import MEANT, MEANT_OF_A_RUN
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 from vitrine.text import nearest
@@ -14,8 +14,8 @@ from vitrine.text import nearest
 INFOS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
-def parse_flags(arguments: Sequence[str]) -> Namespace:
-    """Parse the flags and overrides of a command, in any order.
+def parse_flags(arguments: Sequence[str], command: str = "train") -> Namespace:
+    """Parse the flags and overrides of ``command``, in any order.
 
     Returns:
         What Hydra's parser gives: ``overrides``, ``multirun``, ``cfg``, ``package``, ``resolve``, ``info``, ``help``,
@@ -35,7 +35,7 @@ def parse_flags(arguments: Sequence[str]) -> Namespace:
     except ArgumentError as error:
         flag = (error.argument_name or "").split("/")[0]
         raise ConfigError([Fault(flag, "", error.message)]) from None
-    found = [_unknown(word) for word in unknown]
+    found = [_unknown(word, command) for word in unknown]
     found += _refused(flags)
     if found:
         raise ConfigError(found)
@@ -53,12 +53,13 @@ def flag_names() -> list[str]:
     return [option for action in actions for option in action.option_strings if option.startswith("--")]
 
 
-def _unknown(word: str) -> Fault:
+def _unknown(word: str, command: str) -> Fault:
     bare = word.lstrip("-")
     if "=" in bare:
         return Fault(word, "", "there is no such flag; overrides are typed without dashes", bare)
+    meant = MEANT if command == "train" else MEANT_OF_A_RUN
     problem = "there is no such flag; see --help and --hydra-help. Overrides are typed without dashes, as key=value"
-    return Fault(word, "", problem, nearest(word, flag_names()) or MEANT.get(bare.replace("-", "_"), ""))
+    return Fault(word, "", problem, meant.get(bare.replace("-", "_")) or nearest(word, flag_names()))
 
 
 def _refused(flags: Namespace) -> list[Fault]:
