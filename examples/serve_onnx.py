@@ -34,9 +34,8 @@ def prepared(content: bytes) -> np.ndarray:
     wide, high = max(WIDTH, round(picture.width * scale)), max(HEIGHT, round(picture.height * scale))
     if wide * high > 100 * WIDTH * HEIGHT:
         raise ValueError(f"{picture.width} x {picture.height} pixels are too thin")
-    left, top = (wide - WIDTH) // 2, (high - HEIGHT) // 2
-    covering = picture.resize((wide, high), Image.Resampling.BICUBIC)
-    return np.atleast_3d(covering.crop((left, top, left + WIDTH, top + HEIGHT))).transpose(2, 0, 1)
+    box = (wide - WIDTH) // 2, (high - HEIGHT) // 2, (wide + WIDTH) // 2, (high + HEIGHT) // 2
+    return np.atleast_3d(picture.resize((wide, high), Image.Resampling.BICUBIC).crop(box)).transpose(2, 0, 1)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -56,5 +55,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(answer).encode())
 
 
-_Handler.timeout, ThreadingHTTPServer.request_queue_size = 30, 128  # seconds; of more than Python's 5, some are refused
+_Handler.timeout = 30  # seconds in which a silent client is dropped
+ThreadingHTTPServer.request_queue_size = 128  # connections that wait; of more than its 5, the system refuses some
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), _Handler).serve_forever()
