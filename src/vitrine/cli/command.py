@@ -95,7 +95,7 @@ def _asks_for_traceback(argument: str) -> bool:
 
 
 def _is_set_to_show_traceback(command: Command, flags: Namespace) -> bool:
-    """Whether the configuration turns tracebacks on, as one of the user's files may; not if this cannot be told."""
+    """Whether the configuration turns tracebacks on, as one of the user's files may; False if it cannot be read."""
     with suppress(VitrineError, HydraException, OmegaConfBaseException):
         config = as_composed(command.name, flags.overrides, multirun=flags.multirun)
         return bool(OmegaConf.select(config, "debug.traceback" if command.name == "train" else "traceback"))

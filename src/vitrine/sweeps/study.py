@@ -5,6 +5,7 @@ processes can share a study, and one that is killed leaves it consistent.
 """
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -86,7 +87,7 @@ class _Written(BaseJournalBackend):
         yield from map(json.loads, self._lines[log_number_from:])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        raise NotImplementedError
+        raise io.UnsupportedOperation("this command only reads the journal")
 
 
 def distribution(values: Values) -> BaseDistribution:
