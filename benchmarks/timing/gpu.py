@@ -29,7 +29,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.model import POSITIONS
 from vitrine.data.image_dataset import Split
 from vitrine.data.shards import shards_folder, write_shards
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.models import VisionTransformer
 from vitrine.training.throughput import datasheet_peak, flops_per_image
 
@@ -120,7 +120,7 @@ def agreement(results: Results) -> None:
         torch.manual_seed(0)
         model = VisionTransformer(config.model).eval()
         images = torch.randn(8, config.model.in_channels, *config.model.image_hw)
-        with choose(config).set_up():  # full float32 precision
+        with choose_hardware(config).set_up():  # full float32 precision
             outputs = {place: logits_and_gradient(model.to(place), images.to(place)) for place in ("cpu", DEVICE)}
         differences = [float((a - b).abs().max()) for a, b in zip(outputs["cpu"], outputs[DEVICE], strict=True)]
         rows.append([f"`{position}`", *(f"{difference:.1e}" for difference in differences)])
@@ -154,7 +154,7 @@ def step(results: Results) -> None:
     for model in models:
         name, size, *_ = model
         torch.compiler.reset()
-        with choose(model_config(*model)).set_up():
+        with choose_hardware(model_config(*model)).set_up():
             times = in_turn({way: case_step(*model, way) for way in names}, rounds=results.rounds, warm_up=3)
         rounds[f"{name}, {size}"] = times
         rows.append(step_row(model, times, torch.cuda.get_device_name() if DEVICE == "cuda" else ""))
@@ -196,7 +196,7 @@ def compile_all(cases: Sequence[tuple[Any, ...]]) -> None:
 
 def compile_case(case: tuple[Any, ...]) -> None:
     """Compile one case by taking a step."""
-    with choose(model_config(*case[:4])).set_up():
+    with choose_hardware(model_config(*case[:4])).set_up():
         case_step(*case)()
         synchronize()
 
@@ -212,7 +212,7 @@ def case_step(name: str, size: int, patch: int, batch: int, way: str, *changes: 
     if way == TIMM_COMPILED:
         model.compile(dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    return step_of(model, optimizer, images, labels, precision=choose(config).precision)
+    return step_of(model, optimizer, images, labels, precision=choose_hardware(config).precision)
 
 
 def model_config(name: str, size: int, patch: int, batch: int, *changes: str) -> TrainConfig:
@@ -230,7 +230,7 @@ def muon(results: Results) -> None:
     rows, claims, rounds = [], {}, {}
     for batch in batches:
         torch.compiler.reset()
-        with choose(model_config("vit_tiny", 32, 4, batch)).set_up():
+        with choose_hardware(model_config("vit_tiny", 32, 4, batch)).set_up():
             steps = {
                 "AdamW": case_step("vit_tiny", 32, 4, batch, way),
                 "Muon": case_step("vit_tiny", 32, 4, batch, way, "optimizer=muon"),
@@ -317,7 +317,7 @@ def epoch(results: Results) -> None:
             synchronize()
             return time.perf_counter() - begin
 
-        with choose(config).set_up():
+        with choose_hardware(config).set_up():
             train()
             alone, whole = (statistics.median(seconds(work) for _ in range(2)) for work in (None, train))
         rows.append([f"`{augment}`", f"{whole:.3g}", f"{alone:.3g}"])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.models import VisionTransformer
 from vitrine.models.attention import Attention
 from vitrine.models.mlp import Mlp
@@ -154,7 +154,7 @@ def master_weights(config: TrainConfig, images: Tensor, labels: Tensor) -> Calla
 
 def model_of(config: TrainConfig) -> VisionTransformer:
     """A new model, as :func:`training_step` has it."""
-    return VisionTransformer(replace(config.model, attention_kernel=choose(config).attention_kernel)).train()
+    return VisionTransformer(replace(config.model, attention_kernel=choose_hardware(config).attention_kernel)).train()
 
 
 def changed_step(idea: Idea, config: TrainConfig, images: Tensor, labels: Tensor) -> Callable[[], None]:
@@ -163,7 +163,7 @@ def changed_step(idea: Idea, config: TrainConfig, images: Tensor, labels: Tensor
     optimizer = build_optimizer(config.optimizer, model)
     idea.apply(model)
     clip, criterion = config.trainer.gradient_clip_val, LOSSES[config.loss.name]
-    return step_of(model, optimizer, images, labels, choose(config).precision, clip, criterion)
+    return step_of(model, optimizer, images, labels, choose_hardware(config).precision, clip, criterion)
 
 
 def main() -> None:

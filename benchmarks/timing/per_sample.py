@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from vitrine import compose
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 
 BATCH, ROUNDS, STEPS, STEPS_OF_EPOCH = 128, 21, 10, 60_000 / 128
 TOKENS, WIDTH, HEADS, BLOCKS, PATCH = 49, 8, 2, 2, 4
@@ -102,7 +102,7 @@ def main() -> None:
         optimizer.step()
 
     config = compose(["experiment=tutorials/pulfer_mnist/faithful", "accelerator=cpu"])
-    step, hardware = training_step(config, images, labels), choose(config)
+    step, hardware = training_step(config, images, labels), choose_hardware(config)
 
     def ours() -> None:
         with hardware.set_up():  # the loops run without our process settings, as in their guide

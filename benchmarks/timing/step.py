@@ -18,7 +18,7 @@ from vit_pytorch import ViT as VitPytorch
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.distributed.hardware import DTYPES, choose
+from vitrine.distributed.hardware import DTYPES, choose_hardware
 from vitrine.models import VisionTransformer
 from vitrine.training.compile import compile_parts
 from vitrine.training.losses import LOSSES
@@ -57,7 +57,7 @@ def main() -> None:
         compose([f"model={name}", "data=mnist", "patch=4", "accelerator=cpu", f"data.batch_size={BATCH}"])
         for name in MODELS
     ]
-    precisions = [choose(config).precision for config in configs]
+    precisions = [choose_hardware(config).precision for config in configs]
     case = CASES["bf16-mixed" in precisions]
     for name, config, precision in zip(MODELS, configs, precisions, strict=True):
         images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(0, 10, (BATCH,))
@@ -90,7 +90,7 @@ def main() -> None:
 
 def as_trained() -> AbstractContextManager[None]:
     """Process settings of training on a CPU, as a context; enter it before any computation."""
-    return choose(compose(["accelerator=cpu"])).set_up()
+    return choose_hardware(compose(["accelerator=cpu"])).set_up()
 
 
 def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled: str = "nothing") -> Callable[[], None]:
@@ -98,7 +98,7 @@ def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled:
 
     Call it inside :func:`as_trained`, or on a GPU inside its own :meth:`Hardware.set_up`.
     """
-    hardware = choose(config)
+    hardware = choose_hardware(config)
     model = VisionTransformer(replace(config.model, attention_kernel=hardware.attention_kernel))
     model.to(images.device).train()
     if compiled != "nothing":

@@ -22,7 +22,7 @@ from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import Batch
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.training import fit as fit_module
 from vitrine.training.console import quiet_libraries
 from vitrine.training.lit_module import Classifier
@@ -100,7 +100,7 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in loops}
     shuffle = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
-        kernel = choose(compose(OVERRIDES)).attention_kernel  # all three compute attention as `fit` does
+        kernel = choose_hardware(compose(OVERRIDES)).attention_kernel  # all three compute attention as `fit` does
         config = compose([*OVERRIDES, f"model.attention_kernel={kernel}", f"paths.output_dir={folder}"])
         fit(config)  # the first training of a process takes longer
         for _ in range(ROUNDS):

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from vitrine import compose
 from vitrine.config.model import ATTENTIONS, MLPS, NORM_PLACEMENTS, NORMS, PATCH_EMBEDS, POSITIONS, ViTConfig
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.models import VisionTransformer
 from vitrine.runs.provenance import machine
 
@@ -109,7 +109,8 @@ def main() -> None:
     rounds: dict[str, dict[str, list[float]]] = {}
     here = [options.device] if options.device else ["cpu", "cuda"][: 1 + torch.cuda.is_available()]
     for device, size in product([] if options.table else here, SIZES):
-        auto = choose(compose([f"model.dim={WIDTH}", f"accelerator={device.replace('cuda', 'gpu')}"])).precision
+        config = compose([f"model.dim={WIDTH}", f"accelerator={device.replace('cuda', 'gpu')}"])
+        auto = choose_hardware(config).precision
         for precision in [auto] if device == "cuda" else sorted({"32-true", auto}):
             name = f"{device}, {'float32' if precision == '32-true' else 'bfloat16'}, {size} px"
             print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)

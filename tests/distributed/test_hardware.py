@@ -14,7 +14,7 @@ from helpers.running import ROOT, python
 
 from vitrine import compose
 from vitrine.config import TrainConfig
-from vitrine.distributed.hardware import LEAST_WIDTH_FOR_CPU_BF16, choose, gpus
+from vitrine.distributed.hardware import LEAST_WIDTH_FOR_CPU_BF16, choose_hardware, gpus
 from vitrine.errors import ConfigError
 
 without_gpu = pytest.mark.skipif(gpus() > 0, reason="there is a GPU here")
@@ -41,21 +41,21 @@ def the_cpu_multiplies_bf16() -> bool:
 
 
 def test_accelerator_cpu():
-    hardware = choose(config(accelerator="cpu"))
+    hardware = choose_hardware(config(accelerator="cpu"))
     assert (hardware.accelerator, hardware.devices) == ("cpu", 1)
     assert hardware.name.startswith(f"CPU, {torch.get_num_threads()} thread")
 
 
 @without_gpu
 def test_auto_is_the_cpu_without_a_gpu():
-    assert choose(config(accelerator="auto")) == choose(config(accelerator="cpu"))
-    assert choose(config(accelerator="auto", devices=None)).devices == 1
+    assert choose_hardware(config(accelerator="auto")) == choose_hardware(config(accelerator="cpu"))
+    assert choose_hardware(config(accelerator="auto", devices=None)).devices == 1
 
 
 @without_gpu
 def test_a_missing_gpu_is_refused():
     with pytest.raises(ConfigError, match="there is no GPU here") as caught:
-        choose(config(accelerator="gpu"))
+        choose_hardware(config(accelerator="gpu"))
     (fault,) = caught.value.faults
     assert (fault.key, fault.given) == ("accelerator", "gpu")
     assert "accelerator=cpu" in fault.nearest
@@ -63,7 +63,7 @@ def test_a_missing_gpu_is_refused():
 
 @with_cuda
 def test_auto_is_the_gpu_if_there_is_one():
-    hardware = choose(config(accelerator="auto"))
+    hardware = choose_hardware(config(accelerator="auto"))
     assert (hardware.accelerator, hardware.devices) == ("cuda", 1)
     assert hardware.name == torch.cuda.get_device_name()
     assert hardware.precision == ("bf16-mixed" if torch.cuda.get_device_capability() >= (8, 0) else "32-true")
@@ -71,14 +71,14 @@ def test_auto_is_the_gpu_if_there_is_one():
 
 @with_cuda
 def test_null_devices_are_all_gpus_and_more_are_refused():
-    assert choose(config(accelerator="gpu", devices=None)).devices == gpus()
+    assert choose_hardware(config(accelerator="gpu", devices=None)).devices == gpus()
     with pytest.raises(ConfigError, match=f"there are {gpus()} GPUs here"):
-        choose(config(accelerator="gpu", devices=gpus() + 1))
+        choose_hardware(config(accelerator="gpu", devices=gpus() + 1))
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
 def test_a_given_precision_is_used(precision):
-    hardware = choose(config(accelerator="cpu", precision=precision))
+    hardware = choose_hardware(config(accelerator="cpu", precision=precision))
     assert hardware.precision == precision
     trainer = pl.Trainer(accelerator="cpu", precision=hardware.precision, logger=False, enable_checkpointing=False)
     assert trainer.precision == precision
@@ -87,7 +87,7 @@ def test_a_given_precision_is_used(precision):
 @pytest.mark.parametrize("precision", ["16-mixed", "tf32"])
 def test_a_precision_that_the_cpu_lacks_is_refused(precision):
     with pytest.raises(ConfigError, match=rf"trainer\.precision={precision}"):
-        choose(config(accelerator="cpu", precision=precision))
+        choose_hardware(config(accelerator="cpu", precision=precision))
 
 
 @with_cuda
@@ -96,7 +96,7 @@ def test_tf32_rounds_products_and_float32_does_not():
     exact = (a.double() @ b.double()).float()
     errors = {}
     for precision in ("32-true", "tf32"):
-        hardware = choose(config(accelerator="gpu", precision=precision))
+        hardware = choose_hardware(config(accelerator="gpu", precision=precision))
         assert hardware.lightning_precision == "32-true"
         with hardware.set_up():
             errors[precision] = float((a @ b - exact).abs().max())
@@ -127,12 +127,12 @@ def test_the_attention_kernel_depends_on_precision_heads_and_memory(overrides, k
         accelerator="cpu",
         accumulate_grad_batches=parts,
     )
-    assert choose(made).attention_kernel == kernel
+    assert choose_hardware(made).attention_kernel == kernel
 
 
 def test_denormal_gradients_count_as_zero():
     tiny = torch.tensor([1e-39])
-    with choose(config(accelerator="cpu")).set_up():
+    with choose_hardware(config(accelerator="cpu")).set_up():
         assert float(tiny * 1.0) == 0.0
     assert float(tiny * 1.0) > 0
 
@@ -165,7 +165,7 @@ def test_process_wide_options_are_restored():
     torch.set_flush_denormal(True)
     torch.set_float32_matmul_precision("medium")
     try:
-        with suppress(RuntimeError), choose(config(accelerator="cpu")).set_up():
+        with suppress(RuntimeError), choose_hardware(config(accelerator="cpu")).set_up():
             assert torch.get_float32_matmul_precision() == "highest"
             assert not torch.backends.cudnn.allow_tf32
             raise RuntimeError("in training")
@@ -208,16 +208,16 @@ print(kept, new_pages())
 def test_auto_precision_on_a_cpu_with_bfloat16_depends_on_width(width):
     wide = width >= LEAST_WIDTH_FOR_CPU_BF16
     expected = "bf16-mixed" if wide and the_cpu_multiplies_bf16() else "32-true"
-    assert choose(config(f"model.dim={width}", "model.heads=4", accelerator="cpu")).precision == expected
+    assert choose_hardware(config(f"model.dim={width}", "model.heads=4", accelerator="cpu")).precision == expected
 
 
 def test_several_processes_on_the_cpu():
-    assert choose(config(accelerator="cpu", devices=2)).devices == 2
+    assert choose_hardware(config(accelerator="cpu", devices=2)).devices == 2
 
 
 def test_a_batch_not_divisible_by_devices_is_refused():
     with pytest.raises(ConfigError, match="must be divisible by the number of devices, 3") as caught:
-        choose(config(accelerator="cpu", devices=3))
+        choose_hardware(config(accelerator="cpu", devices=3))
     (fault,) = caught.value.faults
     assert (fault.key, fault.given) == ("data.batch_size", "64")
 
@@ -226,13 +226,13 @@ def test_pairs_that_cannot_be_shared_equally_are_refused():
     mixed = compose(["model=vit_nano", "augment.mixup=0.8", "data.batch_size=66"])
     mixed.trainer.accelerator, mixed.trainer.devices = "cpu", 2
     with pytest.raises(ConfigError, match="must be divisible by twice the number of devices, 2: "):
-        choose(mixed)
+        choose_hardware(mixed)
 
 
 def test_parts_that_cannot_be_equal_are_refused():
     """Asked again here: how many devices null means is known only now."""
     with pytest.raises(ConfigError, match="must divide the 32 images of each rank") as caught:
-        choose(config(accelerator="cpu", devices=2, accumulate_grad_batches=64))
+        choose_hardware(config(accelerator="cpu", devices=2, accumulate_grad_batches=64))
     (fault,) = caught.value.faults
     assert (fault.key, fault.given) == ("trainer.accumulate_grad_batches", "64")
 

@@ -8,7 +8,7 @@ from torch.distributed import HashStore
 
 from vitrine import compose
 from vitrine.distributed import rendezvous
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.launch import Launch, launched
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, RunError
@@ -25,9 +25,9 @@ def test_as_many_devices_as_ranks(monkeypatch):
     assert launched() == Launch("torchrun", rank=5, count=8, local_rank=1, nodes=2)
     config = compose([*SMALL, "data.batch_size=200", "accelerator=cpu"])
     with pytest.raises(ConfigError, match=r"(?s)torchrun has started 8 processes.*did you mean trainer\.devices=8"):
-        choose(config)
+        choose_hardware(config)
     config.trainer.devices = None
-    hardware = choose(config)
+    hardware = choose_hardware(config)
     assert (hardware.devices, hardware.nodes, hardware.per_node) == (8, 2, 4)
 
 
@@ -35,13 +35,13 @@ def test_independent_runs_under_one_srun_are_refused_with_what_to_do(monkeypatch
     launch = Launch("srun", rank=0, count=2, local_rank=0, nodes=1)
     monkeypatch.setattr("vitrine.distributed.hardware.launched", lambda: launch)
     with pytest.raises(ConfigError, match="for independent runs start each with `srun --ntasks=1`, or use -m"):
-        choose(compose([*SMALL, "accelerator=cpu"]))
+        choose_hardware(compose([*SMALL, "accelerator=cpu"]))
 
 
 def test_ranks_with_different_configurations_are_refused():
     store = HashStore()
     first, second = (Ranks(Launch("srun", rank, count=2, local_rank=rank, nodes=1), store) for rank in range(2))
-    hardware = choose(compose([*SMALL, "accelerator=cpu"]))
+    hardware = choose_hardware(compose([*SMALL, "accelerator=cpu"]))
     check_agreement(compose([*SMALL, "seed=0"]), hardware, first)
     with pytest.raises(RunError, match=r"^seed is 1 on rank 1, and 0 on rank 0; ranks train one run together"):
         check_agreement(compose([*SMALL, "seed=1"]), hardware, second)

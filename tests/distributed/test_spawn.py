@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from vitrine import compose
 from vitrine.distributed import spawn
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.errors import DiskFull, Interrupted
 from vitrine.training.trainer import build_trainer
 
@@ -84,7 +84,7 @@ class Watching(trainer.GracefulStop):  # a callback that every rank has
         self.compare(module)  # the weights that the next step trains
 
     def compare(self, module):
-        statistics = [one for layer in module.statistics for one in layer.buffers()]
+        statistics = [one for layer in module.batch_norms for one in layer.buffers()]
         assert sum(one.double().abs().sum() for one in statistics) > 1
         values = torch.cat([one.detach().double().flatten() for one in (*statistics, *module.model.parameters())])
         first, second = module.all_gather(values)
@@ -232,7 +232,7 @@ def test_lightning_does_not_handle_signals(tmp_path):
 
     handlers = [signal.getsignal(signal.SIGTERM)]
     config = compose([*OVERRIDES, "accelerator=cpu"])
-    run = SimpleNamespace(config=config, hardware=choose(config), record=SimpleNamespace(path=tmp_path))
+    run = SimpleNamespace(config=config, hardware=choose_hardware(config), record=SimpleNamespace(path=tmp_path))
     build_trainer(run, None, [Look()], max_steps=1, limit_val_batches=0, logger=False).fit(BoringModel())
     assert len(handlers) == 2
     assert len(set(handlers)) == 1

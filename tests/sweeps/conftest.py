@@ -20,7 +20,9 @@ def make_trial(small, tmp_path):
 
     def make(number: int = 0, **changes) -> Trial:
         config = replace(small, seed=number, **changes)
-        return Trial(number, config, {"seed": str(number)}, tmp_path / "sweep" / f"seed={number}")
+        return Trial(
+            number=number, config=config, varies={"seed": str(number)}, folder=tmp_path / "sweep" / f"seed={number}"
+        )
 
     return make
 

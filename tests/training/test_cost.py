@@ -10,7 +10,7 @@ from helpers.published import PUBLISHED
 
 from vitrine import compose
 from vitrine.config import ViTConfig
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.training.throughput import datasheet_peak, flops_per_image, matmul_peak, peak_memory
 
 SIZES = {"image_size": 8, "patch_size": 2, "in_channels": 3, "num_classes": 10, "dim": 16, "depth": 2, "heads": 4}
@@ -64,12 +64,12 @@ def test_counting_draws_no_random_number():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell it in another way, too")
 def test_peak_memory_equals_the_systems_in_bytes():
-    peak = peak_memory(choose(compose(["accelerator=cpu"])))
+    peak = peak_memory(choose_hardware(compose(["accelerator=cpu"])))
     lines = Path("/proc/self/status").read_text().splitlines()
     (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     assert peak["peak_memory"] == pytest.approx(kibibytes * 1024, rel=0.02)
     assert "peak_gpu_memory" not in peak
-    there = peak_memory(choose(compose(["accelerator=auto"])))
+    there = peak_memory(choose_hardware(compose(["accelerator=auto"])))
     assert ("peak_gpu_memory" in there) == torch.cuda.is_available()
 
 

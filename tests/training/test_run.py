@@ -7,7 +7,7 @@ import pytest
 from helpers.running import SMALL, write_image_folder
 
 from vitrine import compose, fit
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError
 from vitrine.runs import RunRecord
@@ -62,7 +62,7 @@ def test_a_restarted_rank_continues_each_of_its_runs(tmp_path, remembered):
 )
 def test_a_batch_that_is_cut_is_shared_equally_between_devices_or_refused(overrides, devices, message):
     config = compose([*SMALL, *overrides])
-    hardware = choose(config)
+    hardware = choose_hardware(config)
     with pytest.raises(DataError, match=message):
         load_data(config, replace(hardware, devices=devices), Ranks())
     assert len(load_data(config, hardware, Ranks()).train) > 0
@@ -77,5 +77,5 @@ def test_a_key_that_chooses_validation_images_is_refused_where_the_data_has_its_
     )
     with pytest.raises(DataError, match=rf"^{given} is for data without a validation split of its own, which this has"):
         fit(config)
-    own = load_data(config, choose(config), Ranks())
+    own = load_data(config, choose_hardware(config), Ranks())
     check_effects(replace(config, data=replace(config.data, hold_out=False, val_fraction=0.1, val_seed=0)), own)

@@ -143,14 +143,14 @@ def _unused_settings(composer: Composer, overrides: Sequence[str]) -> list[Fault
 
 def _missing_devices(on_gpus: Sequence[TrainConfig]) -> list[Fault]:
     """Return a fault where a configuration that asks for GPUs by name lacks one. Imports torch."""
-    from vitrine.distributed.hardware import choose, gpus, missing_gpu
+    from vitrine.distributed.hardware import choose_hardware, gpus, missing_gpu
 
     if not gpus():  # reported once, not for each trial
         return [missing_gpu(on_gpus[0].data.name, conf() / "experiment")]
     found: list[Fault] = []
     for config in on_gpus:
         try:
-            choose(config)
+            choose_hardware(config)
         except ConfigError as error:
             found += error.faults
     return found

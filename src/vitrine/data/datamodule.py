@@ -68,34 +68,11 @@ class ImageDataModule(pl.LightningDataModule):
         self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
         self._streams: list[StreamingSource | StoredSource] = []
         self.features_of: Extract | None = None
-        self.train_val_split: TrainValSplit | None = None
-        data, train, classes = config.data, self.dataset.train, self.dataset.classes
-        if self.dataset.val is not None:
-            if data.folds is not None:
-                problem = "is for data without a validation split of its own, which this has"
-                raise DataError(f"data.folds={data.folds} {problem}")
-            self.train, self.val = train, self.dataset.val
-        else:
-            groups = strata(train.first_labels, data.folds or 2, classes)
-            names = () if data.multi_label else classes
-            if data.folds is not None and data.fold is not None:
-                split = split_fold(groups, data.folds, data.fold, data.val_seed, names)
-            else:
-                split = split_train_val(groups, data.val_fraction, data.val_seed, names)
-            self.train_val_split = split
-            self.train, self.val = train[split.train] if data.hold_out else train, train[split.val]
-        if data.train_fraction is not None or data.per_class is not None:
-            chosen = training_subset(
-                strata(self.train.first_labels, 1),
-                data.subset_seed,
-                fraction=data.train_fraction,
-                count=data.per_class,
-                classes=classes,
-            )
-            self.train = self.train[chosen]
+        self.train_val_split = self._validation_split()
+        self.train, self.val = self._train_and_val()
         self.test = self.dataset.test
         if placement is None:
-            warn_of_leakage(data.root, self._files())
+            warn_of_leakage(config.data.root, self._files())
 
     @property
     def validation_hash(self) -> str:
@@ -172,6 +149,38 @@ class ImageDataModule(pl.LightningDataModule):
     def on_exception(self, exception: BaseException) -> None:
         """Stop decoding workers: Lightning does not call ``teardown`` after an error."""
         self.teardown("")
+
+    def _validation_split(self) -> TrainValSplit | None:
+        """Draw the validation images from the training images, unless the data set has its own."""
+        data, train, classes = self.config.data, self.dataset.train, self.dataset.classes
+        if self.dataset.val is not None:
+            if data.folds is not None:
+                problem = "is for data without a validation split of its own, which this has"
+                raise DataError(f"data.folds={data.folds} {problem}")
+            return None
+        groups = strata(train.first_labels, data.folds or 2, classes)
+        names = () if data.multi_label else classes
+        if data.folds is not None and data.fold is not None:
+            return split_fold(groups, data.folds, data.fold, data.val_seed, names)
+        return split_train_val(groups, data.val_fraction, data.val_seed, names)
+
+    def _train_and_val(self) -> tuple[Split, Split]:
+        """Return the images to train on, all or a subset, and those to validate on."""
+        data, train, val, split = self.config.data, self.dataset.train, self.dataset.val, self.train_val_split
+        if split is not None:
+            val = train[split.val]
+            train = train[split.train] if data.hold_out else train
+        assert val is not None  # the data's own, or drawn
+        if data.train_fraction is not None or data.per_class is not None:
+            chosen = training_subset(
+                strata(train.first_labels, 1),
+                data.subset_seed,
+                fraction=data.train_fraction,
+                count=data.per_class,
+                classes=self.dataset.classes,
+            )
+            train = train[chosen]
+        return train, val
 
     def _files(self) -> dict[str, Sequence[ImageFile]]:
         """The image files of each split; those of the validation split are no training files unless both are one."""

@@ -18,7 +18,7 @@ import torch
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
 from vitrine.config.validate import unequal_parts, unequal_shares
-from vitrine.distributed.launch import launched
+from vitrine.distributed.launch import Launch, launched
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import fastest_kernel
 from vitrine.text import plural
@@ -139,7 +139,7 @@ def missing_gpu(data: str, recipes: Path | None = None) -> Fault:
     return Fault("accelerator", "gpu", "there is no GPU here that PyTorch can use", hint)
 
 
-def choose(config: TrainConfig, *, alone: bool = False) -> Hardware:
+def choose_hardware(config: TrainConfig, *, alone: bool = False) -> Hardware:
     """Return the hardware that ``config`` asks for on this machine.
 
     Args:
@@ -154,30 +154,12 @@ def choose(config: TrainConfig, *, alone: bool = False) -> Hardware:
     if trainer.accelerator == "gpu" and not gpus():
         raise ConfigError([missing_gpu(config.data.name)])
     accelerator = "cpu" if trainer.accelerator == "cpu" or not gpus() else _gpu_kind()
-    devices, nodes = (trainer.devices or gpus()) if accelerator != "cpu" else trainer.devices or 1, 1
-    if (launch := None if alone else launched()) is not None:
-        if trainer.devices not in (None, launch.count):
-            problem = f"{launch.by} has started {launch.count} processes, one for each device"
-            if launch.by == "srun":
-                problem += "; for independent runs start each with `srun --ntasks=1`, or use -m"
-            raise ConfigError([Fault("trainer.devices", str(devices), problem, f"trainer.devices={launch.count}")])
-        devices, nodes = launch.count, launch.nodes
-    if accelerator != "cpu" and devices // nodes > gpus():
-        needed = f"each machine needs {devices // nodes} GPUs that all of its processes see; " if launch else ""
-        raise ConfigError([Fault("trainer.devices", str(devices), f"{needed}there are {gpus()} GPUs here")])
+    devices, nodes = _devices(trainer.devices, accelerator, None if alone else launched())
     if problem := unequal_shares(config, devices, "the number of devices, {}"):
         raise ConfigError([Fault("data.batch_size", str(config.data.batch_size), problem)])
     if problem := unequal_parts(config, devices):
         raise ConfigError([Fault("trainer.accumulate_grad_batches", str(trainer.accumulate_grad_batches), problem)])
-    precision = trainer.precision
-    if precision == "auto":
-        width = 0 if is_dotted(config.model.name) else config.model.dim  # unknown, of a model of the user's
-        precision = "bf16-mixed" if _bf16_is_faster(accelerator, width) else "32-true"
-    usable = {"cpu": ("32-true", "bf16-mixed", "64-true"), "mps": ("32-true", "bf16-mixed", "16-mixed")}
-    if precision not in usable.get(accelerator, (precision,)):  # Lightning and PyTorch would silently use another
-        where = "a CUDA GPU" if precision == "tf32" else "another device"
-        problem = f"needs {where}; this device supports {', '.join(usable[accelerator])}"
-        raise ConfigError([Fault("trainer.precision", precision, problem, "trainer.precision=bf16-mixed")])
+    precision = _precision(config, accelerator)
     if accelerator != "cuda" and trainer.compile == "graphs":
         problem = "needs a GPU: these are CUDA graphs"
         raise ConfigError([Fault("trainer.compile", "graphs", problem, "trainer.compile=blocks")])
@@ -187,6 +169,41 @@ def choose(config: TrainConfig, *, alone: bool = False) -> Hardware:
         weights = images * config.model.heads * config.model.tokens**2
         kernel = fastest_kernel(accelerator, DTYPES[precision], weights, config.model.dim // config.model.heads)
     return Hardware(accelerator, devices, precision, kernel, _device_name(accelerator), nodes)
+
+
+def _devices(asked: int | None, accelerator: str, launch: Launch | None) -> tuple[int, int]:
+    """Return the number of devices on all machines, and that of machines.
+
+    Args:
+        asked: ``trainer.devices``; ``None`` takes all GPUs, or one CPU.
+        accelerator: ``cpu``, ``cuda`` or ``mps``.
+        launch: the ranks that torchrun or srun has started, if any.
+    """
+    devices, nodes = asked or (1 if accelerator == "cpu" else gpus()), 1
+    if launch is not None:
+        if asked not in (None, launch.count):
+            problem = f"{launch.by} has started {launch.count} processes, one for each device"
+            if launch.by == "srun":
+                problem += "; for independent runs start each with `srun --ntasks=1`, or use -m"
+            raise ConfigError([Fault("trainer.devices", str(asked), problem, f"trainer.devices={launch.count}")])
+        devices, nodes = launch.count, launch.nodes
+    if accelerator != "cpu" and devices // nodes > gpus():
+        needed = f"each machine needs {devices // nodes} GPUs that all of its processes see; " if launch else ""
+        raise ConfigError([Fault("trainer.devices", str(devices), f"{needed}there are {gpus()} GPUs here")])
+    return devices, nodes
+
+
+def _precision(config: TrainConfig, accelerator: str) -> str:
+    precision = config.trainer.precision
+    if precision == "auto":
+        width = 0 if is_dotted(config.model.name) else config.model.dim  # unknown, of a model of the user's
+        return "bf16-mixed" if _bf16_is_faster(accelerator, width) else "32-true"
+    usable = {"cpu": ("32-true", "bf16-mixed", "64-true"), "mps": ("32-true", "bf16-mixed", "16-mixed")}
+    if precision not in usable.get(accelerator, (precision,)):  # Lightning and PyTorch would silently use another
+        where = "a CUDA GPU" if precision == "tf32" else "another device"
+        problem = f"needs {where}; this device supports {', '.join(usable[accelerator])}"
+        raise ConfigError([Fault("trainer.precision", precision, problem, "trainer.precision=bf16-mixed")])
+    return precision
 
 
 def on_one_device(config: TrainConfig, accelerator: str) -> TrainConfig:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitrine.config import TrainConfig
 from vitrine.data.preparation import Preparation
-from vitrine.distributed.hardware import DTYPES, choose, gpus, on_one_device
+from vitrine.distributed.hardware import DTYPES, choose_hardware, gpus, on_one_device
 from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
 
@@ -73,7 +73,7 @@ class Predictor:
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, accelerator: str, preparation: Preparation) -> None:
-        self.hardware = choose(on_one_device(config, accelerator), alone=True)
+        self.hardware = choose_hardware(on_one_device(config, accelerator), alone=True)
         self.device = torch.device(self.hardware.accelerator)
         if self.device.type == "cuda" and (launch := launched()) is not None:
             self.device = torch.device("cuda", launch.local_rank % gpus())

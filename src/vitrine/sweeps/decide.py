@@ -173,7 +173,11 @@ class SeedQueue(TrialQueue):
                 raise config
             folder = self._folders.find(config.run, varies)
             self._trials[run] = Trial(
-                len(self.sweep.trials), config.run, varies, folder, None, config.accept_changed_data
+                number=len(self.sweep.trials),
+                config=config.run,
+                varies=varies,
+                folder=folder,
+                accept_changed_data=config.accept_changed_data,
             )
             self._runs[folder] = run
             self.sweep.trials.append(self._trials[run])

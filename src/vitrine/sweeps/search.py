@@ -200,7 +200,15 @@ class Search(TrialQueue):
             if self.settings.pruner != "none" and not runs:
                 epochs = config.trainer.max_epochs
                 rule = Pruner(self.sweep.folder, number, self.settings.pruner, self.settings.metrics[0], epochs)
-            runs.append(Trial(position, config.run, varies | seed, folder, rule, config.accept_changed_data))
+            trial = Trial(
+                number=position,
+                config=config.run,
+                varies=varies | seed,
+                folder=folder,
+                pruning_rule=rule,
+                accept_changed_data=config.accept_changed_data,
+            )
+            runs.append(trial)
             self.sweep.trials[position : position + 1] = runs[-1:]
         self._runs[number] = runs
 

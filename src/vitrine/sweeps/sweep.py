@@ -113,7 +113,10 @@ class Sweep:
         for point in points:
             config = point.config.run
             path = folders.find(config, point.varies, point.subfolder)
-            trials.setdefault(path, Trial(len(trials), config, point.varies, path, None, accept))
+            trial = Trial(
+                number=len(trials), config=config, varies=point.varies, folder=path, accept_changed_data=accept
+            )
+            trials.setdefault(path, trial)
         return cls(folder, list(trials.values()), common, keys, own_name=own_name)
 
     def results(self) -> list[TrialResult]:

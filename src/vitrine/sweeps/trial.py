@@ -41,7 +41,7 @@ def label_of(varies: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in varies.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """A trial; picklable, so that it can be sent to another process.
 
@@ -259,11 +259,11 @@ def run_trials_of_rank_0(ranks: Ranks, time_from: float) -> None:
     while (message := ranks.receive()) is not None:
         rule = message["pruning_rule"]
         trial = Trial(
-            message["number"],
-            from_plain(TrainConfig, message["config"], trust=message["trust"]),
-            message["varies"],
-            Path(message["folder"]),
-            None if rule is None else Pruner(**rule | {"folder": Path(rule["folder"])}),
+            number=message["number"],
+            config=from_plain(TrainConfig, message["config"], trust=message["trust"]),
+            varies=message["varies"],
+            folder=Path(message["folder"]),
+            pruning_rule=None if rule is None else Pruner(**rule | {"folder": Path(rule["folder"])}),
         )
         try:
             _train(trial, None, time_from, resumes=message["resumes"], claim=None)

@@ -97,7 +97,7 @@ class Compilation(Callback):
         self.showing = showing
         self.stop_by = math.inf if stop_by is None else stop_by
         self.what = "nothing"
-        self.smaller = False  # than a full batch: the current one
+        self.partial_batch = False  # the current one
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Decide, compile and measure."""
@@ -112,13 +112,13 @@ class Compilation(Callback):
         if self.what == "graphs":
             torch.compiler.cudagraph_mark_step_begin()
         assert isinstance(module, Classifier)
-        self.smaller = len(batch[1]) * trainer.world_size < module.images_per_step
-        if self.smaller:
+        self.partial_batch = len(batch[1]) * trainer.world_size < module.images_per_step
+        if self.partial_batch:
             self._use_compiled("force_eager")
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Return to compiled training after a smaller batch."""
-        if self.smaller:
+        if self.partial_batch:
             self._use_compiled("default")
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

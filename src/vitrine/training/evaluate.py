@@ -17,7 +17,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
-from vitrine.distributed.hardware import Hardware, choose, lightning_deterministic, on_one_device
+from vitrine.distributed.hardware import Hardware, choose_hardware, lightning_deterministic, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
@@ -137,7 +137,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         raise ConfigError(found)
     config = on_one_device(config, options.accelerator)
     with quiet_libraries():
-        hardware = choose(config)
+        hardware = choose_hardware(config)
         with hardware.set_up():
             data = ImageDataModule(config, hardware.accelerator, patience=0.0)  # only test images need decoding
             if data.test is None:

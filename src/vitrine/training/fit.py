@@ -17,7 +17,7 @@ from vitrine.config.schema import AUTO
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, DiskFull, Interrupted, RunError
 from vitrine.models import build_model
@@ -104,7 +104,7 @@ def fit(
         raise ConfigError(found)
     inherited, config = config.like, replace(config, like=None)
     with quiet_libraries(), together() as ranks:
-        hardware = choose(config)
+        hardware = choose_hardware(config)
         with hardware.set_up():
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
@@ -123,10 +123,18 @@ def fit(
             with owned(record, ranks, claim, force=status != "new") as record:
                 if ranks.rank == 0 and status == "new" and (record.path / "run.json").exists():
                     raise RunError(f"{record.path} already holds a run")
-                end = deadline(config, attempt["time_from"])
                 run = TrainingRun(
-                    *(config, record, hardware, began, data.placement, end, group, varies),
-                    *(pretrained, pruning_rule, callbacks),
+                    config=config,
+                    record=record,
+                    hardware=hardware,
+                    began=began,
+                    placement=data.placement,
+                    stop_by=deadline(config, attempt["time_from"]),
+                    group=group,
+                    varies=varies,
+                    pretrained=pretrained,
+                    pruning_rule=pruning_rule,
+                    callbacks=callbacks,
                 )
                 with recorded(record, ranks, new=status == "new"):
                     if status != "new":
@@ -159,16 +167,17 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         raise RunError(f"{run.record.path} is not visible on {socket.gethostname()}; all machines must share it")
     module, steps_done = initial_model(run, data)
     ranks.wait_for_all()  # before rank 0 changes the checkpoint
-    test_range = partial(set_learning_rate, run, data, module, ranks)
-    finds_lr = run.config.optimizer.lr == AUTO
-    if ranks.rank > 0:
-        if finds_lr:
-            test_range()
-        train(run, data, module, ranks.launch, callbacks=run.callbacks)
+    if ranks.rank == 0:
+        _lead(run, data, module, ranks, steps_done)
         return
+    if run.config.optimizer.lr == AUTO:
+        set_learning_rate(run, data, module, ranks)
+    train(run, data, module, ranks.launch, callbacks=run.callbacks)
 
-    config, record, hardware = run.config, run.record, run.hardware
-    console = Console()
+
+def _lead(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks, steps_done: int) -> None:
+    """Train together with the other ranks, test, and show and record both."""
+    config, record, console = run.config, run.record, Console()
     flops = flops_per_image(config.model)
     by_epoch = flops_by_epoch(config, flops)
     facts = {
@@ -181,48 +190,17 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     }
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
-    show_start(console, config, record, hardware, facts, data.sizes, data.placement.line, changes)
-    if finds_lr:
+    show_start(console, config, record, run.hardware, facts, data.sizes, data.placement.line, changes)
+    if config.optimizer.lr == AUTO:
         from vitrine.training.plots import draw_lr_range  # imports matplotlib
 
-        tested = test_range()
+        tested = set_learning_rate(run, data, module, ranks)
         draw_lr_range(record, tested.found)
         show_learning_rate(console, tested)
-    throughput = Throughput(by_epoch.__getitem__, partial(PeakFlops.of, hardware))
-    progress = ProgressBar(console, config.trainer.max_epochs, module.steps)
-    reset_peak_memory(hardware)
+    reset_peak_memory(run.hardware)
     trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)
     with RunLogger(record, steps_done, trackers) as logger:
-        start_up = StartUp(run, steps_done)
-
-        def on_compiled(compiled: Compiled) -> None:
-            start_up.compiled(compiled.what, compiled.seconds)
-            throughput.start_clock(module.device)
-            show_compiled(console, compiled)
-
-        callbacks = [throughput, progress, *run.callbacks]
-        showing = partial(show_compiling, console)
-
-        def record_speed() -> None:
-            if throughput.steps:
-                speed = throughput.summary | start_up.summary(throughput.first_step)
-                record.update(speed=speed, **peak_memory(hardware))
-
-        try:
-            best = train(
-                run,
-                data,
-                module,
-                ranks.launch,
-                logger=logger,
-                callbacks=callbacks,
-                on_compiled=on_compiled,
-                showing=showing,
-            )
-        except Interrupted:  # perhaps after the last step: then the session that tests has none to measure
-            record_speed()
-            raise
-        record_speed()
+        best = _train_and_time(run, data, module, ranks, StartUp(run, steps_done), logger, console, by_epoch)
         if (epochs := module.trainer.current_epoch) < config.trainer.max_epochs:
             record.update(epochs=epochs, training_flops_per_image=round(sum(by_epoch[:epochs]) / epochs))
         if why := stopped_early(config.callbacks.early_stopping, epochs, config.trainer.max_epochs):
@@ -234,6 +212,59 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
         record.write_metrics(metrics)
         logger.conclude(metrics, record.pictures)
     show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
+
+
+def _train_and_time(
+    run: TrainingRun,
+    data: ImageDataModule,
+    module: Classifier,
+    ranks: Ranks,
+    start_up: StartUp,
+    logger: RunLogger,
+    console: Console,
+    training_flops: Sequence[float],
+) -> dict[str, float]:
+    """Train with a progress bar, record the speed, and return the metrics of the best epoch.
+
+    Args:
+        run: the run.
+        data: its images.
+        module: the model, ready to be trained.
+        ranks: those that train it together.
+        start_up: the time until now.
+        logger: takes the metrics.
+        console: shows the progress.
+        training_flops: FLOPs of a training step, per image, in each epoch.
+    """
+    throughput = Throughput(training_flops.__getitem__, partial(PeakFlops.of, run.hardware))
+    progress = ProgressBar(console, run.config.trainer.max_epochs, module.steps)
+
+    def on_compiled(compiled: Compiled) -> None:
+        start_up.compiled(compiled.what, compiled.seconds)
+        throughput.start_clock(module.device)
+        show_compiled(console, compiled)
+
+    def record_speed() -> None:
+        if throughput.steps:
+            speed = throughput.summary | start_up.summary(throughput.first_step)
+            run.record.update(speed=speed, **peak_memory(run.hardware))
+
+    try:
+        best = train(
+            run,
+            data,
+            module,
+            ranks.launch,
+            logger=logger,
+            callbacks=[throughput, progress, *run.callbacks],
+            on_compiled=on_compiled,
+            showing=partial(show_compiling, console),
+        )
+    except Interrupted:  # perhaps after the last step: then the session that tests has none to measure
+        record_speed()
+        raise
+    record_speed()
+    return best
 
 
 def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:

@@ -93,9 +93,9 @@ class Classifier(pl.LightningModule):
         self.outputs = torch.nn.ModuleDict()
         if names := config.callbacks.measured:
             self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
-        self.statistics = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
-        self.recent: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of each step not yet logged
-        self.smaller: SmallerImages | None = None  # what trains now, if images have another size than the model's
+        self.batch_norms = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
+        self.unlogged: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of steps
+        self.smaller_images: SmallerImages | None = None  # trains while images are smaller than the model's
         self.lr = 0.0  # of the current step
         self.latest: dict[str, float] = {}  # last logged values
         self.last_finite_loss: float | None = None  # of the training losses checked so far
@@ -115,8 +115,8 @@ class Classifier(pl.LightningModule):
         if images.dim() == 2:
             assert isinstance(self.model, VisionTransformer)
             logits: Tensor = self.model.head(images)
-        elif self.training and self.smaller is not None:
-            logits = self.smaller(self.normalised(images))
+        elif self.training and self.smaller_images is not None:
+            logits = self.smaller_images(self.normalised(images))
         else:
             logits = self.model(self.normalised(images))
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
@@ -149,7 +149,7 @@ class Classifier(pl.LightningModule):
         for group, lr, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
             group["lr"] = lr * factor(schedule.last_epoch)
         # Restored from a checkpoint before the module was moved to its device.
-        self.recent = [(loss.to(self.device), right.to(self.device)) for loss, right in self.recent]
+        self.unlogged = [(loss.to(self.device), right.to(self.device)) for loss, right in self.unlogged]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout from (seed, step, rank), so that no random state has to be saved; choose the images' size."""
@@ -165,10 +165,10 @@ class Classifier(pl.LightningModule):
         settings = self.config.trainer
         side = image_side(settings.image_schedule, self.current_epoch, settings.max_epochs)
         if side is None:
-            self.smaller = None
-        elif self.smaller is None or self.smaller.side != side:
+            self.smaller_images = None
+        elif self.smaller_images is None or self.smaller_images.side != side:
             assert isinstance(self.model, VisionTransformer)  # the configuration is validated
-            self.smaller = SmallerImages(self.model, side)
+            self.smaller_images = SmallerImages(self.model, side)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Make an optimiser step on a batch, with gradients accumulated over its parts; return the loss, a scalar."""
@@ -192,7 +192,7 @@ class Classifier(pl.LightningModule):
             problem = "ignores trainer.gradient_clip_val: its step must call closure(), as torch.optim.Optimizer's does"
             raise PartError(self.config.optimizer.name, problem)
         self.schedule.step()
-        self.share_statistics()  # before a callback averages them
+        self.broadcast_batch_norms()  # before a callback averages them
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class Classifier(pl.LightningModule):
             scores, labels = self.by_target(logits.detach(), targets)[0]
             labels = labels if labels.dim() == 1 else labels.argmax(dim=1)
             right = (scores.argmax(dim=1) == labels).float().mean()
-        self.recent.append((loss.detach(), right))  # stays on the device until it is logged
+        self.unlogged.append((loss.detach(), right))  # stays on the device until it is logged
         return loss
 
     def by_target(self, logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -222,13 +222,13 @@ class Classifier(pl.LightningModule):
         device = self.device.type
         return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
-    def share_statistics(self) -> None:
+    def broadcast_batch_norms(self) -> None:
         """Broadcast rank 0's running statistics of batch normalisation.
 
         DDP broadcasts them before each forward pass, but not with manual optimisation.
         """
         if self.trainer.world_size > 1:
-            for layer in self.statistics:
+            for layer in self.batch_norms:
                 for buffer in layer.buffers():
                     torch.distributed.broadcast(buffer, src=0)
 
@@ -239,15 +239,15 @@ class Classifier(pl.LightningModule):
 
     def log_training(self) -> None:
         """Log the mean training metrics of the steps since the last call, over all ranks."""
-        values = self.recent_steps().cpu()
+        values = self.unlogged_steps().cpu()
         self.check_losses(values[:, 0].tolist(), self.global_step)
         loss, accuracy = values.mean(dim=0).tolist()
-        self.recent.clear()
+        self.unlogged.clear()
         self.log_now({"train/loss": loss, "train/acc": accuracy, "lr": self.lr})
 
-    def recent_steps(self) -> Tensor:
+    def unlogged_steps(self) -> Tensor:
         """Return loss and accuracy of each part of a step not yet logged, averaged over ranks; (N, 2)."""
-        values = torch.stack([value.float() for step in self.recent for value in step]).view(-1, 2)
+        values = torch.stack([value.float() for step in self.unlogged for value in step]).view(-1, 2)
         return self.trainer.strategy.reduce(values, reduce_op="mean")
 
     def check_losses(self, losses: Sequence[float], step: int) -> None:
@@ -313,11 +313,11 @@ class Classifier(pl.LightningModule):
         if not torch.stack([value.isfinite().all() for value in weights]).all():
             self._stop_unless_ignored("a weight is NaN or infinite", self.global_step)
         checkpoint["config"] = to_plain(self.config)
-        checkpoint["recent"] = self.recent_steps().tolist() if self.recent else []
+        checkpoint["recent"] = self.unlogged_steps().tolist() if self.unlogged else []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the training metrics not yet logged."""
-        self.recent = [(torch.tensor(loss), torch.tensor(right)) for loss, right in checkpoint["recent"]]
+        self.unlogged = [(torch.tensor(loss), torch.tensor(right)) for loss, right in checkpoint["recent"]]
 
     def log_now(self, values: dict[str, float]) -> None:
         """Pass ``values`` to the loggers at the current step."""

@@ -190,7 +190,7 @@ class RisingRate(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Keep the loss; stop at a loss that is not finite, or far above the lowest."""
         assert isinstance(module, Classifier)
-        self.losses.append(float(module.recent_steps()[:, 0].mean()))
-        module.recent.clear()
+        self.losses.append(float(module.unlogged_steps()[:, 0].mean()))
+        module.unlogged.clear()
         if not self.losses[-1] <= DIVERGED * min(self.losses):
             trainer.should_stop = True

@@ -86,8 +86,8 @@ class ProgressBar(Callback):
         assert isinstance(module, Classifier)
         latest = module.latest
         loss = latest.get("train/loss")
-        if loss is None and module.recent:  # nothing is logged yet: waits for the device, in the first steps only
-            loss = float(module.recent[-1][0].mean())
+        if loss is None and module.unlogged:  # nothing is logged yet: waits for the device, in the first steps only
+            loss = float(module.unlogged[-1][0].mean())
         mfu = latest.get("mfu_datasheet", latest.get("mfu_measured"))
         begin, before = self._begin or (0.0, trainer.global_step)
         done = trainer.global_step - before

@@ -14,7 +14,7 @@ from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
 from vitrine.config.serialize import from_plain
 from vitrine.config.validate import resume_faults
-from vitrine.distributed.hardware import choose
+from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import together
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
@@ -92,7 +92,7 @@ def resume(
             return Result(record.metrics, record.path)
         ranks.share(partial(recover, record))
         _check_checkpoint(config, record)
-        hardware = choose(config)
+        hardware = choose_hardware(config)
         with hardware.set_up():
             pretrained = None if record.last.exists() else Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
@@ -102,10 +102,17 @@ def resume(
             if ranks.rank == 0 and (note := _stretched_schedule(config, record, planned, data.steps_per_epoch)):
                 report(note)
             ranks.wait_for_all()  # nothing is written before every rank has read the run folder
-            group, varies = record.facts.get("group"), record.facts.get("varies") or ""
-            end = deadline(config, began if time_from is None else time_from)
             run = TrainingRun(
-                config, record, hardware, began, data.placement, end, group, varies, pretrained, pruning_rule
+                config=config,
+                record=record,
+                hardware=hardware,
+                began=began,
+                placement=data.placement,
+                stop_by=deadline(config, began if time_from is None else time_from),
+                group=record.facts.get("group"),
+                varies=record.facts.get("varies") or "",
+                pretrained=pretrained,
+                pruning_rule=pruning_rule,
             )
             with recorded(record, ranks):
                 if ranks.rank == 0:

@@ -44,7 +44,7 @@ class Result:
     run_dir: Path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingRun:
     """All that a rank needs to train a run, apart from the images. Can be pickled if its callbacks can.
 

@@ -182,7 +182,9 @@ class RecordingQueue:
 
 @pytest.fixture
 def trial(tmp_path):
-    return Trial(0, compose(["model=vit_nano"]), {"seed": "0"}, tmp_path / "sweep" / "seed=0")
+    return Trial(
+        number=0, config=compose(["model=vit_nano"]), varies={"seed": "0"}, folder=tmp_path / "sweep" / "seed=0"
+    )
 
 
 @pytest.fixture
