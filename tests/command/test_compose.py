@@ -224,42 +224,6 @@ def test_each_trial_of_a_grid_is_what_its_overrides_compose_to(varying):
         assert type(point.config.optimizer.lr) is float
 
 
-PROBE = ["model=vit_nano", "model.pretrained=vit_tiny_patch16_224", "finetune=linear_probe"]
-SEARCH = ["sweep.sampler=tpe", "sweep.n_trials=2"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "given"),
-    [
-        (["optimizer.lr=0.05"], "0.05"),
-        (["optimizer.lr=0.01,0.1"], "0.01,0.1"),
-        ([*SEARCH, "optimizer.lr=interval(0.01,0.1)"], "interval(0.01,0.1)"),
-        (["sweep=optuna/lr_wd"], ""),
-    ],
-    ids=" ".join,
-)
-def test_a_rate_that_nothing_is_trained_at_is_refused(overrides, given):
-    with pytest.raises(ConfigError) as caught:
-        points("train", [*PROBE, *overrides], multirun=overrides != ["optimizer.lr=0.05"])
-    (fault,) = caught.value.faults
-    assert (fault.key, fault.given) == ("optimizer.lr", given)
-    assert fault.nearest == (f"finetune.head_lr={given}" if given else "finetune.head_lr")
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["finetune=linear_probe", "finetune.head_lr=null", "optimizer.lr=0.05"],
-        ["finetune=linear_probe", "finetune.head_lr=${optimizer.lr}", "optimizer.lr=0.05,0.1"],
-        ["finetune=linear_probe,full", "optimizer.lr=0.05"],
-        [*SEARCH, "finetune=linear_probe,full", "optimizer.lr=interval(0.01,0.1)"],
-    ],
-    ids=" ".join,
-)
-def test_a_rate_that_a_run_is_trained_at_is_not_refused(overrides):
-    assert points("train", [*PROBE[:2], *overrides], multirun=True)
-
-
 def test_limits_hold_for_each_trial_of_a_grid():
     with pytest.raises(ConfigError) as error:
         points("train", ["model=vit_nano", "model.drop_path=0,0.5,1", "augment.crop=1,8"], multirun=True)

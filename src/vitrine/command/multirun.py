@@ -17,14 +17,14 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.command.composer import NEEDED, Composer, allowed_by
 from vitrine.command.composition_faults import composition_fault, unlike_their_type
 from vitrine.command.grammar import MAX_TRIALS, TOO_MANY
+from vitrine.command.idle_keys import idle_keys
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
-from vitrine.config.schema import AUTO
-from vitrine.config.sweep import READ_BY, SweepConfig, TrainCommand, facts_of
+from vitrine.config.sweep import READ_BY, SweepConfig, facts_of
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 from vitrine.text import as_override
@@ -134,7 +134,7 @@ def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault])
         else:
             points.append(Point(config, quoted, varies))
     typed = {override.key_or_group: value_text(override) for override in overrides}
-    found += _idle_learning_rate(typed, [point.config for point in points])
+    found += idle_keys(typed, [point.config for point in points])
     return points
 
 
@@ -217,20 +217,6 @@ def _idle_launcher_keys(composer: Composer, overrides: Sequence[Override]) -> li
     return found
 
 
-def _idle_learning_rate(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
-    """Return a fault where ``optimizer.lr`` is among the values ``given``, and nothing is trained at it in any run."""
-    rate = given.get("optimizer.lr", AUTO)
-    if rate == AUTO or not configs or not all(_is_probe_at_its_own_rate(config) for config in configs):
-        return []
-    problem = "has no effect with finetune=linear_probe, which trains the head alone, at finetune.head_lr"
-    return [Fault("optimizer.lr", rate, problem, f"finetune.head_lr={rate}" if rate else "finetune.head_lr")]
-
-
-def _is_probe_at_its_own_rate(config: TrainCommand) -> bool:
-    is_probe = config.finetune.name == "linear_probe" and config.resume is None  # which refuses another rate itself
-    return is_probe and config.finetune.head_lr not in (None, config.optimizer.lr)
-
-
 def _start_of_search(composer: Composer, overrides: Sequence[Override], space: Space, found: list[Fault]) -> Point:
     """Return the point at which a search starts.
 
@@ -256,7 +242,7 @@ def _start_of_search(composer: Composer, overrides: Sequence[Override], space: S
     config = feasible_start(space, checked, is_never_allowed)
     given = dict.fromkeys(space, "") | {override.key_or_group: value_text(override) for override in overrides}
     allowed = [one for one in tried if not isinstance(one, ConfigError)]
-    if idle := _idle_learning_rate(given, allowed):
+    if idle := idle_keys(given, allowed):
         raise ConfigError(idle)
     return Point(config, fixed, space=space)
 
