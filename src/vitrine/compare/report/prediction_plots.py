@@ -68,8 +68,8 @@ def class_accuracies(
     accuracies = np.array([score(runs, len(names)).mean(axis=0) for _, runs in by_row])
     rows, short_names = [styles.label(row) for row, _ in by_row], list(map(escape, shorten(names, 14)))
     texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in accuracies]
-    means = np.nanmean(accuracies, axis=0) if not np.isnan(accuracies).all() else np.zeros(len(names))
-    hardest = int(np.nanargmin(means))
+    means = np.ma.masked_invalid(accuracies).mean(axis=0)  # masked: a class without test images
+    hardest = int(means.argmin())
     caption = f"Test {what}, in %. The hardest is {names[hardest]}: {100 * means[hardest]:.1f} % on average."
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
