@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vitrine.config.keys import leaves, value_at
 from vitrine.config.parts import is_dotted
@@ -11,15 +12,15 @@ from vitrine.errors import Fault
 TABLES = ("learned", "learned2d")  # positions with initial values that model.position_init chooses
 
 
-def idle_keys(given: Mapping[str, str], configs: Sequence[TrainConfig]) -> list[Fault]:
+def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
     """Return a fault for each key that has another value than its default, and no effect on any run.
 
     Args:
         given: typed or varied keys, and their values as typed; "" for those of a search.
-        configs: the runs' configurations. One that is resumed may have keys that had no effect before.
+        configs: of the runs. One that is resumed may have keys that had no effect before; other commands have none.
     """
     found = []
-    configs = [config for config in configs if config.resume is None]
+    configs = [config for config in configs if isinstance(config, TrainConfig) and config.resume is None]
     defaults = {key: field.default for key, field in leaves(TrainConfig) if key in _RULES and key in given}
     for key, default in defaults.items():
         rule = _RULES[key]
