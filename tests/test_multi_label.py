@@ -100,7 +100,7 @@ def test_logits_near_zero_are_not_taken_for_probabilities(table, tmp_path):
     module = Classifier(configured(table, tmp_path, BINARY), steps=1, images_per_step=2, model=Unsure())
     images, labels = torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.tensor([[1, 1, 1], [1, 1, 0]])
     module.validation_step((images, labels.to(torch.uint8)), 0)
-    assert module.accuracy["val"][0].compute() == 0.5
+    assert module.metrics["val"].accuracies[0].compute() == 0.5
 
 
 def test_a_loss_of_ones_own_is_given_the_labels_of_all_classes_also_where_a_step_is_timed(

@@ -26,7 +26,7 @@ from vitrine.text import report
 from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
-from vitrine.training.metrics import class_metrics, measure
+from vitrine.training.metrics import by_target, class_metrics, measure
 from vitrine.training.weights import check_size, differences, load_weights, model_weights, read_checkpoint
 
 
@@ -98,8 +98,8 @@ def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataMod
     with failing_in_one_line(config):
         trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    outputs = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
-    (logits, labels), *others = module.by_target(*outputs)
+    logits, labels = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
+    (logits, labels), *others = by_target(logits, labels, config.data.outputs)
     further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes)
     metrics |= {f"test/{name}": value for name, value in further.items()}
     named = dict(zip(config.data.targets[1:], others, strict=True))

@@ -14,9 +14,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import Metric
-from torchmetrics.classification.accuracy import MulticlassAccuracy
-from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
 from vitrine.config.image_schedule import image_side
@@ -28,11 +25,12 @@ from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
-from vitrine.training.losses import MeanLoss, build_loss, mean_loss
-from vitrine.training.metrics import Outputs, all_labels_right
+from vitrine.training.losses import build_loss, mean_loss
+from vitrine.training.metrics import all_labels_right, by_target
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
 from vitrine.training.smaller_images import SmallerImages
+from vitrine.training.stage_metrics import StageMetrics
 
 
 class Classifier(pl.LightningModule):
@@ -87,12 +85,9 @@ class Classifier(pl.LightningModule):
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
-        stages = ("val", "test")
-        self.accuracy = torch.nn.ModuleDict({stage: _accuracies(config, all_ranks) for stage in stages})
-        self.loss = torch.nn.ModuleDict({stage: MeanLoss(sync_on_compute=all_ranks) for stage in stages})
-        self.outputs = torch.nn.ModuleDict()
-        if names := config.callbacks.measured:
-            self.outputs.update({stage: Outputs(names, sync_on_compute=all_ranks) for stage in stages})
+        self.metrics = torch.nn.ModuleDict(
+            {stage: StageMetrics(config, all_ranks=all_ranks) for stage in ("val", "test")}
+        )
         self.batch_norms = [layer for layer in self.model.modules() if isinstance(layer, _BatchNorm)]
         self.unlogged: list[tuple[Tensor, Tensor]] = []  # (loss, accuracy) of steps
         self.smaller_images: SmallerImages | None = None  # trains while images are smaller than the model's
@@ -204,18 +199,11 @@ class Classifier(pl.LightningModule):
         if self.config.data.multi_label:
             right = all_labels_right(logits.detach(), targets).float().mean()
         else:
-            scores, labels = self.by_target(logits.detach(), targets)[0]
+            scores, labels = by_target(logits.detach(), targets, self.config.data.outputs)[0]
             labels = labels if labels.dim() == 1 else labels.argmax(dim=1)
             right = (scores.argmax(dim=1) == labels).float().mean()
         self.unlogged.append((loss.detach(), right))  # stays on the device until it is logged
         return loss
-
-    def by_target(self, logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the logits (B, classes) and labels (B,) of each target; all there are, unless there are several."""
-        outputs = self.config.data.outputs
-        if len(outputs) == 1:
-            return [(logits, labels)]
-        return list(zip(logits.split(outputs, dim=1), labels.unbind(dim=1), strict=True))
 
     def outside_autocast(self) -> AbstractContextManager[None]:
         """Leave autocast: only the forward pass is in mixed precision."""
@@ -326,56 +314,23 @@ class Classifier(pl.LightningModule):
             logger.log_metrics({"epoch": self.current_epoch + 1, **values}, step=self.global_step)
 
     def _measure(self, stage: str, batch: Batch) -> Tensor | None:
+        """Add a batch to the metrics of a stage, and return its logits; ``None`` where this rank has no image of it."""
         images, labels = batch
-        if not len(labels):  # this rank has fewer images than others
-            if self.outputs:  # which are gathered from all ranks, as tensors of the same dimensions
-                none = torch.zeros(0, self.config.model.num_classes, dtype=self.mean.dtype, device=self.device)
-                self._metric(self.outputs, stage).update(*self.by_target(none, labels)[0])
+        if not len(labels):
+            self._metrics(stage).update_without_images(labels, self.mean.dtype)
             return None
         logits: Tensor = self(images)
         loss = mean_loss(self.criterion, self.config.loss.name, logits, labels)
-        self._metric(self.loss, stage).update(loss, len(labels))
-        parts = self.by_target(logits, labels)
-        for accuracy, (scores, of_target) in zip(self._accuracies(stage), parts, strict=True):
-            # Given logits, MultilabelExactMatch would take those of a batch that are all in [0, 1] for probabilities.
-            accuracy.update(scores.sigmoid() if self.config.data.multi_label else scores, of_target)
-        if self.outputs:
-            self._metric(self.outputs, stage).update(*parts[0])
+        self._metrics(stage).update(logits, labels, loss)
         return logits
 
     def _measured(self, stage: str) -> dict[str, float]:
-        values = {}
-        names = ["loss", "acc", *(f"acc/{target}" for target in self.config.data.targets[1:])]
-        for name, metric in zip(names, [self._metric(self.loss, stage), *self._accuracies(stage)], strict=True):
-            values[f"{stage}/{name}"] = float(metric.compute())
-            metric.reset()
-        if self.outputs:
-            metric = self._metric(self.outputs, stage)
-            values |= {f"{stage}/{name}": value for name, value in metric.compute().items()}
-            metric.reset()
-        return values
+        return {f"{stage}/{name}": value for name, value in self._metrics(stage).compute().items()}
 
-    def _accuracies(self, stage: str) -> list[Metric]:
-        metrics = self.accuracy[stage]
-        assert isinstance(metrics, torch.nn.ModuleList)
-        return [metric for metric in metrics if isinstance(metric, Metric)]
-
-    @staticmethod
-    def _metric(metrics: torch.nn.ModuleDict, stage: str) -> Metric:
-        metric = metrics[stage]
-        assert isinstance(metric, Metric)
-        return metric
-
-
-def _accuracies(config: TrainConfig, all_ranks: bool) -> torch.nn.ModuleList:
-    """Return the accuracy of each target."""
-    if config.data.multi_label:
-        several = MultilabelExactMatch(config.model.num_classes, validate_args=False, sync_on_compute=all_ranks)
-        return torch.nn.ModuleList([several])
-    outputs = config.data.outputs if len(config.data.outputs) > 1 else [config.model.num_classes]
-    return torch.nn.ModuleList(
-        MulticlassAccuracy(count, average="micro", validate_args=False, sync_on_compute=all_ranks) for count in outputs
-    )
+    def _metrics(self, stage: str) -> StageMetrics:
+        metrics = self.metrics[stage]
+        assert isinstance(metrics, StageMetrics)
+        return metrics
 
 
 def _name(value: float) -> str:

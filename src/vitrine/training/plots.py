@@ -22,6 +22,7 @@ from vitrine.text import class_name
 from vitrine.training.figure_style import ATTENTION, COLOURS, INK, WRONG, bare, blues, colour_bar, save, short, styled
 from vitrine.training.lit_module import Classifier
 from vitrine.training.lr_range import read_curve, smoothed
+from vitrine.training.metrics import by_target
 
 TRAIN, VAL, TEST = COLOURS[:3]
 STAGES = (
@@ -167,7 +168,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
         for image in images.cpu().split(1):
             found.append(module(image))
             maps.append(attended_patches(module.model, module.normalised(image))[0].numpy())
-    logits, true = module.by_target(torch.cat(found), labels)[0]
+    logits, true = by_target(torch.cat(found), labels, module.config.data.outputs)[0]
     predicted = logits > 0 if true.dim() == 2 else logits.argmax(dim=1)
     truth, guesses = ([class_name(classes, label) for label in given.tolist()] for given in (true, predicted))
     return save(attention(images.cpu().numpy(), np.stack(maps), truth, guesses), record.path / "attention.png")
