@@ -172,6 +172,14 @@ def test_torch_encoder_draws_as_pytorchs_encoder_layer_does(fresh):
             assert own.abs().max().item() == pytest.approx(other.abs().max().item(), rel=0.05)
 
 
+def test_torch_encoder_draws_headwise_attention_like_the_other_kinds(fresh):
+    attention = fresh("torch_encoder", attention="headwise").blocks[0].attn
+    assert not attention.qkv.bias.any()
+    assert not attention.proj.bias.any()
+    for weight in attention.qkv.weight.flatten(0, 1):
+        assert_uniform(weight, math.sqrt(6 / (32 + 32)))
+
+
 @pytest.mark.parametrize(("choice", "law"), [("normal", "norm"), ("uniform", "uniform")])
 @pytest.mark.parametrize("position", ["learned", "learned2d"])
 def test_class_token_and_learned_positions_start_from_the_law_that_is_named(fresh, choice, law, position):

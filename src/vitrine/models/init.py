@@ -61,12 +61,15 @@ def torch_default(model: nn.Module) -> None:
 def torch_encoder(model: nn.Module) -> None:
     """As ``torch.nn.TransformerEncoderLayer``: like ``torch``, but attention as in ``nn.MultiheadAttention``.
 
-    Xavier's uniform distribution for query, key and value as one matrix, and zero biases in all of attention.
+    Xavier's uniform distribution for query, key and value as one matrix, each head's own in ``headwise`` attention, and
+    zero biases in all of attention.
     """
     for module in model.modules():
-        if isinstance(module, Attention) and isinstance(module.qkv, PackedLinear):
-            nn.init.xavier_uniform_(module.qkv.weight)
-            zero_biases(module)
+        if not isinstance(module, Attention):
+            continue
+        for weight in [module.qkv.weight] if isinstance(module.qkv, PackedLinear) else matrices(module.qkv):
+            nn.init.xavier_uniform_(weight)
+        zero_biases(module)
 
 
 def matrices(model: nn.Module) -> Iterator[Tensor]:
