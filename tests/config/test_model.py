@@ -311,6 +311,8 @@ def test_each_rule_names_the_key_and_a_value_that_is_accepted(changes, key, near
             Fault("drop_path", "0.1", "skips branches, around which residual=false leaves no way", "drop_path=0.0"),
         ),
         ({"mlp_ratio": 65.0}, Fault("mlp_ratio", "65.0", "must be > 0 and <= 64")),
+        ({"final_norm": "false"}, Fault("final_norm", "false", "must be true or false")),
+        ({"class_token": 2, "attention": "local"}, Fault("class_token", "2", "must be true or false")),
     ],
 )
 def test_each_fault_names_the_key_the_value_what_is_allowed_and_the_nearest(changes, fault):
@@ -450,7 +452,7 @@ def test_none_is_refused_where_a_value_is_needed(key):
     assert vit_faults(config(**{key: None})) == [Fault(key, "null", "must have a value")]
 
 
-@pytest.mark.parametrize(("dim", "heads", "near"), [(66, 0, 68), (66, 3, 72), (65_534, 7, 65_536)])
+@pytest.mark.parametrize(("dim", "heads", "near"), [(66, 0, 68), (66, "3", 68), (66, 3, 72), (65_534, 7, 65_536)])
 def test_a_suggested_width_is_one_that_the_heads_share_if_there_is_any(dim, heads, near):
     found = {fault.key: fault.nearest for fault in vit_faults(config(position="sincos2d", dim=dim, heads=heads))}
     assert found["dim"] == f"dim={near}"

@@ -159,7 +159,10 @@ def _values(config: Any, prefix: str) -> Iterator[tuple["dataclasses.Field[Any]"
 @cache
 def _fields(schema: type) -> list[tuple["dataclasses.Field[Any]", bool]]:
     """The fields of a dataclass, and whether each has limits."""
-    return [(field, "bounds" in field.metadata or "options" in field.metadata) for field in dataclasses.fields(schema)]
+    return [
+        (field, field.type is bool or "bounds" in field.metadata or "options" in field.metadata)
+        for field in dataclasses.fields(schema)
+    ]
 
 
 def _is_not_a_size(field: "dataclasses.Field[Any]", value: Any) -> bool:
@@ -180,6 +183,10 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
     if value is None:
         if field.default is not None and "None" not in str(field.type):
             yield Fault(key, "null", "must have a value")
+        return
+    if field.type is bool:
+        if not isinstance(value, bool):
+            yield Fault(key, str(value), "must be true or false")
         return
     if _is_not_a_size(field, value):
         yield not_a_size(key, value)

@@ -171,8 +171,14 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str],
     (("dim", "heads", "position"), _heads_share_the_width),
     (("dim", "position", "sincos_frequencies", "rope_theta"), _position_fits_the_width),
     (("pool", "position", "depth"), _head_has_something_to_read),
-    (("image_size", "patch_size", "patch_stride", "attention", "registers"), _local_attention_has_other_tokens),
-    (("image_size", "patch_size", "patch_stride", "registers", "patch_dropout"), _patches_can_be_left_out),
+    (
+        ("image_size", "patch_size", "patch_stride", "attention", "class_token", "registers"),
+        _local_attention_has_other_tokens,
+    ),
+    (
+        ("image_size", "patch_size", "patch_stride", "class_token", "registers", "patch_dropout"),
+        _patches_can_be_left_out,
+    ),
     (("drop_path",), _drop_path_has_a_way_around),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
     (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
@@ -195,7 +201,7 @@ def _near(number: int, allowed: list[int]) -> int:
 
 def _wider(config: ViTConfig, step: int) -> int:
     """The next width that ``step`` divides, and the heads as well if they divide this one."""
-    if config.heads > 0 and config.dim % config.heads == 0:
+    if isinstance(config.heads, int) and config.heads > 0 and config.dim % config.heads == 0:
         both = math.lcm(step, config.heads)
         if (width := _up(config.dim, both)) <= WIDEST:
             return width
