@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import zipfile
+from copy import deepcopy
 
 import pytest
 import timm
@@ -20,7 +21,9 @@ from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
-from vitrine.training.pretrained import Pretrained, under_our_names
+from vitrine.training import stored_weights
+from vitrine.training.pretrained import Pretrained
+from vitrine.training.stored_weights import StoredWeights, under_our_names
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -149,27 +152,78 @@ def test_a_file_with_vectors_of_rows_and_columns_is_resized_from_the_grid_that_i
         started(saved(oblong), **rows_and_columns)
 
 
-def test_parameters_of_timms_rope_models_are_renamed(saved):
+def rotary(rope_type, **changes):
     torch.manual_seed(0)
-    theirs = Eva(
-        img_size=16,
-        patch_size=4,
-        num_classes=7,
-        embed_dim=24,
-        depth=2,
-        num_heads=3,
-        attn_type="rope",
-        init_values=1e-1,
-        global_pool="token",
-        use_abs_pos_emb=False,
-        use_rot_pos_emb=True,
-        rope_grid_indexing="xy",
-        rope_temperature=10.0,
-        rope_type="mixed",
-    ).eval()
+    sizes = {"img_size": 16, "patch_size": 4, "num_classes": 7, "embed_dim": 24, "depth": 2, "num_heads": 3}
+    rope = {
+        "attn_type": "rope",
+        "use_abs_pos_emb": False,
+        "use_rot_pos_emb": True,
+        "rope_grid_indexing": "xy",
+        "rope_temperature": {"cat": 100.0, "mixed": 10.0}[rope_type],
+        "rope_type": rope_type,
+    }
+    return Eva(**(sizes | rope | {"init_values": 1e-1, "global_pool": "token"} | changes)).eval()
+
+
+def test_parameters_of_timms_rope_models_are_renamed(saved):
+    theirs = rotary("mixed")
     model, changes = started(saved(theirs), position="rope_mixed", layer_scale=0.5)
     assert changes == []
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+NAME = "vit_base_patch16_224.augreg_in21k"
+
+
+@pytest.fixture
+def from_hub(monkeypatch):
+    """Starts from a model as if timm's hub had it, with large weights, whose differences show."""
+
+    def start(theirs, **changes):
+        with torch.no_grad():
+            for name, weight in theirs.named_parameters():
+                weight.mul_(10 if name.endswith(("qkv.weight", "fc1.weight", "fc2.weight")) else 1)
+        found = StoredWeights(theirs.state_dict(), timm=deepcopy(theirs))
+        monkeypatch.setattr(stored_weights, "_from_hub", lambda name: found)
+        return started(NAME, **changes)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("theirs", "changes"),
+    [
+        (published, {}),
+        (published, {"image_size": 32, "patch_size": 8, "in_channels": 1, "num_classes": 3}),
+        (lambda: published(act_layer="relu"), {"mlp": "relu"}),
+        (lambda: rotary("cat"), {"position": "rope", "layer_scale": 0.5}),
+        (lambda: rotary("mixed"), {"position": "rope_mixed", "layer_scale": 0.5}),
+    ],
+    ids=["itself", "resized", "relu", "rope", "rope_mixed"],
+)
+def test_weights_of_the_hub_are_taken_by_a_model_that_computes_the_same(from_hub, theirs, changes):
+    assert from_hub(theirs(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "changes", "key", "near"),
+    [
+        (lambda: published(num_heads=4), {}, "model.heads", "model.heads=4"),
+        (lambda: published(act_layer="relu"), {}, "model.mlp", "model.mlp=relu"),
+        (lambda: published(act_layer="quick_gelu"), {}, "model.pretrained", ""),
+        (lambda: rotary("cat"), {"position": "none", "layer_scale": 0.5}, "model.position", "model.position=rope"),
+        (lambda: rotary("cat", use_abs_pos_emb=True), {"layer_scale": 0.5}, "model.pretrained", ""),
+    ],
+    ids=["heads", "relu", "quick_gelu", "rope", "rope and table"],
+)
+def test_weights_of_the_hub_with_which_the_model_would_compute_something_else_are_refused(
+    from_hub, theirs, changes, key, near
+):
+    with pytest.raises(ConfigError) as refusal:
+        from_hub(theirs(), **changes)
+    (fault,) = refusal.value.faults
+    assert (fault.key, fault.nearest) == (key, near)
 
 
 def test_another_architecture_is_refused_with_every_setting_that_would_fit(saved):

@@ -10,9 +10,7 @@ with the configuration; all differences are reported at once.
 """
 
 import math
-import pickle
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -21,19 +19,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.config import ViTConfig
-from vitrine.config.model import INTERPOLATED, WEIGHT_FILES, missing_weights, vit_config_from, weights_file
+from vitrine.config import ViTConfig, vit_faults
+from vitrine.config.model import INTERPOLATED, vit_config_from, weights_file
 from vitrine.config.parts import TRUST_ALL, names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
 from vitrine.data.image_dataset import ImageDataset
-from vitrine.errors import ConfigError, Fault, RunError, first_line
+from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
 from vitrine.runs import RunRecord
-from vitrine.text import as_override, did_you_mean, nearest, plural
-from vitrine.training.weights import check_weights, load_weights, model_weights, read_checkpoint
-from vitrine.untrusted import refuse_inflating
+from vitrine.text import as_override, plural
+from vitrine.training.stored_weights import read_weights
+from vitrine.training.weights import check_weights, load_weights
 
 # Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
 SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
@@ -44,7 +42,7 @@ TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_pa
 TRAINING |= {"init_options", "same_init_layers"}
 ARCHITECTURE = NAMES - SIZES - TRAINING
 PATCHES, POSITIONS = "patch_embed.proj.weight", "pos_embed"
-SECONDS_TO_ANSWER = 5.0
+CLOSE = 1e-3  # of the largest feature; rounding and norm_eps change less
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,8 @@ class Pretrained:
         """
         if config.pretrained is None:
             return None
-        stored, weights, statistics = read_weights(config.pretrained)
-        if problem := _not_stored(weights):
-            raise RunError(f"model.pretrained={config.pretrained}: {problem}")
-        weights = under_our_names(weights)
+        found = read_weights(config.pretrained)
+        stored, weights = found.config, found.weights
         if stored is not None:
             try:
                 was = vit_config_from(dict(stored), trust=TRUST_ALL)  # with defaults for fields that it does not name
@@ -91,13 +87,17 @@ class Pretrained:
         else:
             problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
             raise RunError(f"model.pretrained={config.pretrained} {problem}")
-        if found := _differences(facts, config) + _other_channels(weights, config, stored):
-            raise ConfigError(found)
-        start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained), statistics)
+        if hasattr(found.timm, "blocks") and hasattr(found.timm.blocks[0], "attn"):
+            facts["heads"] = getattr(found.timm.blocks[0].attn, "num_heads", config.heads)
+        if faults := _differences(facts, config) + _other_channels(weights, config, stored):
+            raise ConfigError(faults)
+        start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained), found.statistics)
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
             model = VisionTransformer(config)
         check_weights(model, start.with_head_of(model), start.source)
+        if found.timm is not None:
+            _check_against_timm(found.timm, weights, facts, config)
         return start
 
     def for_classes_of(self, dataset: ImageDataset) -> "Pretrained":
@@ -133,54 +133,6 @@ class Pretrained:
         return head | self.weights
 
 
-def read_weights(source: str) -> tuple[dict[str, Any] | None, dict[str, Tensor], dict[str, list[float]]]:
-    """Read the weights of a name in timm's hub, of a file or of a run. Pickled objects are refused.
-
-    Returns:
-        The model's configuration if the file is a checkpoint of vitrine, else ``None``; the state dict; and
-        :attr:`Pretrained.statistics`.
-
-    Raises:
-        RunError: there is no such name or file, or it can't be read.
-    """
-    if problem := missing_weights(source):
-        raise RunError(f"model.pretrained={source}: {problem}")
-    path = weights_file(source)
-    if path.suffix not in WEIGHT_FILES:
-        return None, *_from_hub(source)
-    if path.suffix == ".ckpt":
-        checkpoint = read_checkpoint(path)
-        return checkpoint["config"]["model"], model_weights(checkpoint), _statistics(checkpoint["config"].get("data"))
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return None, load_file(path), {}
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                refuse_inflating(archive)
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except ImportError:
-        raise RunError("reading .safetensors files needs: pip install -e '.[pretrained]'") from None
-    except pickle.UnpicklingError:  # PyTorch's message advises to load it all the same
-        problem = "pickled objects could run any code, and are refused"
-        raise RunError(f"{path} is damaged, or holds more than tensors: {problem}") from None
-    except Exception as error:  # reading an arbitrary file can fail in any way
-        raise RunError(f"{path} is damaged, or holds more than tensors: {first_line(error)}") from None
-    for key in ("state_dict", "model"):  # common keys of training scripts
-        if isinstance(weights, dict) and isinstance(weights.get(key), dict):
-            weights = weights[key]
-    if not isinstance(weights, dict):
-        raise RunError(f"{path} holds no state dict")
-    return None, {name: value for name, value in weights.items() if isinstance(value, Tensor)}, {}
-
-
-def _statistics(data: Any) -> dict[str, list[float]]:
-    """Return mean and standard deviation of the channels that a checkpoint's section ``data`` has."""
-    found = {name: data.get(name) for name in ("mean", "std")} if isinstance(data, Mapping) else {}
-    return {key: value for key, value in found.items() if isinstance(value, list) and set(map(type, value)) == {float}}
-
-
 def _classes(source: str) -> list[list[str]] | None:
     """Return the classes of the run that holds the weights, by target; ``None`` if they are in no run folder."""
     path = weights_file(source)
@@ -189,64 +141,6 @@ def _classes(source: str) -> list[list[str]] | None:
         return None
     facts = RunRecord.open(run).facts
     return list((facts.get("targets") or {"": facts.get("classes")}).values())
-
-
-def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename weights to the model's parameter names: strip wrappers' prefixes, map timm's RoPE and layer scale."""
-    renamed: dict[str, Tensor] = {}
-    for name, value in weights.items():
-        name = re.sub(r"^((module|model|_orig_mod)\.)+", "", name)
-        name = re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
-        # (2, depth, heads, D/heads/2); no real file has more blocks than weights, of which each block has several
-        if name == "rope.freqs" and value.ndim > 1 and value.shape[1] <= len(weights):
-            renamed |= {f"blocks.{i}.attn.relation.frequencies": block for i, block in enumerate(value.unbind(1))}
-        else:
-            renamed[name] = value
-    return renamed
-
-
-def _not_stored(weights: Mapping[str, Tensor]) -> str:
-    """Return what is wrong with the first weight whose values are not all in its file; nothing if there is none.
-
-    A file of bytes can describe such a weight of any shape.
-    """
-    for name, value in weights.items():
-        dense = value.device.type == "cpu" and value.layout == torch.strided
-        if not dense or not value.numel() or value.nbytes > value.untyped_storage().nbytes():
-            shape = "x".join(map(str, value.shape)) or "a scalar"
-            return f"the file does not hold all values of {name}, {shape}; it must have dense weights with values"
-    return ""
-
-
-def _from_hub(name: str) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
-    import timm
-
-    try:
-        found = timm.get_pretrained_cfg(name)
-    except RuntimeError:  # the model is known, its tag is not
-        found = None
-    if found is None or found.hf_hub_id is None:
-        known = timm.list_pretrained(["vit_*patch*", "deit*patch*", "flexivit*"])
-        near = next((other for other in known if other.startswith(name)), "") or nearest(name, known)
-        raise RunError(f"model.pretrained={name}: timm has no such weights{did_you_mean(near)}")
-    try:
-        model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": _download(found.hf_hub_id)})
-    except Exception as error:  # the hub's client raises errors of its transport
-        hint = "without a network, name a file: model.pretrained=FILE.safetensors"
-        raise RunError(f"model.pretrained={name} could not be downloaded: {first_line(error)}; {hint}") from None
-    return model.state_dict(), {"mean": list(found.mean), "std": list(found.std)}
-
-
-def _download(repository: str) -> str:
-    """Return the path of the weights in the hub's cache; download them first if needed."""
-    from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
-
-    file = "model.safetensors"
-    cached = try_to_load_from_cache(repository, file)
-    if isinstance(cached, str):
-        return cached
-    get_session().head(constants.ENDPOINT, timeout=SECONDS_TO_ANSWER)  # the download would retry for a minute
-    return str(hf_hub_download(repository, file))
 
 
 def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
@@ -265,6 +159,39 @@ def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
             near = "" if several else f"model.{key}={values[0]}"
             found.append(Fault(f"model.{key}", as_override(ours), f"the weights have {' or '.join(values)}", near))
     return found
+
+
+def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[str, Any], config: ViTConfig) -> None:
+    """Raise ConfigError unless the first block computes the same as timm's, whose weights do not tell all of it."""
+    size, patches = timm.patch_embed.img_size, weights[PATCHES]
+    own = replace(config, image_size=list(size), patch_size=list(patches.shape[-2:]), patch_stride=None)
+    own = replace(own, in_channels=patches.shape[1], depth=1)
+    first = {name: value for name, value in weights.items() if not re.match(r"blocks\.[1-9]", name)}
+    images = torch.randn(1, own.in_channels, *size, generator=torch.Generator().manual_seed(0))
+    timm.blocks = timm.blocks[:1]
+    with torch.no_grad():
+        theirs = timm.forward_features(images)
+
+    def agrees(config: ViTConfig) -> bool:
+        if vit_faults(config):
+            return False
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            model = VisionTransformer(config).eval()
+            adapted, _ = _fit(first, config, None)
+            head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
+            load_weights(model, adapted | head, f"model.pretrained={config.pretrained}")
+            ours = model.forward_features(images)
+        return bool((ours - theirs).abs().max() <= CLOSE * theirs.abs().max())
+
+    if agrees(own):
+        return
+    problem = "timm's model of these weights computes something else"
+    for key in ("position", "mlp"):
+        for value in facts[key] if isinstance(facts[key], tuple) else ():
+            if agrees(replace(own, **{key: value})):
+                raise ConfigError([Fault(f"model.{key}", getattr(config, key), problem, f"model.{key}={value}")])
+    kinds = "than any Vision Transformer of vitrine: positions, activations or norms are of another kind"
+    raise ConfigError([Fault("model.pretrained", str(config.pretrained), f"{problem} {kinds}")])
 
 
 def _other_channels(weights: Mapping[str, Tensor], config: ViTConfig, stored: Mapping[str, Any] | None) -> list[Fault]:
