@@ -1,9 +1,11 @@
 """Text for people: plurals, lists, sizes, durations, hints."""
 
+from pathlib import Path
+
 import pytest
 from rich.table import Table
 
-from vitrine.text import clock, did_you_mean, file_size, listed, nearest, plural, print_table
+from vitrine.text import clock, did_you_mean, file_size, listed, nearest, plural, print_table, similar_path_hint
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,14 @@ def test_the_nearest_name_is_empty_if_none_is_similar():
 def test_a_hint_is_empty_without_a_match():
     assert did_you_mean(nearest("ropee", ["rope", "none"])) == "; did you mean rope?"
     assert did_you_mean(nearest("xyz", ["rope", "none"])) == did_you_mean(None) == ""
+
+
+def test_a_hint_at_a_similar_path_is_spelled_as_the_path_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pets.csv").touch()
+    assert similar_path_hint(Path("pet.csv")) == "; did you mean pets.csv?"
+    assert similar_path_hint(tmp_path / "pet.csv", Path.is_dir) == ""
+    assert similar_path_hint(Path("missing/pet.csv")) == ""
 
 
 def test_a_table_keeps_long_paths_whole_in_a_narrow_terminal(monkeypatch, capsys):

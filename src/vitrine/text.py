@@ -2,9 +2,10 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -116,6 +117,15 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 def did_you_mean(match: object) -> str:
     """The hint that ends an error message: ``; did you mean rope?``. Empty if ``match`` is empty or ``None``."""
     return f"; did you mean {match}?" if match else ""
+
+
+def similar_path_hint(path: Path, among: Callable[[Path], bool] = lambda _: True) -> str:
+    """The hint at the path beside ``path`` with the most similar name, of those for which ``among`` is true."""
+    try:
+        match = nearest(path.name, [entry.name for entry in path.absolute().parent.iterdir() if among(entry)])
+    except OSError:
+        return ""
+    return did_you_mean(path.parent / match if match else "")
 
 
 def print_table(table: "Table") -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from vitrine.data.labelled_files import Label, LabelledFiles
 from vitrine.errors import DataError, first_line
 from vitrine.runs.data_changes import SPLITS
-from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.text import did_you_mean, listed, nearest, plural, similar_path_hint
 
 LABEL = "label"  # the column of the classes, unless others are named
 SEPARATOR = "|"  # of the labels of an image
@@ -46,7 +46,8 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
     if not root.is_file():
         if root.is_dir():
             raise DataError(f"{root} is a folder{did_you_mean('data=imagefolder')}")
-        raise DataError(f"there is no file {root}{_hint(root)}")
+        hint = similar_path_hint(root, lambda entry: entry.suffix.lower() == ".csv")
+        raise DataError(f"there is no file {root}{hint}")
     found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
     listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
     locations: list[tuple[Path, int]] = []  # of each file, with its line
@@ -173,15 +174,9 @@ def _check_files(file: Path, locations: Sequence[tuple[Path, int]]) -> None:
     if not missing:
         return
     location, line = missing[0]
-    try:
-        names = os.listdir(location.parent)  # noqa: PTH208 - a folder may hold very many
-    except OSError:
-        names = []
-    near = nearest(location.name, names)
-    hint = did_you_mean(location.with_name(near) if near else "")
     more = f" and {plural(len(missing) - 1, 'more file')}" if len(missing) > 1 else ""
     start = "relative paths start at the folder of the CSV file"
-    raise DataError(f"{file}, line {line}: there is no file {location}{more}; {start}{hint}")
+    raise DataError(f"{file}, line {line}: there is no file {location}{more}; {start}{similar_path_hint(location)}")
 
 
 def _listed_twice(file: Path, path: str, first: tuple[str, int], second: tuple[str, int]) -> str:
@@ -192,13 +187,3 @@ def _listed_twice(file: Path, path: str, first: tuple[str, int], second: tuple[s
         f"{file} lists {path} in {split} (line {line}) and in {other} (line {again}): leakage, as the model would be "
         f"measured on an image that another split knows; keep one of them"
     )
-
-
-def _hint(path: Path) -> str:
-    """Suggest a file beside it with a similar name."""
-    try:
-        names = [entry.name for entry in path.absolute().parent.iterdir() if entry.suffix.lower() == ".csv"]
-    except OSError:
-        return ""
-    match = nearest(path.name, names)
-    return did_you_mean(path.parent / match if match else "")

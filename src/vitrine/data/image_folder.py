@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError
-from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.text import did_you_mean, listed, nearest, plural, similar_path_hint
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 NO_PICTURES = {".csv", ".db", ".html", ".ini", ".json", ".log", ".md", ".tsv", ".txt", ".xml", ".yaml", ".yml"}
@@ -49,7 +49,8 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     root = Path(root)
     if not root.is_dir():
         is_table = root.suffix.lower() == ".csv" and root.is_file()
-        raise DataError(f"{root} is not a folder{did_you_mean('data=csv') if is_table else _hint(root)}")
+        hint = did_you_mean("data=csv") if is_table else similar_path_hint(root, Path.is_dir)
+        raise DataError(f"{root} is not a folder{hint}")
     known = {name for names in SPLIT_FOLDERS.values() for name in names}
     if capital := [name for name in look_into(str(root)).folders if name not in known and name.lower() in known]:
         raise DataError(f"{root}/{capital[0]} is not read; rename it to {capital[0].lower()}, or to something else")
@@ -166,13 +167,3 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         if error.errno == errno.ELOOP:  # links that lead to each other lead nowhere
             return False
         raise
-
-
-def _hint(folder: Path) -> str:
-    """Suggest a sibling folder with a similar name."""
-    try:
-        names = [path.name for path in folder.absolute().parent.iterdir() if path.is_dir()]
-    except OSError:
-        return ""
-    match = nearest(folder.name, names)
-    return did_you_mean(folder.parent / match if match else "")

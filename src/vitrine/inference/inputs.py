@@ -14,7 +14,7 @@ from pathlib import Path
 from vitrine.data.image_csv import utf8_lines
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url
 from vitrine.errors import DataError, first_line
-from vitrine.text import did_you_mean, nearest, printable
+from vitrine.text import printable, similar_path_hint
 
 Listed = tuple[str, str]  # path, and the name of the true class, printable as training stores it, or ""
 
@@ -72,7 +72,7 @@ class Pictures:
         elif glob.has_magic(source):
             found, problem = cls(source, partial(_matches, source)), f"no file matches {source}"
         else:
-            raise DataError(f"there is no picture or folder {source}{_hint(path)}")
+            raise DataError(f"there is no picture or folder {source}{similar_path_hint(path)}")
         return found, problem
 
     def __iter__(self) -> Iterator[Listed]:
@@ -139,12 +139,3 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     except csv.Error as error:
         raise DataError(f"cannot read {path}: {first_line(error)}") from None
-
-
-def _hint(path: Path) -> str:
-    """Suggest a file or folder with a similar name."""
-    try:
-        match = nearest(path.name, [entry.name for entry in path.absolute().parent.iterdir()])
-    except OSError:
-        return ""
-    return did_you_mean(path.parent / match if match else "")

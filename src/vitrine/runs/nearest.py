@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from vitrine.text import did_you_mean, nearest
+from vitrine.text import did_you_mean, similar_path_hint
 
 LEVELS = 3  # of folders, as those of trials in outputs/
 MOST = 20_000  # entries: a path may be that of a whole disk
@@ -21,11 +21,9 @@ def nearest_run_hint(path: Path) -> str:
             files = [entry for entry in islice(_entries(path), MOST) if entry.name == "run.json"]
             newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
             return f"; the newest run in it is {Path(newest.path).parent}" if newest else ""
-        names = [folder.name for folder in path.absolute().parent.iterdir() if (folder / "run.json").exists()]
     except OSError:
         return ""
-    match = nearest(path.name, names)
-    return did_you_mean(path.parent / match if match else "")
+    return similar_path_hint(path, lambda folder: (folder / "run.json").exists())
 
 
 def _entries(root: Path) -> Iterator[os.DirEntry[str]]:
