@@ -4,10 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
-from vitrine.signals import STOP_SIGNALS, interrupting
+from vitrine.distributed import spawn
+from vitrine.signals import STOP_SIGNALS, interrupting, restored_handlers
+from vitrine.sweeps.launchers import process
+from vitrine.training.graceful_stop import GracefulStop
 
 # Says how it was ended, if it could; sends itself signals where {where} is.
 SCRIPT = """
@@ -70,6 +75,43 @@ def test_under_nohup_a_hangup_is_ignored():
         "press(signal.SIGHUP); press(signal.SIGTERM)", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     )
     assert done.stdout == "stopped by 15\n"
+
+
+def in_training(*_):
+    """Begin to train."""
+    GracefulStop(None).on_train_start(SimpleNamespace(is_global_zero=True), None)
+
+
+def in_sweep(stack):
+    """Begin to train trials in processes."""
+    stack.enter_context(process._forwarding_stop_signals({}))
+
+
+def in_parent(stack):
+    """Begin to train in ranks, in the process that starts them."""
+    stack.enter_context(spawn._forwarded_signals()).forward_to([])
+
+
+def in_rank(stack):
+    """Begin to train in a rank; it starts with Ctrl-C ignored."""
+    signals = stack.enter_context(spawn._forwarded_signals())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spawn, "stop_with_parent", lambda: None)
+        patch.setattr(os, "environ", dict(os.environ))
+        spawn._run_rank(0, in_training, SimpleNamespace(path=None), 1, "gpu", 0, signals.takes_ctrl_c)
+
+
+@pytest.mark.parametrize("begin", [in_training, in_sweep, in_parent, in_rank])
+@pytest.mark.parametrize("ignored", [(), (signal.SIGINT,), (signal.SIGHUP,)])
+def test_what_is_ignored_stays_ignored_in_training(begin, ignored):
+    with ExitStack() as stack:
+        stack.enter_context(restored_handlers())
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        begin(stack)
+        kept = [number for number in STOP_SIGNALS if signal.getsignal(number) == before[number]]
+    assert kept == list(ignored)
 
 
 def test_a_thread_that_goes_on_does_not_keep_the_process():

@@ -57,10 +57,15 @@ def interrupting() -> Iterator[list[int]]:
 
     with restored_handlers(), swallowed(KeyboardInterrupt, again):
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    signal.signal(number, interrupt)
+            handle_stop_signals(interrupt)
         yield received
+
+
+def handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Let ``handler`` handle the stop signals, apart from those that are ignored, as under ``nohup``."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from vitrine.distributed import parent, spawn
 from vitrine.errors import Interrupted
+from vitrine.signals import restored_handlers
 
 
 def test_a_rank_stops_once_its_parent_is_gone(monkeypatch, tmp_path):
@@ -25,10 +26,8 @@ def test_a_rank_stops_once_its_parent_is_gone(monkeypatch, tmp_path):
         held_by_parent.close()
         time.sleep(5)
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
+    with restored_handlers():
+        signal.signal(signal.SIGTERM, stop)
         with pytest.raises(SystemExit) as ended:
-            spawn._run_rank(0, work, SimpleNamespace(path=tmp_path), 1, "cpu", 0)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+            spawn._run_rank(0, work, SimpleNamespace(path=tmp_path), 1, "cpu", 0, True)
     assert ended.value.code == Interrupted.exit_code

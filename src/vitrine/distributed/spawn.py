@@ -23,7 +23,7 @@ from vitrine.errors import DiskFull, Diverged, Interrupted, OutOfTime, Pruned, R
 from vitrine.files import naming_full_disk
 from vitrine.runs import RunRecord
 from vitrine.safe_path import without_working_directory
-from vitrine.signals import STOP_SIGNALS, restored_handlers
+from vitrine.signals import handle_stop_signals, restored_handlers
 
 # How a rank ended, where the message is in run.json, unless that is on a full disk.
 REPORTED_EXIT_CODE, PRUNED_EXIT_CODE, FULL_EXIT_CODE = 5, 4, 6
@@ -45,7 +45,8 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
     sys.stdout.flush()
     with _forwarded_signals() as signals:
         with without_working_directory():
-            context = spawn(_run_rank, (work, record, count, accelerator, _free_port()), count, join=False)
+            arguments = (work, record, count, accelerator, _free_port(), signals.takes_ctrl_c)
+            context = spawn(_run_rank, arguments, count, join=False)
         signals.forward_to(context.pids())
         try:
             while not context.join(grace_period=GRACE_SECONDS):
@@ -72,8 +73,18 @@ def run_all(work: Callable[[], None], record: RunRecord, count: int, accelerator
             raise
 
 
-def _run_rank(rank: int, work: Callable[[], None], record: RunRecord, count: int, accelerator: str, port: int) -> None:
+def _run_rank(
+    rank: int,
+    work: Callable[[], None],
+    record: RunRecord,
+    count: int,
+    accelerator: str,
+    port: int,
+    takes_ctrl_c: bool,
+) -> None:
     """Run one rank, and exit with a code that says how it ended."""
+    if takes_ctrl_c:
+        signal.signal(signal.SIGINT, lambda *_: None)  # no longer ignored: training replaces this handler
     stop_with_parent()  # also before it trains, while it ignores the SIGINT that PyTorch sends then
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()})
@@ -102,17 +113,19 @@ class _SignalForwarder:
     The first is no SIGINT, as a terminal sends one, too, and two would stop at once.
 
     Attributes:
+        takes_ctrl_c: whether Ctrl-C was not ignored before.
         received: whether a signal has come.
     """
 
     def __init__(self) -> None:
         self.pids: list[int] = []
+        self.takes_ctrl_c = False
         self.received = False
 
     def forward_to(self, pids: list[int]) -> None:
         """Forward to these processes what has come and will come, and from now on Ctrl-C too."""
         self.pids = pids
-        if threading.current_thread() is threading.main_thread():
+        if self.takes_ctrl_c:
             signal.signal(signal.SIGINT, self)
         if self.received:
             self._send(signal.SIGTERM)
@@ -140,11 +153,9 @@ def _forwarded_signals() -> Iterator[_SignalForwarder]:
         yield forwarder
         return
     with restored_handlers():
-        for number in STOP_SIGNALS:
-            if number == signal.SIGINT:
-                signal.signal(number, signal.SIG_IGN)  # inherited by the ranks
-            elif signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, forwarder)
+        forwarder.takes_ctrl_c = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the ranks
+        handle_stop_signals(forwarder)
         yield forwarder
 
 

@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from vitrine.errors import Interrupted, OutOfTime
-from vitrine.signals import STOP_SIGNALS, importing, send_again
+from vitrine.signals import handle_stop_signals, importing, send_again
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.lit_module import Classifier
 
@@ -93,9 +93,7 @@ class GracefulStop(Callback):
         """Install the signal handlers, which Python allows in the main thread only."""
         self._reports = trainer.is_global_zero
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                    signal.signal(number, self._ask)
+            handle_stop_signals(self._ask)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Let a signal finish the step from now on."""

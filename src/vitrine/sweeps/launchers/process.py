@@ -26,7 +26,7 @@ from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
 from vitrine.safe_path import without_working_directory
-from vitrine.signals import STOP_SIGNALS, exit_soon, restored_handlers, stop_signals_blocked
+from vitrine.signals import STOP_SIGNALS, exit_soon, handle_stop_signals, restored_handlers, stop_signals_blocked
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
 from vitrine.text import plural, report
@@ -203,9 +203,7 @@ def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]
                 os.kill(process.pid, signal.SIGINT)
 
     with restored_handlers():
-        for number in STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, forward)
+        handle_stop_signals(forward)
         yield received
 
 

@@ -38,7 +38,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
 from vitrine.runs.status import ENDED
-from vitrine.signals import STOP_SIGNALS, restored_handlers
+from vitrine.signals import handle_stop_signals, restored_handlers
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, read_result, record_crash
@@ -360,9 +360,7 @@ def _starting_job() -> Iterator[None]:
     received: list[int] = []
     with restored_handlers():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for number in set(STOP_SIGNALS) - {signal.SIGINT}:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: received.append(number))
+        handle_stop_signals(lambda number, frame: received.append(number))
         yield
     if received:
         signal.raise_signal(received[0])
