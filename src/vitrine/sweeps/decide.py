@@ -7,7 +7,6 @@ interruption, the decision follows again from the run folders.
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +28,7 @@ from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
 from vitrine.sweeps.sweep import Sweep, check_folder, newest
-from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result, take_up
+from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import plural
 
 Run = tuple[str, int]  # arm, and seed from 0
@@ -63,14 +62,17 @@ class SeedQueue(TrialQueue):
         self._handed_out: set[Run] = set()
         self._elsewhere: set[Run] = set()
         self._unfinished: set[Run] = set()  # of this session: interrupted, or lost with its process
-        self._last_poll = -math.inf
         self._began = now()
         while self._take_finished():  # of earlier sessions; what failed is wanted again
             pass
 
     def ask(self) -> Trial | None:
         """Return the next trial to train, or ``None`` if there is none at present."""
-        self._poll()
+        for trial, result in self._released([self._trials[run] for run in self._elsewhere]):
+            run = self._runs[trial.folder]
+            self._elsewhere.remove(run)
+            if result.status in ENDED:
+                self._take(run, result)
         while free := [run for run in self._open() if run not in self._handed_out | self._elsewhere]:
             trial = self._trial(free[0])
             if not self._failed_meanwhile(trial):
@@ -137,20 +139,6 @@ class SeedQueue(TrialQueue):
                 self._add(run, result)
                 found = True
         return found
-
-    def _poll(self) -> None:
-        """Take the results of trials that other processes have ended."""
-        if not self._elsewhere or time.monotonic() - self._last_poll < self.POLL_SECONDS:
-            return
-        self._last_poll = time.monotonic()
-        for run in list(self._elsewhere):
-            trial = self._trials[run]
-            if not take_up(trial, self.watch):
-                continue
-            self._elsewhere.remove(run)
-            result = read_result(trial.folder)
-            if result.status in ENDED:
-                self._take(run, result)
 
     def _take(self, run: Run, result: TrialResult) -> None:
         """Take the result of a trial that another process has ended."""

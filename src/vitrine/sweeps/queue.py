@@ -1,9 +1,10 @@
 """Queues that hand out the trials of a sweep to a launcher."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from vitrine.runs.lock import Watch
@@ -38,6 +39,7 @@ class TrialQueue(ABC):
 
     def __init__(self, *, force: bool = False) -> None:
         self._listeners: list[TrialListener] = []
+        self._last_look = -math.inf
         self.watch = Watch(0.0) if force else Watch()
 
     def subscribe(self, listener: TrialListener) -> None:
@@ -66,6 +68,15 @@ class TrialQueue(ABC):
     def done(self) -> bool:
         """Whether every trial has ended, those in other processes included."""
 
+    def _released(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, TrialResult]]:
+        """Yield those of ``trials`` that no other process trains any more, every ``POLL_SECONDS``."""
+        if not trials or time.monotonic() - self._last_look < self.POLL_SECONDS:
+            return
+        self._last_look = time.monotonic()
+        for trial in trials:
+            if take_up(trial, self.watch):
+                yield trial, read_result(trial.folder)
+
     def _notify_ended(self, trial: Trial, result: TrialResult) -> None:
         for listener in self._listeners:
             listener.trial_ended(trial, result)
@@ -81,7 +92,6 @@ class GridQueue(TrialQueue):
         super().__init__(force=force)
         self._waiting = deque(trials)
         self._elsewhere: deque[Trial] = deque()
-        self._last_look = 0.0
         self._handed_out = 0
 
     def ask(self) -> Trial | None:
@@ -110,14 +120,8 @@ class GridQueue(TrialQueue):
 
     def _look_elsewhere(self) -> None:
         """Report trials that other processes have ended; queue those that they left unfinished."""
-        if time.monotonic() - self._last_look < self.POLL_SECONDS:
-            return
-        self._last_look = time.monotonic()
-        for trial in list(self._elsewhere):
-            if not take_up(trial, self.watch):
-                continue
+        for trial, result in self._released(list(self._elsewhere)):
             self._elsewhere.remove(trial)
-            result = read_result(trial.folder)
             if result.status in ENDED:
                 self._notify_ended(trial, result)
             else:
