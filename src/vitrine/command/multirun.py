@@ -56,6 +56,11 @@ class Point:
     folder: Path | None = None
     subfolder: str | None = None
 
+    @property
+    def shared(self) -> list[str]:
+        """The overrides that it shares with the other runs of its multirun."""
+        return [override for override in self.overrides if override.partition("=")[0] not in self.varies]
+
 
 def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
     """Return the run, as a list of at most one; its faults are added to ``found``."""

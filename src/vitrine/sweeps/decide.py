@@ -27,7 +27,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
-from vitrine.sweeps.sweep import Sweep, check_folder, newest
+from vitrine.sweeps.sweep import Sweep, folder_of
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import plural
 
@@ -194,17 +194,14 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
             of it.
     """
     command: TrainCommand = points[0].config
-    keys = list(points[0].varies)
+    common, keys = points[0].shared, list(points[0].varies)
     if len(points) < 2:
         problem = "needs at least two configurations: the baseline, and others, such as position=learned,rope"
         raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
     _check_distinct(points)
     _check_images(points)
-    common = [override for override in points[0].overrides if override.partition("=")[0] not in keys]
     own_name = sweep_name(common, keys, command.data.name, {"decides": True})
-    name = command.sweep.name or own_name
-    folder = newest(points[0].folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-    known = check_folder(folder)
+    folder, known = folder_of(points[0], own_name)
     decision = _new_decision(points)
     if known:
         _check_announced(folder, known, own_name, _plan_of(decision, Metric(command.sweep.metric)))

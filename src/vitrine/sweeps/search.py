@@ -35,7 +35,7 @@ from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.stored import check_configurations, check_owner, check_trial
 from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
-from vitrine.sweeps.sweep import Sweep, check_folder, newest
+from vitrine.sweeps.sweep import Sweep, folder_of
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
 
 MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
@@ -344,9 +344,7 @@ def plan_search(point: Point) -> Sweep:
     """
     command: TrainCommand = point.config
     settings, identity = command.sweep, _identity(point)
-    name = settings.name or sweep_name(point.overrides, list(point.space), command.data.name, identity)
-    folder = newest(point.folder or Path(command.paths.output_dir) / "sweeps" / name, command.rerun)
-    check_folder(folder)
+    folder, _ = folder_of(point, sweep_name(point.overrides, list(point.space), command.data.name, identity))
     check_owner(folder, identity)
     keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
     planned = _count_trials(settings, point.space) * settings.repeats

@@ -102,12 +102,10 @@ class Sweep:
             that are not of a run.
         """
         command: TrainCommand = points[0].config
-        keys = list(points[0].varies)
-        common = [override for override in points[0].overrides if override.partition("=")[0] not in keys]
+        common, keys = points[0].shared, list(points[0].varies)
         own_name = sweep_name(common, keys, command.data.name)
-        default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
-        folder = newest(points[0].folder or default, command.rerun)
-        _check_owner(folder, check_folder(folder), own_name)
+        folder, known = folder_of(points[0], own_name)
+        _check_owner(folder, known, own_name)
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         accept = command.accept_changed_data
         for point in points:
@@ -276,7 +274,19 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     return values
 
 
-def newest(first: Path, rerun: bool) -> Path:
+def folder_of(point: Point, own_name: str) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a multirun, which is called ``own_name`` by default, and what its sweep.json holds.
+
+    Raises:
+        RunError: as :func:`check_folder`.
+    """
+    command: TrainCommand = point.config
+    default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
+    folder = _newest(point.folder or default, command.rerun)
+    return folder, check_folder(folder)
+
+
+def _newest(first: Path, rerun: bool) -> Path:
     """The newest folder of a sweep: ``NAME``, or ``NAME@2`` after ``rerun=true``; with ``rerun``, the next one."""
     suffixes = [
         path.name.rpartition("@")[2] for path in first.parent.glob("*@*") if path.name.startswith(f"{first.name}@")
