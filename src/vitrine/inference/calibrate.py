@@ -1,19 +1,18 @@
 """Calibration by temperature scaling (arXiv:1706.04599, section 4.2): probabilities that fit accuracies."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.datasets import refuse_download
 from vitrine.data.image_dataset import Split
 from vitrine.errors import RunError
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
+from vitrine.inference.run_data import read_data
 from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_source
 from vitrine.training.metrics import ece
@@ -52,21 +51,16 @@ def calibrate(
         DataError: the data is missing or damaged.
         RunError: the data has changed, or the model gives values that are not finite.
     """
-    config = run.trained_config
-    if data_root is None:
-        refuse_download(config.data, "; data_root=DIR names the folder that holds it")
-    # On disk, image files of other splits are not decoded.
-    data = replace(config.data, root=data_root or config.data.root, storage="disk")
-    found = ImageDataModule(replace(config, data=data))
-    source = validation_source(found)
-    check_data(run.record, found, accept=accept_changed_data, splits=[source], key="data_root")
-    validation = found.val
+    data = read_data(run, data_root, advice="; data_root=DIR names the folder that holds it")
+    source = validation_source(data)
+    check_data(run.record, data, accept=accept_changed_data, splits=[source], key="data_root")
+    validation = data.val
     logits, labels = _logits(predictor, validation), validation.labels
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
     if temperature is None:
         return TemperatureScaling(1.0, ["1: the validation images do not determine a temperature"])
-    held_out = "" if config.data.hold_out or source == "val" else ", on which the model was trained"
+    held_out = "" if data.config.data.hold_out or source == "val" else ", on which the model was trained"
     count = plural(len(labels), "validation image")
     lines = [f"{temperature:.3f}, fitted on {count}{held_out}: {_effect(logits, labels, temperature)}"]
     if (tested := run.test_outputs) is not None:

@@ -26,7 +26,7 @@ def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, b
         DataError: the data is missing or damaged.
         RunError: it has changed.
     """
-    data = _read(run, root)
+    data = read_data(run, root)
     source = validation_source(data)
     _refuse_changes(run, data, source)
     return data.val, source == "train" and not data.config.data.hold_out
@@ -39,20 +39,29 @@ def test_images(run: LoadedRun) -> Split:
         DataError: the data is missing or damaged, or has no test images.
         RunError: it has changed.
     """
-    data = _read(run)
+    data = read_data(run)
     if data.test is None:
         raise DataError("the data set has no test images")
     _refuse_changes(run, data, "test")
     return data.test
 
 
-def _read(run: LoadedRun, root: str | None = None) -> ImageDataModule:
-    """Read the data as it is now, with its fingerprint; image files are not decoded."""
+def read_data(run: LoadedRun, root: str | None = None, *, advice: str = "") -> ImageDataModule:
+    """Read the data of a run as it is now, with its fingerprint; image files are not decoded.
+
+    Args:
+        run: the run; labels are of all of its targets.
+        root: folder of its data; ``None`` is where it was in training, and downloads nothing.
+        advice: what ends the message where the data would be downloaded.
+
+    Raises:
+        DataError: the data is missing or damaged.
+    """
     stored, source = run.record.config, run.record.path
     config = from_plain(TrainConfig, stored, trust=TRUST_ALL, source=source)  # only parts of the data are imported
     data = from_plain(DataConfig, stored["data"], trust=run.trust, source=source)
     if root is None:
-        refuse_download(data)
+        refuse_download(data, advice)
     return ImageDataModule(replace(config, data=replace(data, root=root or data.root, storage="disk")))
 
 

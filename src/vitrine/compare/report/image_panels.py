@@ -228,11 +228,11 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     from vitrine.models import VisionTransformer, attended_patches
     from vitrine.training.plots import can_be_drawn
 
-    model = _load(run.folder, run.trust).model
+    loaded = _load(run.folder, run.trust)
+    model = loaded.model
     if not isinstance(model, VisionTransformer) or not can_be_drawn(model.config):
         raise RunError("it has no attention maps, or they would take too much memory")
-    mean, std = (torch.tensor(run.config[f"data.{name}"]).view(-1, 1, 1) for name in ("mean", "std"))
-    images = (torch.from_numpy(pixels).float() / 255 - mean) / std
+    images = loaded.transform.normalised(torch.from_numpy(pixels))
     return torch.cat([attended_patches(model, image) for image in images.split(1)]).numpy()
 
 
