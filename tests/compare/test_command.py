@@ -154,8 +154,12 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
     for target in ("97", "0"):
         assert f"--target {target} is not an accuracy" in compare("sweep", "--target", target)[2]
     assert "--difference 0 must be above 0" in compare("sweep", "--difference", "0")[2]
-    code, _, stderr = compare("sweep", "--html", "no/where.html")
-    assert (code, stderr) == (2, f"vitrine: cannot write no/where.html: {tmp_path / 'no'} is not a folder\n")
+    for path, problem in (
+        ("no/x.html", f"{tmp_path / 'no'} is not a folder"),
+        (".", "it is a folder; name a file in it"),
+    ):
+        code, _, stderr = compare("sweep", "--html", path)
+        assert (code, stderr) == (2, f"vitrine: cannot write {path}: {problem}\n")
 
 
 @pytest.mark.whole

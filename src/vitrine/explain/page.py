@@ -1,6 +1,5 @@
 """The page of a run: one HTML file, and its figures as files on request."""
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
 from vitrine.files import refuse_link_out, write_text
+from vitrine.inference.html_page import check_target, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
 from vitrine.text import clock, plural, short_number
@@ -59,12 +59,7 @@ def write_run_page(
     """
     record = RunRecord.open(folder)
     path = to or record.path / "report.html"
-    try:
-        if not path.absolute().parent.is_dir() or path.is_dir():
-            problem = "it is a folder" if path.is_dir() else f"{path.absolute().parent} is not a folder"
-            raise RunError(f"cannot write {path}: {problem}")
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    check_target(path)
     figures = path.parent / "figures"
     if formats:
         refuse_link_out(figures, record.path)
@@ -108,12 +103,8 @@ def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSect
 
 def render(record: RunRecord, sections: Sequence[RunSection]) -> str:
     """Return the page as HTML."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     now = datetime.now()
-    environment = Environment(
-        loader=FileSystemLoader([FOLDER, TEMPLATES]), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    environment = templates_in(FOLDER, TEMPLATES)
     drawn = [one for section in sections for one in section.figures]
     explorer = next((section.explorer for section in sections if section.explorer is not None), None)
     scripts = ["theme.js", *(["explorer.js"] if explorer else [])]
@@ -125,7 +116,7 @@ def render(record: RunRecord, sections: Sequence[RunSection]) -> str:
         sections=sections,
         drawings={one.key: inline_svg(one.figure, one.key, one.alt) for one in drawn},
         explorer=explorer,
-        data=json.dumps(explorer).replace("<", "\\u003c"),
+        data=script_json(explorer),
         css=[(TEMPLATES / "report.css").read_text(encoding="utf-8"), (FOLDER / "run.css").read_text(encoding="utf-8")],
         scripts=[environment.loader.get_source(environment, name)[0] for name in scripts],  # type: ignore[union-attr]
     )

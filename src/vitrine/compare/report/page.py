@@ -1,14 +1,10 @@
 """The report of a comparison: one HTML page with everything, which needs no network."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.predictions import Predictions, calibration
@@ -19,6 +15,7 @@ from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
 from vitrine.compare.table_formats import cells, headings, split_command
 from vitrine.errors import RunError
 from vitrine.files import write_text
+from vitrine.inference.html_page import check_target, script_json, templates_in
 from vitrine.text import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -52,8 +49,7 @@ def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> No
     Raises:
         RunError: the file cannot be written.
     """
-    if not path.absolute().parent.is_dir():
-        raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
+    check_target(path)
     try:
         page = render(compared, sources).encode(errors="backslashreplace").decode()  # a name need not be valid text
         write_text(path, page)
@@ -63,15 +59,12 @@ def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> No
 
 def render(compared: Comparison, sources: Sequence[str]) -> str:
     """Return the page as HTML."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
     styles, now = RowStyles(compared), datetime.now()
     parts = sections(compared, styles)
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("report.html.j2").render(
+    template = templates_in(TEMPLATES).get_template("report.html.j2")
+    return template.render(
         title=f"{compared.metric.title.capitalize()}, {plural(len(compared.table.rows), 'configuration')}",
         sources=sources,
         made=f"{now.day} {now:%B %Y, %H:%M}",
@@ -85,7 +78,7 @@ def render(compared: Comparison, sources: Sequence[str]) -> str:
         table=[(cells(compared, row), row.row is compared.findings.baseline) for row in compared.summaries],
         sections=parts,
         commands=_commands(compared),
-        plots=_script_json(_by_key(parts)),
+        plots=script_json(_by_key(parts)),
         css=[(TEMPLATES / "report.css").read_text(encoding="utf-8")],
         scripts=[(TEMPLATES / name).read_text(encoding="utf-8") for name in ("theme.js", "report.js")],
         plotly=get_plotlyjs(),
@@ -166,20 +159,3 @@ def _by_key(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
         for part in parts
         for index, plot in enumerate(part.plots)
     }
-
-
-def _script_json(values: dict[str, Any]) -> str:
-    """JSON that is safe inside a script element."""
-    text = json.dumps(_plain(values), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _plain(value: Any) -> Any:
-    """Plain values, with ``None`` for NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value

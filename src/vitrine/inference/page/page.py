@@ -3,7 +3,6 @@
 import base64
 import copy
 import io
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ from vitrine.config.targets import named_for
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.files import write_text
+from vitrine.inference.html_page import check_target, script_json, templates_in
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.page.describe import describe, encode, weights_of
 from vitrine.inference.run_data import test_images
@@ -90,7 +90,7 @@ def write_page(
     """
     record = RunRecord.open(folder)
     path = to or record.path / named_for(target, "page.html")
-    _check_target(path)
+    check_target(path)
     _check(record)
     run = load_run(folder, trust=trust, target=target)
     samples = sample_images(run)
@@ -107,8 +107,6 @@ def write_page(
 
 def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     """Return the page as HTML."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     model, preparation, data = run.model, run.transform, run.config.data
     assert isinstance(model, VisionTransformer)  # _check
     config, channels = model.config, preparation.channels
@@ -123,10 +121,8 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     }
     described = describe(model, data.mean, data.std) | {"dtype": dtype, "preparation": prepared}
     now = datetime.now()
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("page.html.j2").render(
+    template = templates_in(FOLDER).get_template("page.html.j2")
+    return template.render(
         data=data.name.rpartition(".")[2] + (f", {run.answers}" if run.answers else ""),
         vit=config,
         shown=_fitted(config.image_hw),
@@ -139,7 +135,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
             {"source": source, "label": int(label), "name": run.classes[label]}
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
-        config=_script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
+        config=script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
         weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
@@ -178,17 +174,6 @@ def _fitted(size: tuple[int, int]) -> tuple[int, int]:
     """Return height and width in the page of an image of height and width ``size``."""
     height, width = (max(1, round(SHOWN * side / max(size))) for side in size)
     return height, width
-
-
-def _check_target(path: Path) -> None:
-    """Raise RunError for a file that cannot be written."""
-    try:
-        if not path.absolute().parent.is_dir():
-            raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
-        if path.is_dir():
-            raise RunError(f"cannot write {path}: it is a folder; name a file in it: {path / 'page.html'}")
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _check(record: RunRecord) -> None:
@@ -238,9 +223,3 @@ def _heat_colours() -> list[str]:
     from matplotlib.colors import to_hex
 
     return [to_hex(colormaps["inferno"](step / 8)) for step in range(9)]
-
-
-def _script_json(values: dict[str, Any]) -> str:
-    """JSON that is safe inside a script element."""
-    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,0 +1,48 @@
+"""What every HTML page needs: a path that can be written, templates, and JSON for its scripts."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vitrine.errors import RunError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def check_target(path: Path) -> None:
+    """Raise RunError for a file that cannot be written."""
+    try:
+        if not path.absolute().parent.is_dir():
+            raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
+        if path.is_dir():
+            raise RunError(f"cannot write {path}: it is a folder; name a file in it")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+
+
+def templates_in(*folders: Path) -> "Environment":
+    """The templates in ``folders``: what they show is escaped, and an unknown name is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(folders)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element; NaN and infinity, which JSON does not have, are null."""
+    text = json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
