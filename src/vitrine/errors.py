@@ -76,6 +76,11 @@ class OutOfTime(Interrupted):
     reason = "trainer.max_time is over"
 
 
+def interruption(error: BaseException) -> type[Interrupted]:
+    """Return the type of an :class:`Interrupted`, which KeyboardInterrupt and SystemExit of a stop signal stand for."""
+    return type(error) if isinstance(error, Interrupted) else Interrupted
+
+
 class Pruned(Exception):
     """A search stopped this run after an epoch, because other trials do better; the message names the epoch."""
 

@@ -19,7 +19,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from vitrine.distributed.parent import stop_with_parent
 from vitrine.distributed.rendezvous import OtherRankFailed
-from vitrine.errors import DiskFull, Diverged, Interrupted, OutOfTime, Pruned, RunError, VitrineError
+from vitrine.errors import DiskFull, Diverged, Interrupted, OutOfTime, Pruned, RunError, VitrineError, interruption
 from vitrine.files import naming_full_disk
 from vitrine.runs import RunRecord
 from vitrine.safe_path import without_working_directory
@@ -96,7 +96,7 @@ def _run_rank(
         with naming_full_disk(record.path):
             work()
     except (Interrupted, KeyboardInterrupt) as stop:
-        sys.exit(stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code)
+        sys.exit(interruption(stop).exit_code)
     except (VitrineError, Pruned) as error:
         if isinstance(error, OtherRankFailed):
             time.sleep(HEAD_START_SECONDS)

@@ -40,7 +40,7 @@ from typing import Any
 
 import yaml
 
-from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line
+from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line, interruption
 from vitrine.files import disk_full, write_text
 from vitrine.redact import redact
 from vitrine.runs.facts import SHAPES
@@ -312,8 +312,7 @@ class RunRecord:
             self.end("interrupted", full.problem, "the disk is full")
             return "interrupted"
         if isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit)):  # Lightning turns Ctrl-C into SystemExit
-            kind = type(error) if isinstance(error, Interrupted) else Interrupted
-            self.end("interrupted", reason=kind.reason)
+            self.end("interrupted", reason=interruption(error).reason)
             return "interrupted"
         if isinstance(error, Pruned):
             self.end("pruned", str(error))

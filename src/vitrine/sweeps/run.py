@@ -13,7 +13,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import launched
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, interruption
 from vitrine.runs import provenance
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE
@@ -113,7 +113,7 @@ def _recording(progress: SweepProgress) -> Iterator[None]:
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
-        kind = type(stop) if isinstance(stop, Interrupted) else Interrupted
+        kind = interruption(stop)
         raise kind(f"{kind.reason}; rerun {provenance.same_command()} to continue") from None
     except DiskFull as full:
         raise DiskFull(full.problem, f"make room and rerun {provenance.same_command()}") from None

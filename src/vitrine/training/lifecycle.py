@@ -10,7 +10,7 @@ from typing import Any
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import DiskFull, Interrupted
+from vitrine.errors import DiskFull, Interrupted, interruption
 from vitrine.files import disk_full
 from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import Claim
@@ -64,7 +64,7 @@ def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[
         resume = shlex.quote(f"resume={record.path}")
         command = f"{provenance.program('train')} {resume}{trust_hint(record)}"
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
-            kind = type(error) if isinstance(error, Interrupted) else Interrupted
+            kind = interruption(error)
             raise kind(f"{kind.reason}; resume with: {command}") from None
         if (full := disk_full(error, record.path)) is not None:
             advice = [f"make room, then resume with: {command}"] if (record.path / "config.yaml").exists() else []

@@ -22,7 +22,7 @@ from types import FrameType
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.parent import stop_with_parent
-from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, interruption
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
 from vitrine.safe_path import without_working_directory
@@ -176,7 +176,7 @@ def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) ->
             report(f"{trial.label}: {full}")
         sys.exit(FULL_EXIT_CODE)
     except (Interrupted, KeyboardInterrupt) as stop:
-        code = stop.exit_code if isinstance(stop, Interrupted) else Interrupted.exit_code
+        code = interruption(stop).exit_code
         exit_soon(code)
         sys.exit(code)
 
