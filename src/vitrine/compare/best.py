@@ -43,8 +43,7 @@ def best_sentences(
     value = f"{metric.interval(mean.mean, mean.low, mean.high)}{metric.unit} over {runs}"
     if len(table.rows) == 1:
         return [f"{metric.title} of {row.label}: {value}"]
-    kind = "lowest" if metric.lower_is_better else "highest"
-    sentences = [f"{kind} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"]
+    sentences = [f"{metric.best} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"]
     if not fixed or len(table.rows) < SEVERAL or min(mean.count for mean in means) < 2:
         return sentences
     corrected = corrected_over_seeds(values, best, row.overlap)

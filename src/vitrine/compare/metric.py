@@ -66,6 +66,11 @@ class Metric:
         """Factor from the stored to the shown value."""
         return 100.0 if self.is_accuracy else 1.0
 
+    @property
+    def best(self) -> str:
+        """What the best value is: ``highest``, or ``lowest``."""
+        return "lowest" if self.lower_is_better else "highest"
+
     def number(self, value: float) -> str:
         """Return a value without its unit; one that is not zero is not shown as zero."""
         if math.isnan(value):

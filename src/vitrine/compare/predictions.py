@@ -68,6 +68,12 @@ class Predictions:
         same = self.predicted == self.labels
         return same.all(axis=1) if self.several else same
 
+    @property
+    def mistakes(self) -> np.ndarray:
+        """Indices of the images that are not classified correctly, those of the highest confidence first."""
+        wrong = np.flatnonzero(~self.correct)
+        return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
+
 
 def correct_images(path: Path) -> np.ndarray:
     """Read from predictions.npz which test images are classified correctly, (N,) bool.

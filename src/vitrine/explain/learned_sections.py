@@ -82,7 +82,7 @@ def _look(
 ) -> Shown:
     """Choose test images, and run the model on them."""
     config, loaded = model.config, test_images.run
-    mistakes = [] if predictions is None else _mistakes(predictions)
+    mistakes = [] if predictions is None else predictions.mistakes.tolist()
     try:
         count = (loaded.record.facts.get("images") or {}).get("test") or 0
         if predictions is not None:
@@ -109,11 +109,6 @@ def _look(
 
 def _nothing(problem: str) -> Shown:
     return Shown(np.empty((0, 1, 1, 1), np.uint8), [], [], [], None, problem)
-
-
-def _mistakes(predictions: Predictions) -> list[int]:
-    wrong = np.flatnonzero(~predictions.correct)
-    return wrong[np.argsort(-predictions.confidence[wrong], kind="stable")].tolist()
 
 
 def patch_section(config: ViTConfig, shown: Shown) -> RunSection:

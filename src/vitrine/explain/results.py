@@ -215,7 +215,7 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
     if not len(wrong):
         return RunSection("wrong", "Wrong images", "Every test image is classified correctly.")
     worst = wrong[np.argsort(predictions.true_probability[wrong], kind="stable")][:SHOWN_WRONG]
-    confident = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:SHOWN_WRONG]
+    confident = predictions.mistakes[:SHOWN_WRONG]
     try:
         pixels = test_images.pixels([*worst.tolist(), *confident.tolist()])
     except (VitrineError, OSError, ImportError) as error:

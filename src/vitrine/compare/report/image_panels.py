@@ -20,7 +20,7 @@ from PIL import Image
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import HardImage, Predictions, hardest_images
-from vitrine.compare.table import ConfigurationRow
+from vitrine.compare.report.style import best_rows
 from vitrine.config.model import MOST_CLASSES
 from vitrine.errors import DataError, RunError, VitrineError, joined_lines
 from vitrine.runs import RunRecord
@@ -100,7 +100,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
     chosen = list(dict.fromkeys([*hard, *evenly]))[:MAX_ATTENTION_IMAGES]
     rows: list[tuple[str, list[CaptionedImage]]] = []
     missing = []
-    for row in _shown_rows(compared):
+    for row in best_rows(compared, MAX_MODELS):
         run = next(iter(row.runs.values()))
         try:
             pixels = test_images(run, chosen)
@@ -132,7 +132,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
 def position_similarities(compared: Comparison) -> Gallery:
     """Show the similarities of learned or fixed position embeddings, for one model per row that has them."""
     maps, missing = [], []
-    for row in _shown_rows(compared):
+    for row in best_rows(compared, MAX_MODELS):
         run = next(iter(row.runs.values()))
         try:
             similarities, grid = _position_similarities(run)
@@ -212,13 +212,6 @@ def tiles(similarities: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     colours = (255 * colormaps["viridis"](scaled)).astype(np.uint8).reshape(*grid, *grid, 4)
     framed = np.pad(colours, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
     return framed.transpose(0, 2, 1, 3, 4).reshape(rows * (rows + 1), columns * (columns + 1), 4)[:-1, :-1]
-
-
-def _shown_rows(compared: Comparison) -> list[ConfigurationRow]:
-    """The best rows and the baseline."""
-    rows = [summary.row for summary in compared.summaries][:MAX_MODELS]
-    baseline = compared.findings.baseline
-    return rows if baseline in rows else [*rows[:-1], baseline]
 
 
 def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:

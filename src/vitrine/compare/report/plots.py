@@ -113,7 +113,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
         caption = "Bands span the lowest to the highest seed." + _omitted(compared)
         if last:
             best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
-            value = f"the {_extreme(metric)} {metric.title}, {metric.value(last[best])}"
+            value = f"the {metric.best} {metric.title}, {metric.value(last[best])}"
             caption = f"At its last epoch, {best} has {value}. {caption}"
         layout = {
             "height": 420,
@@ -280,10 +280,6 @@ def _omitted(compared: Comparison) -> str:
 def _score(summary: RowSummary, metric: Metric) -> float:
     """The mean, negated if lower is better."""
     return -summary.interval.mean if metric.lower_is_better else summary.interval.mean
-
-
-def _extreme(metric: Metric) -> str:
-    return "lowest" if metric.lower_is_better else "highest"
 
 
 def error_bars(summaries: Sequence[RowSummary], metric: Metric) -> dict[str, Any]:

@@ -38,17 +38,20 @@ class Plot:
     choice: str = ""
 
 
+def best_rows(compared: Comparison, most: int) -> list[ConfigurationRow]:
+    """At most ``most`` rows: the best, and the baseline."""
+    rows = [summary.row for summary in compared.summaries][:most]
+    baseline = compared.findings.baseline
+    return rows if baseline in rows else [*rows[:-1], baseline]
+
+
 class RowStyles:
     """Colour, symbol and name of each row. The best rows and the baseline have colours of their own."""
 
     def __init__(self, compared: Comparison) -> None:
         rows = [summary.row for summary in compared.summaries]
-        baseline = compared.findings.baseline
-        coloured = rows[: len(COLOURS)]
-        if baseline not in coloured:
-            coloured = [*coloured[:-1], baseline]
-        self.coloured = coloured
-        self.others = [row for row in rows if row not in coloured]
+        self.coloured = best_rows(compared, len(COLOURS))
+        self.others = [row for row in rows if row not in self.coloured]
         self._names = dict(zip(map(id, rows), shorten([row.short_label for row in rows]), strict=True))
 
     def name(self, row: ConfigurationRow) -> str:
