@@ -23,9 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="RUN or OVERRIDE", help="a run folder, overrides as for train")
     parser.add_argument("--depth", type=positive, default=2, metavar="N", help="how deep to look into parts (2)")
     add_config_dir(parser)
-    options, rest = parser.parse_known_intermixed_args(arguments)
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options = parser.parse_intermixed_args(arguments)
     with errors_in_one_line():
         show(options)
 

@@ -58,7 +58,7 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
         refused = {fault.key.partition("=")[0] for fault in found}
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         composer = Composer(command, loader)
-        if command == "train" and sources().mention("hydra"):  # else there is nothing to compose
+        if command == "train" and sources().mention_hydra:  # else there is nothing to compose
             found += _unused_settings(composer, fixed_overrides(overrides))
         count = len(found)
         asked = (runs_of_multirun if multirun else single_run)(composer, overrides, found)

@@ -82,11 +82,12 @@ class Sources:
         """Whether a file of a folder that the user typed has ``name``, a dotted Python name, as a value."""
         return self.typed and name in self._values
 
-    def mention(self, word: str) -> bool:
-        """Whether ``word`` stands anywhere in the user's files."""
+    @property
+    def mention_hydra(self) -> bool:
+        """Whether ``hydra`` stands anywhere in the user's files."""
         for file in self.files:
             with suppress(OSError):  # reported when the file is composed
-                if word in (Path(self.folder or "") / f"{file}.yaml").read_text(encoding="utf-8", errors="replace"):
+                if "hydra" in (Path(self.folder or "") / f"{file}.yaml").read_text(encoding="utf-8", errors="replace"):
                     return True
         return False
 

@@ -22,7 +22,7 @@ def best_sentences(
     pooled: PooledVariance | None,
     difference: Callable[..., Difference],
     *,
-    fixed: bool = True,
+    fixed: bool,
 ) -> list[str]:
     """Return sentences about the best mean, and, of three or more rows, about what its selection means.
 

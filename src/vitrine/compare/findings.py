@@ -128,7 +128,7 @@ def findings(
         p = tested.corrected
         verdict = "inconclusive"
         if (tested.low > 0 or tested.high < 0) and min(tested.counts) >= MIN_SEEDS:  # false for NaN
-            verdict = "better" if metric.is_better(tested.mean, 0.0) else "worse"
+            verdict = "better" if metric.improves(tested.mean) else "worse"
         sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
         decided = None if decision is None else decision.about(row, baseline, metric.name)
         rates = failed[row.label], failed[baseline.label]

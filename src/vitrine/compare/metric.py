@@ -115,9 +115,9 @@ class Metric:
             return f"{self.number(mean)} ± {self.number(high - mean)}"
         return f"{self.number(mean)} [{self.number(low)}, {self.number(high)}]"
 
-    def is_better(self, value: float, other: float) -> bool:
-        """Whether ``value`` is better than ``other``."""
-        return value < other if self.lower_is_better else value > other
+    def improves(self, difference: float) -> bool:
+        """Whether a difference from another value is one for the better."""
+        return difference < 0 if self.lower_is_better else difference > 0
 
 
 def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:

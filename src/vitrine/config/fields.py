@@ -92,7 +92,7 @@ def not_a_size(key: str, value: Any) -> Fault:
     return Fault(key, as_override(value).replace(" ", "").replace("'", ""), f"must be {SIZE_TYPE}")
 
 
-def number_or(word: str, default: Any = dataclasses.MISSING, *, gt: float = -math.inf, le: float = math.inf) -> Any:
+def number_or(word: str, default: Any, *, gt: float, le: float) -> Any:
     """Return a field of type ``Any`` for a number, as of :func:`number`, or ``word``."""
     return _field(default, {}, {"bounds": (-math.inf, gt, le, math.inf), "word": word})
 

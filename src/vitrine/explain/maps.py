@@ -180,9 +180,7 @@ def show_table(axes: Axes, table: np.ndarray) -> AxesImage:
     return axes.imshow(shown, cmap=SIGNED, vmin=-largest, vmax=largest, aspect="auto", extent=ends)
 
 
-def show_tiles(
-    axes: Axes, tiles: np.ndarray, colours: str, limits: tuple[float, float], aspect: float = 1.0
-) -> AxesImage:
+def show_tiles(axes: Axes, tiles: np.ndarray, colours: str, limits: tuple[float, float], aspect: float) -> AxesImage:
     """Show maps (rows, columns, h, w) as tiles with gaps; ``aspect`` is the height of a cell, by its width."""
     rows, columns, height, width = tiles.shape
     padded = np.pad(tiles.astype(float), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)

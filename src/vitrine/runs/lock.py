@@ -273,18 +273,13 @@ class RunLock:
             os.close(self._descriptor)
 
 
-def look(folder: Path, here: str | None = None) -> tuple[LockState, Holder | None]:
-    """Return what is known of a run's lock, without taking it.
-
-    Args:
-        folder: the run folder; it need not exist.
-        here: identifies this machine's kernel.
-    """
+def look(folder: Path) -> tuple[LockState, Holder | None]:
+    """Return what is known of the lock of a run folder, which need not exist, without taking it."""
     try:
         with opened(folder / NAME, os.O_RDONLY) as descriptor:
             if descriptor is None:
                 return LockState.FREE, None
-            return judge(descriptor, kernel() if here is None else here, exclusive=False)
+            return judge(descriptor, kernel(), exclusive=False)
     except OSError:
         return LockState.UNKNOWN, None
 

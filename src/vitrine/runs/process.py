@@ -19,12 +19,12 @@ def kernel() -> str:
         return socket.gethostname()
 
 
-def process_start(pid: int | None = None) -> str:
-    """Return the start time of a process, by default this one, which a later process of the same id does not have.
+def process_start() -> str:
+    """Return the start time of this process, which a later process of the same id does not have.
 
     Empty where the system does not give it.
     """
-    stat = _stat(os.getpid() if pid is None else pid)
+    stat = _stat(os.getpid())
     return stat[19] if stat else ""
 
 

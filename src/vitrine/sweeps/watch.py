@@ -47,9 +47,9 @@ def watch(root: Path, name: str | None, *, once: bool = False) -> None:
             time.sleep(REFRESH_SECONDS)
 
 
-def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """A curve in one line of block characters, from its least to its largest value; the last ``width`` values."""
-    shown = [value for value in values if abs(value) < LARGEST][-width:]  # False for NaN
+def sparkline(values: Sequence[float]) -> str:
+    """A curve of the last ``CURVE_WIDTH`` values in block characters, from the least to the largest value."""
+    shown = [value for value in values if abs(value) < LARGEST][-CURVE_WIDTH:]  # False for NaN
     if not shown:
         return ""
     least, span = min(shown), max(shown) - min(shown)

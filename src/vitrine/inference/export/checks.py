@@ -145,7 +145,7 @@ def accuracy_cost(
     pytorch: Computation,
     run: LoadedRun,
     data_root: str | None,
-    gives: str = "probabilities",
+    gives: str,
 ) -> AccuracyCost:
     """Compare both models on the validation images of a run, as training splits them off.
 
