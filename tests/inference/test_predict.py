@@ -256,35 +256,26 @@ def test_doubtful_pictures_are_left_aside_and_the_others_measured(predict, run, 
     assert f"; accuracy of the others {right[sure].mean():.4f}\n" in out
 
 
-@pytest.mark.whole
-def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run, pictures, tmp_path, monkeypatch):
-    command = [f"run={run.record.path}", f"input={pictures}", "output=x.csv", "batch_size=32"]
-    assert predict(*command)[0] == 0
-    whole, partial = (tmp_path / "x.csv").read_bytes(), tmp_path / "x.csv.partial"
-    (tmp_path / "x.csv").unlink()
+@pytest.fixture
+def command(run, pictures):
+    return [f"run={run.record.path}", f"input={pictures}", "output=x.csv", "batch_size=32"]
+
+
+@pytest.fixture
+def partial(predict, command, tmp_path, monkeypatch):
+    """What the command left when it was interrupted: 100 rows of 360, and a part of the next."""
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "finish", lambda *_: sys.exit(9))
         assert predict(*command)[0] == 9
-    lines = partial.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "x.csv.partial"
+    lines = path.read_bytes().splitlines(keepends=True)
     assert len(lines) == 361
-    partial.write_bytes(b"".join(lines[:101]) + lines[101][:20])
+    path.write_bytes(b"".join(lines[:101]) + lines[101][:20])
+    return path
 
-    other = predict(*command[:-1], "top_k=2")
-    assert other[0] == 1
-    assert "holds results of other runs or settings" in other[2]
-    assert "(top_k was 1, is 2)" in other[2]
-    moved = predict(command[0], f"input={pictures}/1", *command[2:])
-    assert moved[0] == 1
-    assert "holds results of other pictures: row 1 is" in moved[2]
-    drawn = predict(*command, "attention=maps")
-    assert drawn[0] == 1, "rows that are there would get no maps"
-    assert f"(attention was None, is {tmp_path}/maps)" in drawn[2]
-    lines_before = partial.read_bytes()
-    partial.write_bytes(lines_before.replace(lines[2], b"\0" * 9 + b"\n"))
-    damaged = predict(*command)
-    assert (damaged[0], damaged[2]) == (1, "vitrine: x.csv.partial is damaged; delete it, and rerun the same command\n")
-    partial.write_bytes(lines_before)
 
+@pytest.mark.whole
+def test_an_interrupted_command_continues_after_its_last_whole_row(predict, command, partial, tmp_path, monkeypatch):
     classified = []
     append = Journal.append
     monkeypatch.setattr(Journal, "append", lambda self, rows: (classified.extend(rows), append(self, rows)))
@@ -293,8 +284,25 @@ def test_an_interrupted_command_continues_after_its_last_whole_row(predict, run,
     assert len(classified) == 260
     assert "accuracy" in out
     assert "of 360 labelled pictures" in out
-    assert (tmp_path / "x.csv").read_bytes() == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "x.csv"]
+    assert predict(*command, "output=at_once.csv")[0] == 0
+    assert (tmp_path / "x.csv").read_bytes() == (tmp_path / "at_once.csv").read_bytes()
+
+
+@pytest.mark.whole
+def test_rows_of_other_settings_or_pictures_and_damaged_ones_are_not_continued(predict, command, partial, tmp_path):
+    refused = {
+        "top_k=2": "holds results of other runs or settings; delete it, or choose another output (top_k was 1, is 2)",
+        "attention=maps": f"(attention was None, is {tmp_path}/maps)",
+        f"{command[1]}/1": "holds results of other pictures: row 1 is",
+    }
+    for override, problem in refused.items():
+        code, _, err = predict(*command, override)
+        assert code == 1
+        assert problem in err
+    partial.write_bytes(partial.read_bytes().replace(partial.read_bytes().splitlines()[2], b"\0" * 9))
+    problem = "vitrine: x.csv.partial is damaged; delete it, and rerun the same command\n"
+    assert predict(*command) == (1, "", problem)
 
 
 def test_an_interrupted_command_can_be_continued_with_another_confidence(predict, run, pictures, tmp_path, monkeypatch):
