@@ -5,7 +5,9 @@ from helpers.running import SMALL
 from helpers.user_parts import enter_lab
 
 from vitrine import compose, fit, load_run
+from vitrine.config.parts import PartError
 from vitrine.errors import ConfigError
+from vitrine.training.summary import layers
 
 LAB = "lab_of_a_run"
 PARTS = """
@@ -120,6 +122,20 @@ class Sizes:
         sizes.add(len(images))
         return images
 """
+MORE = """
+import torch
+from torch import nn
+
+
+class Alone(nn.Identity):
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, tokens):
+        if len(tokens) == 1:
+            raise ValueError("no such batch")
+        return tokens
+"""
 NAMES = {
     "patch_embed": "Patches",
     "position": "Place",
@@ -170,6 +186,24 @@ def test_an_augmentation_of_ones_own_is_given_one_batch_at_a_time(tmp_path, monk
     from lab_of_a_run import sized
 
     assert sized.sizes == {256}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Alone", r"failed: ValueError: no such batch \(.*more.py, line \d+\)$"),
+    ],
+)
+def test_a_part_that_cannot_be_saved_or_takes_no_single_image_is_refused_in_one_line(
+    tmp_path, monkeypatch, name, problem
+):
+    enter_lab(tmp_path, monkeypatch, LAB, more=MORE)
+    config = compose([*SMALL, f"position={LAB}.more.{name}", f"paths.output_dir={tmp_path}"])
+    with pytest.raises(PartError, match=f"^{LAB}.more.{name} {problem}"):
+        fit(config)
+    if name == "Alone":
+        with pytest.raises(PartError, match=f"^{LAB}.more.Alone {problem}"):
+            layers(config.model, 1)
 
 
 def test_signatures_that_do_not_fit_are_refused_together(overrides, tmp_path):

@@ -8,6 +8,7 @@ from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
 from torch import Tensor, nn
 
 from vitrine.config import ViTConfig
+from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import names_of
 from vitrine.models import build_model
 
@@ -62,7 +63,7 @@ def layers(config: ViTConfig, depth: int) -> Layers:
         depth: how deep to look into parts; at 1, ``blocks`` is one layer.
     """
     device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
-    with torch.device(device), torch.random.fork_rng(devices=[]):
+    with failing_in_one_line(config), torch.device(device), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
         images = torch.zeros(1, config.in_channels, *config.image_hw)
         summary = ModelSummary(_Alone(model, images), max_depth=depth + 1)

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.image_schedule import image_sides
+from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import names_of
 from vitrine.data.loader import TrainLoader
 from vitrine.distributed.hardware import DTYPES, Hardware
@@ -64,7 +65,8 @@ def _count_flops(config: ViTConfig, *, training: bool = False) -> tuple[nn.Modul
     device = "cpu" if small or names_of(config) else "meta"  # a user's code may compute with values
     if short or device == "meta":  # where attention maps take little memory
         config = replace(config, attention_kernel="explicit")  # PyTorch 2.11 does not count its fused kernel on CPUs
-    with torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    failing = failing_in_one_line(config)  # of an image alone
+    with failing, torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
         model = build_model(config).eval()
         if isinstance(model, VisionTransformer):
             model.patch_drop.train(training)
