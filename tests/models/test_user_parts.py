@@ -83,6 +83,33 @@ class Mixing(nn.Identity):
         return x * x.mean(dim=1, keepdim=True)
 
 
+class Shifting(nn.Identity):
+    def __init__(self, dim, hidden):
+        super().__init__()
+
+    def forward(self, x):
+        return x.roll(1, dims=-2)
+
+
+class ByToken(nn.Module):
+    def __init__(self, dim, eps):
+        super().__init__()
+
+    def forward(self, x):
+        images, tokens, width = x.shape
+        return x / width
+
+
+class Several(nn.Identity):
+    def __init__(self, dim, hidden=None, eps=None):
+        super().__init__()
+
+    def forward(self, x):
+        if x.shape[1] == 1:
+            raise ValueError("one token")
+        return x
+
+
 class Grid(nn.Module):
     def __init__(self, dim, heads):
         super().__init__()
@@ -158,6 +185,9 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
             {"attention": f"{LAB}.parts.Grid", "patch_dropout": 0.5},
             r"fails on a tensor \(2, 8, 8\), as with model.patch_dropout=0.5: RuntimeError: unflatten: ",
         ),
+        ({"mlp": f"{LAB}.parts.Several", "pool": "map"}, r"fails on a tensor \(2, 1, 8\): ValueError: one token"),
+        ({"norm": f"{LAB}.parts.Several", "pool": "map"}, r"fails on a tensor \(2, 1, 8\): ValueError: one token"),
+        ({"norm": f"{LAB}.parts.ByToken", "qk_norm": True}, r"fails on a tensor \(2, 2, 16, 4\): ValueError: too many"),
         ({"mlp": f"{LAB}.parts.Double"}, "must give torch.float32, not torch.float64"),
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
         (
@@ -192,6 +222,13 @@ def test_a_part_exempts_parameters_of_its_own_from_weight_decay():
 def test_installed_code_may_exempt_parameters_that_it_lacks(name):
     model = build_model(config(name=f"{LAB}.parts.{name}"))
     assert {exempted.rpartition(".")[2] for exempted in model.no_weight_decay()} == {"pos_embed", "dist_token"}
+
+
+def test_parts_in_the_pool_get_one_token_of_each_image():
+    parts = {"mlp": f"{LAB}.parts.Shifting", "norm": f"{LAB}.parts.ByToken"}
+    model = VisionTransformer(config(pool="map", patch_dropout=0.5, **parts)).eval()
+    images = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(model(images)[:1], model(images[:1]))
 
 
 def test_initial_weights_are_set_by_a_function():

@@ -167,7 +167,7 @@ def build_attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
         config.dim,
         config.heads,
         qkv_bias=config.qkv_bias,
-        qk_norm=partial(build_norm, config) if config.qk_norm else None,
+        qk_norm=partial(build_norm, config, between=(config.heads, config.tokens)) if config.qk_norm else None,
         relation=relation,
         out_projection=config.out_projection,
         dropout=config.attention_dropout,

@@ -143,8 +143,11 @@ NORMS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_norm(config: ViTConfig, width: int) -> nn.Module:
-    """Return the normalisation that ``config.norm`` names, over the last dimension: (..., width) -> (..., width)."""
-    shape = (2, config.tokens, width)
+def build_norm(config: ViTConfig, width: int, between: tuple[int, ...] | None = None) -> nn.Module:
+    """Return the normalisation that ``config.norm`` names, over the last dimension: (..., width) -> (..., width).
+
+    ``between`` are the dimensions from the batch to the width; ``None`` is that of the model's tokens.
+    """
+    shape = (2, *((config.tokens,) if between is None else between), width)
     own = user_module(config, "norm", width, takes=shape, gives=shape, eps=config.norm_eps)
     return NORMS[config.norm](width, eps=config.norm_eps) if own is None else own

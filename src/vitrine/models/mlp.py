@@ -108,8 +108,11 @@ MLPS: dict[str, Callable[[int, int, tuple[float, float]], nn.Module]] = {
 }
 
 
-def build_mlp(config: ViTConfig, dropout: tuple[float, float] = (0.0, 0.0)) -> nn.Module:
-    """Return the MLP that ``config.mlp`` names, (B, N, D) -> (B, N, D); a user's own gets no dropout rates."""
-    shape = (2, config.tokens, config.dim)
+def build_mlp(config: ViTConfig, dropout: tuple[float, float] = (0.0, 0.0), tokens: int | None = None) -> nn.Module:
+    """Return the MLP that ``config.mlp`` names, (B, N, D) -> (B, N, D); a user's own gets no dropout rates.
+
+    N is ``tokens``; ``None`` is the model's.
+    """
+    shape = (2, tokens or config.tokens, config.dim)
     own = user_module(config, "mlp", config.dim, config.mlp_dim, takes=shape, gives=shape)
     return MLPS[config.mlp](config.dim, config.mlp_dim, dropout) if own is None else own

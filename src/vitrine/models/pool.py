@@ -46,8 +46,8 @@ class AttentionPool(nn.Module):
     Args:
         dim: width of a token, D.
         heads: number of attention heads; divides ``dim``.
-        norm: normalises what the query attends to, (..., D) -> (..., D), before the MLP.
-        mlp: maps (..., D) to (..., D), on a residual branch.
+        norm: normalises what the query attends to, (B, 1, D) -> (B, 1, D), before the MLP.
+        mlp: maps (B, 1, D) to (B, 1, D), on a residual branch.
         prefix: tokens in front of the patches, which are left out.
         kernel: as in :func:`vitrine.models.attention.attend`.
     """
@@ -78,16 +78,16 @@ class AttentionPool(nn.Module):
         k, v = self.kv(tokens[:, self.prefix :]).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if record.active:
             record("weights", attention_weights(q, k))
-        x = self.proj(attend(q, k, v, kernel=self.kernel).transpose(1, 2).flatten(1))
-        return x + self.mlp(self.norm(x))
+        x = self.proj(attend(q, k, v, kernel=self.kernel).transpose(1, 2).flatten(2))
+        return (x + self.mlp(self.norm(x)))[:, 0]
 
 
 def _attention_pool(config: ViTConfig) -> AttentionPool:
     return AttentionPool(
         config.dim,
         config.heads,
-        norm=lambda: build_norm(config, config.dim),
-        mlp=lambda: build_mlp(config),
+        norm=lambda: build_norm(config, config.dim, (1,)),
+        mlp=lambda: build_mlp(config, tokens=1),
         prefix=config.prefix,
         kernel=config.attention_kernel,
     )
