@@ -4,16 +4,20 @@ import math
 import os
 import pickle
 import zipfile
+from collections import Counter, OrderedDict, deque
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from helpers.bombs import let_entries_overlap
 from helpers.published import PUBLISHED
+from lightning.pytorch.callbacks import Callback
 
 from vitrine.config import ViTConfig
+from vitrine.config.parts import PartError
 from vitrine.errors import DiskFull, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
@@ -286,6 +290,38 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(path, model):
         io.save_checkpoint({**checkpoint_of(model), "epoch": 2, "extra": Unwritable()}, path)
     assert path.read_bytes() == whole
     assert [one.name for one in path.parent.iterdir()] == ["last.ckpt"]
+
+
+class Remembers(Callback):
+    """A callback of a user's, with any object as its state."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+    def state_dict(self):
+        return {"best": [self.value]}
+
+
+@pytest.mark.parametrize("value", [np.float64(1), deque([1]), Path("best"), lambda: 1], ids=lambda value: type(value))
+def test_a_callback_whose_state_could_not_be_read_again_is_refused_before_anything_is_written(path, model, value):
+    """Before training, and at a save, where the checkpoint before stays."""
+    AtomicCheckpointIO().save_checkpoint(checkpoint_of(model), path)
+    kind = rf"{type(value).__module__}.{type(value).__name__}"
+    with pytest.raises(PartError, match=rf"^Remembers holds a {kind}, which cannot be restored"):
+        AtomicCheckpointIO().save_checkpoint(
+            {**checkpoint_of(model), "callbacks": {"Remembers": {"best": value}}}, path
+        )
+    assert read_checkpoint(path)["epoch"] == 1
+    with pytest.raises(PartError, match=rf"^[\w.]+\.Remembers holds a {kind}"):
+        Checkpoints(RunRecord(path.parent), "last").on_train_start(SimpleNamespace(callbacks=[Remembers(value)]), None)
+    with pytest.raises(PartError, match=rf"^the checkpoint's entry optimizer_states holds a {kind}"):
+        AtomicCheckpointIO().save_checkpoint({**checkpoint_of(model), "optimizer_states": [{0: value}]}, path)
+
+
+def test_what_can_be_read_again_is_saved(path, model):
+    state = {(1, "a"): [torch.ones(1), None, 1j], "b": ({1}, OrderedDict(c=b"d"), Counter("e"), torch.Size([1]))}
+    AtomicCheckpointIO().save_checkpoint({**checkpoint_of(model), "callbacks": {"Own": state}}, path)
+    assert read_checkpoint(path)["callbacks"]["Own"] == state
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")

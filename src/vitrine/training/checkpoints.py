@@ -4,7 +4,10 @@ last.ckpt, previous.ckpt and best.ckpt are separate files, so that one damaged b
 """
 
 import math
+import pickle
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,13 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from vitrine.config.metrics import VALIDATION
+from vitrine.config.parts import PartError
 from vitrine.errors import RunError, first_line
 from vitrine.files import copy, replacing
 from vitrine.runs import RunRecord
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, int, float, str, bool, type(None))
+CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -27,6 +34,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         try:
             with replacing(path, keep=path.with_name("previous.ckpt")) as temporary, temporary.open("wb") as file:
+                refuse_objects(checkpoint)
                 torch.save(checkpoint, file)  # to a path, its error would not say that the disk is full
         except (OSError, RuntimeError) as error:
             problem = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
@@ -49,7 +57,13 @@ class Checkpoints(Callback):
         self.best: dict[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Forget the best epoch of a resumed run whose best.ckpt was damaged: it is selected among those to come."""
+        """Refuse callbacks whose state cannot be saved, and forget a best epoch whose best.ckpt was damaged.
+
+        Then the best is selected among the epochs to come.
+        """
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        named = {f"{type(one).__module__}.{type(one).__qualname__}": one.state_dict() for one in callbacks}
+        refuse_objects({"callbacks": named})
         if not self.record.best.exists():
             self.best = {}
 
@@ -86,6 +100,36 @@ class Checkpoints(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the best epoch so far."""
         self.best = state["best"]
+
+
+def refuse_objects(checkpoint: Mapping[str, Any]) -> None:
+    """Refuse, before a checkpoint is written, what ``read_checkpoint`` would refuse to read.
+
+    Raises:
+        PartError: the state of a callback, or another entry of ``checkpoint``, holds such an object.
+    """
+    entries = {f"the checkpoint's entry {name}": value for name, value in checkpoint.items() if name != "callbacks"}
+    for name, state in {**checkpoint.get("callbacks", {}), **entries}.items():
+        if (kind := _unreadable(state)) is not None:
+            problem = f"holds a {kind.__module__}.{kind.__qualname__}, which cannot be restored"
+            raise PartError(name, f"{problem}: a state has numbers, texts, lists, dicts and tensors alone")
+
+
+def _unreadable(value: Any) -> type | None:
+    """Return the type of the first object in ``value`` that is not read again; ``None`` if there is none."""
+    kind = type(value)
+    if kind in PLAIN:
+        return None
+    if kind in CONTAINERS:
+        inner = [*value, *value.values()] if isinstance(value, dict) else value
+        return next((found for found in map(_unreadable, inner) if found is not None), None)
+    try:
+        torch.save(value, file := BytesIO())
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except (pickle.PickleError, TypeError, AttributeError):  # the latter two: it cannot be written either
+        return kind
+    return None
 
 
 def copy_checkpoint(source: Path, path: Path) -> None:
