@@ -123,6 +123,23 @@ def test_what_a_loss_of_the_users_returns_is_checked(batch, loss, given):
     assert mean_loss(F.cross_entropy, "my_lab.loss", logits.detach(), labels).dim() == 0, "evaluation has no gradient"
 
 
+class Temperature(torch.nn.Module):
+    def __init__(self, trained=True):
+        super().__init__()
+        self.log = torch.nn.Parameter(torch.zeros(()), requires_grad=trained)
+
+    def forward(self, logits, targets):
+        return F.cross_entropy(logits * self.log.exp(), targets)
+
+
+def test_a_loss_of_the_users_with_weights_which_would_not_be_trained_is_refused(batch):
+    name = f"{__name__}.Temperature"
+    with pytest.raises(PartError, match=f"^{name} has weights, which are not trained: put them into the model"):
+        build_loss(LossConfig(name=name))
+    training, _ = build_loss(LossConfig(name=name, options={"trained": False}))
+    torch.testing.assert_close(training(*batch), F.cross_entropy(*batch))
+
+
 def test_weights_move_with_the_model_and_are_no_part_of_its_checkpoint():
     config = compose(["model=vit_nano", "depth=1"])
     module = Classifier(config, steps=1, images_per_step=1, class_weights=torch.ones(10)).to(torch.float64)

@@ -135,11 +135,17 @@ def build_loss(
         config: the loss.
         class_weights: of the classes in training.
         outputs: number of classes of each target, where there are several.
+
+    Raises:
+        PartError: the user's loss cannot be built, or has weights to train.
     """
     training: Loss
     plain: Loss
     if (own := part_at(config, "name")) is not None:
         training = plain = function(own)
+        if isinstance(training, nn.Module) and any(one.requires_grad for one in training.parameters()):
+            problem = "has weights, which are not trained: put them into the model, or set requires_grad=False"
+            raise PartError(own.name, problem)
     else:
         plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
         training = partial(plain, label_smoothing=config.label_smoothing)
