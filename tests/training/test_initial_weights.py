@@ -11,8 +11,9 @@ from torch import nn
 
 from vitrine import compose, fit
 from vitrine.config.model import INITS, ViTConfig
+from vitrine.config.parts import PartError
 from vitrine.models import VisionTransformer, build_model
-from vitrine.training.initial_weights import drawn_by_name
+from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 
 SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, "dim": 24, "depth": 2, "heads": 3}
 PLAIN = ViTConfig(position="learned", **SIZES)
@@ -124,6 +125,32 @@ def test_a_users_model_draws_by_name_too_whatever_the_order_and_company():
     changed = values_of(drawn_by_name(Own, 1))
     assert [name for name, values in one.items() if torch.equal(values, changed[name])] == ["own_generator"]
     assert torch.dist(one["rows"] @ one["rows"].T, torch.eye(8)) < 1e-5
+
+
+class Fixed(nn.Module):
+    """A user's model with fixed random values, behind a gate that begins at 0."""
+
+    def __init__(self, kept, noise=0.0):
+        super().__init__()
+        self.gate, self.noise = nn.Parameter(torch.zeros(())), noise
+        values = torch.randn(2, 2)
+        if kept == "attribute":
+            self.values = values
+        else:
+            self.register_buffer("values", values, persistent=kept == "persistent")
+
+    def forward(self, images):
+        return (self.gate * self.values * images).sum((2, 3)) + self.noise * torch.rand(2, 1)
+
+
+def test_random_values_that_no_checkpoint_holds_are_refused():
+    before = torch.get_rng_state()
+    for kept in ("attribute", "not persistent"):
+        with pytest.raises(PartError, match=r"^my_lab\.Fixed computes with random values that no checkpoint holds"):
+            check_all_stored(partial(Fixed, kept), (2, 1, 2, 2), ["my_lab.Fixed"])
+    for fine in (partial(Fixed, "persistent"), partial(Fixed, "persistent", noise=1.0)):
+        check_all_stored(fine, (2, 1, 2, 2), ["my_lab.Fixed"])
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Start(Callback):

@@ -127,6 +127,15 @@ import torch
 from torch import nn
 
 
+class Lost(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.values = torch.randn(config.dim)
+
+    def forward(self, tokens):
+        return tokens * self.values
+
+
 class Alone(nn.Identity):
     def __init__(self, config):
         super().__init__()
@@ -191,6 +200,7 @@ def test_an_augmentation_of_ones_own_is_given_one_batch_at_a_time(tmp_path, monk
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
+        ("Lost", "computes with random values that no checkpoint holds"),
         ("Alone", r"failed: ValueError: no such batch \(.*more.py, line \d+\)$"),
     ],
 )

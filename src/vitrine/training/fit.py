@@ -13,6 +13,8 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
+from vitrine.config.part_failures import failing_in_one_line
+from vitrine.config.parts import names_of
 from vitrine.config.schema import AUTO
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.epoch_plan import derive_seed
@@ -36,7 +38,7 @@ from vitrine.training.console import (
     show_start,
 )
 from vitrine.training.evaluate import classifier_from, evaluate_on_test
-from vitrine.training.initial_weights import drawn_by_name
+from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import check_class_names, class_weights
@@ -275,6 +277,10 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     seed = config.seed if run.pretrained is None else derive_seed(config.seed, "pretrained")
     with_kernel = replace(config.model, attention_kernel=run.hardware.attention_kernel)
     model = drawn_by_name(partial(build_model, with_kernel), seed)
+    if parts := names_of(config.model):
+        with failing_in_one_line(config.model):
+            shape = (2, config.model.in_channels, *config.model.image_hw)
+            check_all_stored(partial(build_model, with_kernel), shape, parts)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
     checkpoint = read_checkpoint(run.record.last) if run.record.last.exists() else None

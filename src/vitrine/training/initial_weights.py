@@ -6,7 +6,7 @@ built, so that this holds for any module, whoever wrote it and however it initia
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from vitrine.config.parts import PartError
 from vitrine.data.epoch_plan import derive_seed
 
 Built = TypeVar("Built", bound=nn.Module)
@@ -37,6 +38,31 @@ def drawn_by_name(build: Callable[[], Built], seed: int) -> Built:
             streams = observed.streams(build())
         with Draws(seed, streams):
             return build()
+
+
+def check_all_stored(build: Callable[[], nn.Module], shape: Sequence[int], parts: Sequence[str]) -> None:
+    """Check that a model with parts of the user's computes the same after its state dict is loaded into another.
+
+    A part whose outputs differ from call to call, by noise of its own, is not checked.
+
+    Args:
+        build: makes the model.
+        shape: of images that it takes, (B, C, H, W).
+        parts: dotted names of the user's parts.
+
+    Raises:
+        PartError: it keeps random values that no checkpoint holds: a saved model would compute something else.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        images = torch.randn(*shape)
+        one, other = build().eval(), build().eval()
+        for parameter in one.parameters():  # some begin at 0, and would hide what they multiply
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+        other.load_state_dict(one.state_dict())
+        logits, again, loaded = one(images), one(images), other(images)
+    if torch.equal(logits, again) and not torch.allclose(logits, loaded, equal_nan=True):
+        problem = "computes with random values that no checkpoint holds: register them as buffers, with persistent=True"
+        raise PartError(", ".join(parts), problem)
 
 
 class Draws(TorchDispatchMode):
