@@ -174,6 +174,8 @@ def test_features_are_computed_once_and_only_where_images_stay_the_same(run):
     assert has_constant_features(tuned(run, *PROBE))
     for changed in (["augment=light"], ["augment.mixup=0.2"], ["finetune=full"]):
         assert not has_constant_features(tuned(run, *PROBE, *changed))
+    undrawn = "torch.nn.Identity"  # stands for an augmentation that may draw random numbers of its own
+    assert not has_constant_features(tuned(run, *PROBE, f"augment.parts=[{undrawn}]"))
 
     seen = []
 

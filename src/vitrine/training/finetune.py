@@ -72,6 +72,6 @@ def groups_by_layer(
 
 def has_constant_features(config: TrainConfig) -> bool:
     """Whether the head alone is trained, on images that are the same in each epoch."""
-    if config.finetune.name != "linear_probe":
+    if config.finetune.name != "linear_probe" or config.augment.parts:  # a part of the user's may draw by itself
         return False
     return not (build_augmentation(config.augment, config.data).num_draws or config.augment.mixes)
