@@ -89,6 +89,12 @@ def test_non_finite_weights_are_not_saved_even_where_no_loss_shows_them(diverged
     assert not record.last.exists()
 
 
+def test_complex_weights_are_checked_too():
+    module = Classifier(compose(SMALL), 10, 256)
+    with pytest.raises(Diverged, match="a weight is NaN"):
+        module.on_save_checkpoint({"state_dict": {"filter": torch.tensor([1j, complex(0, math.nan)])}})
+
+
 @pytest.mark.parametrize(
     ("losses", "last_step", "parts", "found"),
     [

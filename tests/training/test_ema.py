@@ -13,7 +13,7 @@ class Tiny(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(3))
-        self.bias = torch.nn.Parameter(torch.zeros(1))
+        self.bias = torch.nn.Parameter(torch.zeros(1, dtype=torch.cfloat))
         self.register_buffer("count", torch.tensor(0))
         self.register_buffer("mask", torch.tensor([0.0, -torch.inf]), persistent=False)
 
@@ -40,6 +40,7 @@ def test_each_step_updates_the_average_by_the_decay():
     for number in range(8):
         with torch.no_grad():
             module.weight += torch.tensor([1.0, -2.0, 0.5]) * number
+            module.bias += (1 - 2j) * number
             module.count += 1
         step(callback, trainer, module)
         decay = min(0.2, (1 + number) / (10 + number))
@@ -47,6 +48,7 @@ def test_each_step_updates_the_average_by_the_decay():
         expected = now if expected is None else decay * expected + (1 - decay) * now
     callback.on_train_end(trainer, module)
     torch.testing.assert_close(module.weight.detach(), expected)
+    torch.testing.assert_close(module.bias.detach(), expected[:1] * (1 - 2j), msg="complex values, too")
     assert decay == 0.2
     assert module.count == 8, "a count is not averaged"
     assert module.mask.tolist() == [0.0, -torch.inf], "nor what never changes"

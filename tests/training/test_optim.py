@@ -36,6 +36,18 @@ def one_step(model: VisionTransformer, optimizer: torch.optim.Optimizer) -> floa
     return loss.item()
 
 
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon"])
+def test_complex_weights_are_trained(name):
+    model = VisionTransformer(composed(*SMALL).model)
+    model.blocks[0].filter = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.cfloat))
+    optimizer = build_optimizer(composed(*SMALL, f"optimizer={name}").optimizer, model)
+    (model.blocks[0].filter - 1j).abs().square().sum().backward()
+    optimizer.step()
+    trained = model.blocks[0].filter.detach()
+    assert (trained.real < 1).all()
+    assert (trained.imag > 0).all()
+
+
 def decay(rate: float, *, all_of_them: bool = False) -> OptimizerConfig:
     return OptimizerConfig(name="adamw", lr=1.0, weight_decay=rate, decay_all=all_of_them)
 

@@ -42,7 +42,7 @@ class ExponentialMovingAverage(WeightAveraging):
         self._floats: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._integers: tuple[list[Tensor], list[Tensor]] = ([], [])
         for pair in pairs:
-            kind = self._floats if pair[0].is_floating_point() else self._integers
+            kind = self._floats if pair[0].is_floating_point() or pair[0].is_complex() else self._integers
             for tensors, tensor in zip(kind, pair, strict=True):
                 tensors.append(tensor)
 

@@ -297,7 +297,8 @@ class Classifier(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the configuration and the training metrics not yet logged, as plain values; refuse non-finite weights."""
-        weights = [value for value in checkpoint["state_dict"].values() if value.is_floating_point()]
+        values = checkpoint["state_dict"].values()
+        weights = [value for value in values if value.is_floating_point() or value.is_complex()]
         if not torch.stack([value.isfinite().all() for value in weights]).all():
             self._stop_unless_ignored("a weight is NaN or infinite", self.global_step)
         checkpoint["config"] = to_plain(self.config)

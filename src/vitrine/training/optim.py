@@ -63,8 +63,9 @@ def build_optimizer(
         config: the optimiser.
         model: the model, frozen already where it is.
         finetune: learning rates of its layers.
-        fused: run each step as one kernel.
+        fused: run each step as one kernel, unless there are complex parameters, for which PyTorch has none.
     """
+    fused = fused and not any(one.is_complex() for one in model.parameters() if one.requires_grad)
     if (part := part_at(config, "name")) is not None:
         return user_optimizer(part, model, config, finetune)
     if config.name == "muon":
@@ -145,7 +146,8 @@ class MuonAndAdamW(Optimizer):
         spared = not_matrices(model)
 
         def is_muons(name: str, parameter: nn.Parameter) -> bool:
-            return name.startswith("blocks.") and parameter.ndim == 2 and name not in spared
+            is_matrix = parameter.ndim == 2 and name not in spared and not parameter.is_complex()
+            return name.startswith("blocks.") and is_matrix
 
         matrices = parameter_groups(model, config, finetune, is_muons)
         self.muon = Muon(
