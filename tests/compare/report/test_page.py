@@ -33,10 +33,10 @@ def large_page(tmp_path_factory, write_run):
 
 
 def write_many(folder, write_run):
-    command = "position=learned,rope,sincos2d,none,conv depth=1,2,3,4 model.drop_path=0.0,0.1 seed=0,1,2,3,4"
+    command = "position=learned,rope,sincos2d,none,conv depth=1,2 model.drop_path=0.003,1e-05,0.0001,0.01 seed=0,1,2,3,4"
     for number, position in enumerate(("learned", "rope", "sincos2d", "none", "conv")):
-        for depth in (1, 2, 3, 4):
-            for drop in (0.0, 0.1):
+        for depth in (1, 2):
+            for drop in (0.003, 1e-05, 0.0001, 0.01):
                 for seed in range(5):
                     acc = round(0.8 + 0.01 * number + 0.03 * depth + 0.003 * ((seed * 7 + number) % 5), 4)
                     facts = {
@@ -103,6 +103,9 @@ def test_two_hundred_runs_open_without_an_error_or_a_request_and_stay_small(larg
     assert "200 finished runs, differing in position, depth, model.drop_path" in page.locator("header").inner_text()
     assert "31 more comparisons with" in page.locator("#findings").inner_text()
     assert page.locator("#effects .plot").count() == 3
+    page.get_by_role("button", name="model.drop_path").click()
+    drops = [text.split("\t")[2] for text in page.locator("#table tbody tr").all_inner_texts()]
+    assert list(dict.fromkeys(drops)) == ["1e-05", "0.0001", "0.003", "0.01"]
     assert troubles == []
 
 

@@ -74,7 +74,7 @@ document.querySelectorAll("select[data-part]").forEach((menu) => menu.addEventLi
 
 document.addEventListener("themechange", () => drawn().forEach(draw));
 
-// Sort "1.23 M", "< 0.001", "98.46 ± 0.41" by their first number, other texts alphabetically, missing values last.
+// Sort "1.23 M", "< 0.001", "98.46 ± 0.41" by their first number, choices by their number if they are one, then texts.
 const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
 function numberIn(text) {
   const match = text.match(/^(<\s*)?([-+]?\d[\d.]*(?:e[-+]?\d+)?)(?:\s([kMGT])\b)?/);
@@ -84,11 +84,11 @@ document.querySelectorAll(".sortable thead th").forEach((heading, column) => {
   heading.querySelector("button").addEventListener("click", () => {
     const ascending = heading.getAttribute("aria-sort") !== "ascending";
     const body = heading.closest("table").tBodies[0];
-    const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent, value: numberIn(row.cells[column].textContent) }));
-    const numbers = rows.some((row) => !Number.isNaN(row.value)) && heading.classList.contains("number");
+    const value = heading.classList.contains("number") ? numberIn : (text) => (text ? Number(text) : NaN);
+    const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent, value: value(row.cells[column].textContent) }));
     rows.sort((a, b) => {
-      if (numbers && Number.isNaN(a.value) !== Number.isNaN(b.value)) return Number.isNaN(a.value) ? 1 : -1;
-      const order = numbers ? a.value - b.value : a.text.localeCompare(b.text, "en", { numeric: true });
+      if (Number.isNaN(a.value) !== Number.isNaN(b.value)) return Number.isNaN(a.value) ? 1 : -1;
+      const order = Number.isNaN(a.value) ? a.text.localeCompare(b.text, "en", { numeric: true }) : a.value - b.value;
       return ascending ? order : -order;
     });
     heading.parentNode.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
