@@ -11,6 +11,7 @@ from helpers.running import ROOT, python, run_script
 
 from vitrine.cli.compare import main
 from vitrine.compare.load import load_results
+from vitrine.runs.provenance import COMMAND
 
 SCRIPT = str(ROOT / "scripts" / "compare.py")
 
@@ -114,12 +115,14 @@ def test_a_documented_command_compares(command, compare, patches):
         assert stderr == "written to report.html\n"
 
 
-def test_markdown_has_findings_and_latex_is_the_table_alone(compare, sweep):
+def test_markdown_has_findings_and_latex_is_the_table_alone(compare, sweep, monkeypatch):
     code, printed, stderr = compare("sweep", "--markdown")
     assert (code, stderr) == (0, "")
     assert printed.startswith("| position | n |")
     assert "\n- highest mean" in printed
     assert re.search(r"on fresh seeds: `python train\.py -m like=.*`$", printed, re.MULTILINE)
+    monkeypatch.setenv(COMMAND, "vitrine compare sweep")
+    assert re.search(r"on fresh seeds: `vitrine train -m like=.*`$", compare("sweep", "--markdown")[1], re.MULTILINE)
     code, printed, stderr = compare("sweep", "--latex")
     assert (code, stderr) == (0, "")
     assert printed.startswith("\\begin{tabular}")

@@ -97,8 +97,8 @@ def markdown(compared: Comparison) -> str:
 
 def split_command(sentence: str) -> tuple[str, str]:
     """Split a finding into what it says and the command that it ends with, empty if there is none."""
-    said, found, command = sentence.partition(": python ")
-    return said, f"python {command}" if found else ""
+    said, *command = re.split(r": (?=(?:python|vitrine) )", sentence, maxsplit=1)
+    return said, command[0] if command else ""
 
 
 def latex(compared: Comparison) -> str:

@@ -33,7 +33,7 @@ def large_page(tmp_path_factory, write_run):
 
 
 def write_many(folder, write_run):
-    command = "position=learned,rope,sincos2d,none,conv depth=1,2 model.drop_path=0.003,1e-05,0.0001,0.01 seed=0,1,2,3,4"
+    command = "position=learned,rope,sincos2d,none,conv depth=1,2 model.drop_path=0.003,1e-05,0.0001,0.01 seed=range(5)"
     for number, position in enumerate(("learned", "rope", "sincos2d", "none", "conv")):
         for depth in (1, 2):
             for drop in (0.003, 1e-05, 0.0001, 0.01):
