@@ -14,6 +14,7 @@ from vitrine.compare.load import load_results
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.simultaneous import Family, PooledVariance
 from vitrine.compare.statistics import difference, largest_spread, seeds_needed
+from vitrine.compare.table_formats import cells
 from vitrine.errors import RunError
 
 THESE = ", on these 360 images"  # where no predictions are stored
@@ -126,12 +127,19 @@ def test_rows_are_equal_within_a_difference_that_holds_their_interval(tmp_path, 
     )
 
 
-def test_two_seeds_on_a_side_support_no_verdict(tmp_path, write_run):
-    write_rows(write_run, tmp_path, learned=[0.90, 0.905, 0.91, 0.90], rope=[0.951, 0.955])
-    (tested,) = compared(tmp_path).findings.comparisons
-    assert tested.difference.low > 0
-    assert tested.verdict == "inconclusive"
+@pytest.mark.parametrize(
+    ("learned", "rope"),
+    [((0.90, 0.901), (0.951, 0.955)), ((0.90, 0.901), (0.89, 0.92)), ((0.90, 0.905, 0.91), (0.951, 0.955))],
+    ids=["p < 0.05", "p > 0.05", "of three"],
+)
+def test_two_seeds_on_a_side_support_no_test(tmp_path, write_run, learned, rope):
+    write_rows(write_run, tmp_path, learned=learned, rope=rope)
+    found = compared(tmp_path, difference_of_interest=0.5)
+    (tested,) = found.findings.comparisons
+    assert tested.kind == "without a verdict"
     assert tested.sentences == ["rope and learned cannot be compared with 2 seeds: at least 3 are needed"]
+    (row,) = [cells(found, summary) for summary in found.summaries if summary.row is tested.row]
+    assert row[5:8] == [Metric("test/acc").signed(tested.difference.mean), "—", "—"]
 
 
 def test_a_verdict_and_its_interval_agree_in_every_row(tmp_path, write_run):
@@ -334,11 +342,11 @@ def test_a_baseline_chosen_by_its_result_counts_as_all_pairs(tmp_path, write_run
 
 
 def test_pairs_without_variance_are_not_tested(tmp_path, write_run):
-    write_rows(write_run, tmp_path, learned=[0.5, 0.75], rope=[0.625, 0.875])
+    write_rows(write_run, tmp_path, learned=[0.5, 0.75, 0.25], rope=[0.625, 0.875, 0.375])
     (tested,) = compared(tmp_path).findings.comparisons
     assert tested.verdict == "inconclusive"
     assert tested.sentences == [
-        "rope and learned: all pairs differ by exactly 12.50 points, so no test is possible (2 seeds)"
+        "rope and learned: all pairs differ by exactly 12.50 points, so no test is possible (3 seeds, r = 1.00)"
     ]
 
 

@@ -38,7 +38,8 @@ class BaselineComparison:
         row: the row.
         difference: the row's mean minus the baseline's, over seeds.
         p: p-value of the difference, corrected for all comparisons: below 5 % if and only if its interval excludes
-            zero. NaN, as the interval is, where no fixed number of seeds was set or only survivors were averaged.
+            zero. NaN, as the interval is, with fewer than 3 seeds on a side, where no fixed number of seeds was set
+            or only survivors were averaged.
         on_images: the comparison on the test images, if predictions are stored.
         verdict: ``better`` or ``worse`` if the interval of the difference excludes zero, with at least 3 seeds on
             either side; else ``inconclusive``.
@@ -61,8 +62,7 @@ class BaselineComparison:
             return self.verdict
         if self.equal:
             return "equal"
-        tested = not math.isnan(self.p) and min(self.difference.counts) >= MIN_SEEDS
-        return "not significantly different" if tested else "without a verdict"
+        return "without a verdict" if math.isnan(self.p) else "not significantly different"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def findings(
     for row, tested, images in zip(others, differences, on_images, strict=True):
         p = tested.corrected
         verdict = "inconclusive"
-        if (tested.low > 0 or tested.high < 0) and min(tested.counts) >= MIN_SEEDS:  # false for NaN
+        if tested.low > 0 or tested.high < 0:  # false for NaN
             verdict = "better" if metric.improves(tested.mean) else "worse"
         sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
         decided = None if decision is None else decision.about(row, baseline, metric.name)
@@ -225,10 +225,17 @@ def _difference(
     )
     runs = [run for side in sides for run in side.values()]
     overlap = max(map(overlap_of, sides))
-    if metric.name != "test/acc" or not all(run.name in predictions for run in runs):
-        return difference(values, others, family, None, pooled, overlap)
-    ours, theirs = (mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in sides)
-    return difference(values, others, family, (ours, theirs), pooled, overlap)
+    correct = None
+    if metric.name == "test/acc" and all(run.name in predictions for run in runs):
+        ours, theirs = (
+            mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in sides
+        )
+        correct = ours, theirs
+    found = difference(values, others, family, correct, pooled, overlap)
+    if min(found.counts) < MIN_SEEDS:  # too few to judge by
+        nan = math.nan
+        return replace(found, low=nan, high=nan, p=nan, corrected=nan, effect_size=nan)
+    return found
 
 
 def _verdict_counts(comparisons: Sequence[BaselineComparison], baseline: ConfigurationRow) -> list[str]:
@@ -266,7 +273,7 @@ def _seed_sentence(
     count = min(tested.counts)
     if count == 0:
         return f"{names} cannot be compared: no combination of the other choices ran with every seed of both"
-    if count < 2 or (count < MIN_SEEDS and tested.p < SIGNIFICANCE_LEVEL):
+    if count < MIN_SEEDS:
         return f"{names} cannot be compared with {plural(count, row.repetitions)}: at least {MIN_SEEDS} are needed"
     if math.isnan(tested.p):
         differ = "all pairs differ by" if tested.paired else f"neither varies over {row.repetitions}s; they differ by"
@@ -277,7 +284,7 @@ def _seed_sentence(
             f", after correction for {family.comparisons} comparisons ({p_equals(tested.p)} uncorrected, "
             f"{format_p(tested.corrected)} corrected)"
         )
-    if tested.sd == 0 or count < MIN_SEEDS or row.overlap:  # the number of folds is no choice
+    if tested.sd == 0 or row.overlap:  # the number of folds is no choice
         return text
     paired = tested.shared > 0
     if size is None:
@@ -334,7 +341,7 @@ def _withheld_sentence(
 
 def _are_equal(tested: Difference, size: float | None) -> bool:
     """Whether the interval of a difference lies within a size that matters (two one-sided tests; Schuirmann, 1987)."""
-    return size is not None and -size <= tested.low and tested.high <= size and min(tested.counts) >= MIN_SEEDS
+    return size is not None and -size <= tested.low and tested.high <= size  # false for NaN
 
 
 def _seeds(tested: Difference, what: str) -> str:
