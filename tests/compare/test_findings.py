@@ -117,6 +117,16 @@ def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_
     )
 
 
+def test_no_difference_of_accuracies_is_above_100_points(tmp_path, write_run):
+    write_rows(write_run, tmp_path, learned=[0.2, 0.9, 0.3], rope=[0.9, 0.3, 0.6])
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert (tested.difference.low, tested.difference.high) == (-1, 1)
+    assert tested.sentences[0].endswith(", which cannot show any difference with 80 % power")
+    (tested,) = compared(tmp_path, metric="test/loss").findings.comparisons
+    assert tested.difference.high > 1
+    assert ", which show differences of " in tested.sentences[0]
+
+
 def test_rows_are_equal_within_a_difference_that_holds_their_interval(tmp_path, write_run):
     learned = [0.90, 0.91, 0.92, 0.905]
     write_rows(write_run, tmp_path, learned=learned, rope=[acc + 0.0001 * number for number, acc in enumerate(learned)])

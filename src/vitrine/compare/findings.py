@@ -14,7 +14,7 @@ from vitrine.compare.load import RunResult
 from vitrine.compare.looks import Growth
 from vitrine.compare.metric import Metric, format_p, p_equals
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.row_mean import on_these_images
+from vitrine.compare.row_mean import mean_of, on_these_images
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
 from vitrine.compare.statistics import (
@@ -235,6 +235,8 @@ def _difference(
     if min(found.counts) < MIN_SEEDS:  # too few to judge by
         nan = math.nan
         return replace(found, low=nan, high=nan, p=nan, corrected=nan, effect_size=nan)
+    if metric.is_accuracy:
+        return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # NaN stays
     return found
 
 
@@ -296,6 +298,9 @@ def _seed_sentence(
             freedom=tested.freedom,
             image_variance=tested.image_variance,
         )
+        accuracy = mean_of(baseline, metric).mean if metric.is_accuracy else math.nan
+        if shown > max(accuracy, 1 - accuracy):
+            return f"{text}, which cannot show any difference with 80 % power"
         return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
     if _are_equal(tested, size):
         interval = f"{kind} {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
