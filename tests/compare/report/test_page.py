@@ -103,6 +103,8 @@ def test_two_hundred_runs_open_without_an_error_or_a_request_and_stay_small(larg
     assert "200 finished runs, differing in position, depth, model.drop_path" in page.locator("header").inner_text()
     assert "31 more comparisons with" in page.locator("#findings").inner_text()
     assert page.locator("#effects .plot").count() == 3
+    for key in ("reliability", "classes", "confusion"):
+        assert "Of 40 configurations, 8 are shown: the best and the baseline." in page.locator(f"#{key}").inner_text()
     page.get_by_role("button", name="model.drop_path").click()
     drops = [text.split("\t")[2] for text in page.locator("#table tbody tr").all_inner_texts()]
     assert list(dict.fromkeys(drops)) == ["1e-05", "0.0001", "0.003", "0.01"]

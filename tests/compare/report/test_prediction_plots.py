@@ -3,11 +3,12 @@
 import warnings
 
 import numpy as np
+import pytest
 
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
-from vitrine.compare.predictions import Predictions
-from vitrine.compare.report.prediction_plots import class_accuracies
+from vitrine.compare.predictions import Predictions, calibration
+from vitrine.compare.report.prediction_plots import class_accuracies, reliability_diagram
 from vitrine.compare.report.style import RowStyles
 
 
@@ -19,4 +20,24 @@ def test_a_class_without_test_images_has_no_accuracy_and_gives_no_warning(tmp_pa
         warnings.simplefilter("error")
         plot = class_accuracies([(compared.summaries[0].row, runs)], ["ant", "bee", "newt"], RowStyles(compared))
     assert plot.traces[0]["z"] == [[100.0, None, 50.0]]
-    assert "The hardest is newt: 50.0 % on average" in plot.caption
+    assert "the hardest is newt: 50.0 % on average" in plot.caption
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing", "shown"),
+    [
+        (8, 0, ""),
+        (8, 1, "Of 8 configurations, 7 are shown: where predictions are stored. Of these, "),
+        (9, 0, "Of 9 configurations, 8 are shown: the best and the baseline. Of these, "),
+        (9, 7, "Of 9 configurations, 1 is shown: the best and the baseline, where predictions are stored. Of these, "),
+    ],
+)
+def test_captions_are_about_the_configurations_that_are_shown(tmp_path, write_run, rows, missing, shown):
+    for number in range(rows):
+        write_run(tmp_path, acc=0.9 - 0.01 * number, model={"drop_path": 0.01 * number}, predictions=False)
+    styles, even = RowStyles(compare(load_results([tmp_path]))), np.arange(4) % 2
+    by_row = [(row, [Predictions(even, even, np.full(4, 0.9), even)]) for row in styles.coloured[missing:]]
+    caption = reliability_diagram([(row, calibration(runs)) for row, runs in by_row], styles).caption
+    assert caption.startswith(f"{shown}{styles.name(by_row[0][0])} has the lowest expected")
+    caption = class_accuracies(by_row, ["ant", "bee"], styles).caption
+    assert caption.startswith(f"Test accuracy on each class, in %. {shown}{'the' if shown else 'The'} hardest is ant")

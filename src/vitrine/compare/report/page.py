@@ -125,7 +125,7 @@ def prediction_sections(compared: Comparison, styles: RowStyles, predictions: di
                 found.append(Section("confusion", "Confusion matrix", caption))
             else:
                 matrices = [prediction_plots.confusion_matrix(row, runs, names, styles) for row, runs in by_row]
-                found.append(Section("confusion", "Confusion matrix", plots=matrices))
+                found.append(Section("confusion", "Confusion matrix", styles.shown(len(by_row)), matrices))
     for key, title, gallery in (
         ("hard", "Hardest images", image_panels.hard_images(compared, predictions)),
         ("attention", "Attention", image_panels.attention_maps(compared, predictions)),

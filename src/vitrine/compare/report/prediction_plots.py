@@ -44,9 +44,10 @@ def reliability_diagram(calibrations: Sequence[tuple[ConfigurationRow, Calibrati
             }
         )
     best, lowest = min(calibrations, key=lambda pair: pair[1].error)
+    shown = styles.shown(len(calibrations))
     caption = (
-        f"{styles.name(best)} has the lowest expected calibration error (15 bins, mean over runs): "
-        f"{100 * lowest.error:.1f} points. Below the dotted line, a model is overconfident."
+        f"{shown}{' Of these, ' if shown else ''}{styles.name(best)} has the lowest expected calibration error "
+        f"(15 bins, mean over runs): {100 * lowest.error:.1f} points. Below the dotted line, a model is overconfident."
     )
     layout = {
         "height": 420,
@@ -70,7 +71,9 @@ def class_accuracies(
     texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in accuracies]
     means = np.ma.masked_invalid(accuracies).mean(axis=0)  # masked: a class without test images
     hardest = int(means.argmin())
-    caption = f"Test {what}, in %. The hardest is {names[hardest]}: {100 * means[hardest]:.1f} % on average."
+    shown = styles.shown(len(by_row))
+    caption = f"Test {what}, in %. {shown}{' Of these, the' if shown else 'The'} hardest is "
+    caption += f"{names[hardest]}: {100 * means[hardest]:.1f} % on average."
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
     plot = heatmap(

@@ -69,6 +69,14 @@ class RowStyles:
             return COLOURS[index], SYMBOLS[index], str(index)
         return OTHER, "circle", "others"
 
+    def shown(self, count: int) -> str:
+        """Return which rows a plot of predictions shows, ``count`` of the coloured ones; empty if it shows all rows."""
+        total = len(self.coloured) + len(self.others)
+        which = ["the best and the baseline"] if self.others else []
+        which += ["where predictions are stored"] if count < len(self.coloured) else []
+        are = "is" if count == 1 else "are"
+        return f"Of {total} configurations, {count} {are} shown: {', '.join(which)}." if which else ""
+
 
 def escape(text: str) -> str:
     """Escape a text for Plotly's markup."""
