@@ -14,7 +14,7 @@ from vitrine.compare.load import load_results
 from vitrine.compare.predictions import confusion
 from vitrine.compare.report.page import render, sections, write_report
 from vitrine.compare.report.parallel import parallel_coordinates
-from vitrine.compare.report.plots import pareto_front, whole_ticks
+from vitrine.compare.report.plots import curves, pareto_front, whole_ticks
 from vitrine.compare.report.style import OTHER, RowStyles
 from vitrine.training.figure_style import COLOURS
 
@@ -309,6 +309,16 @@ def test_cells_of_the_confusion_matrix_show_their_count_and_nothing_else(small_p
 @pytest.mark.parametrize(("longest", "step"), [(1, 1), (4, 1), (8, 1), (9, 2), (30, 5), (200, 50), (1000, 200)])
 def test_axes_of_epochs_have_whole_ticks(longest, step):
     assert whole_ticks(longest) == {"tick0": 0, "dtick": step}
+
+
+def test_curves_of_one_epoch_are_marks_without_bands(tmp_path, write_run):
+    for seed in (0, 1):
+        write_run(tmp_path, seed=seed, epochs=1, predictions=False)
+        write_run(tmp_path, seed=seed, epochs=2, model={"drop_path": 0.3}, predictions=False)
+    found = compare(load_results([tmp_path]))
+    for plot in curves(found, RowStyles(found)):
+        drawn = [(len(trace["x"]), trace["mode"]) for trace in plot.traces]
+        assert sorted(drawn) == [(1, "markers"), (2, "lines"), (4, "lines")], "a band and a line of two epochs"
 
 
 def test_many_numeric_choices_have_a_numeric_axis(tmp_path, write_run):

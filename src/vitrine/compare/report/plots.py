@@ -92,11 +92,11 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             if not len(epochs):
                 continue
             longest = max(longest, epochs[-1])
-            colour, _, key = styles.style(row)
+            colour, symbol, key = styles.style(row)
             label, shared = styles.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": key}}
             if np.isfinite(mean[-1]):
                 last[styles.name(row)] = mean[-1]
-            if len(row.runs) > 1:
+            if len(row.runs) > 1 and len(epochs) > 1:
                 x, y = [*epochs, *epochs[::-1]], five_digits(metric.factor * np.array([*high, *low[::-1]]))
                 band = {"fill": "toself", "fillcolor": _translucent(colour), "line": {"width": 0}, "hoverinfo": "skip"}
                 traces.append(shared | band | {"x": x, "y": y})
@@ -104,7 +104,9 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
                 "x": epochs,
                 "y": five_digits(metric.factor * mean),
                 "name": label,
+                "mode": "lines" if len(epochs) > 1 else "markers",  # a line through one point is invisible
                 "line": {"color": colour, "width": 2},
+                "marker": {"color": colour, "symbol": symbol, "size": 8},
                 "hovertemplate": f"{label}, epoch %{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
             }
             traces.append(shared | line)
