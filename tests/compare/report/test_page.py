@@ -14,7 +14,7 @@ from vitrine.compare.load import load_results
 from vitrine.compare.predictions import confusion
 from vitrine.compare.report.page import render, sections, write_report
 from vitrine.compare.report.parallel import parallel_coordinates
-from vitrine.compare.report.plots import curves, pareto_front, whole_ticks
+from vitrine.compare.report.plots import against_cost, curves, pareto_front, whole_ticks
 from vitrine.compare.report.style import OTHER, RowStyles
 from vitrine.training.figure_style import COLOURS
 
@@ -319,6 +319,16 @@ def test_curves_of_one_epoch_are_marks_without_bands(tmp_path, write_run):
     for plot in curves(found, RowStyles(found)):
         drawn = [(len(trace["x"]), trace["mode"]) for trace in plot.traces]
         assert sorted(drawn) == [(1, "markers"), (2, "lines"), (4, "lines")], "a band and a line of two epochs"
+
+
+def test_the_best_marks_of_a_cost_plot_are_on_top(tmp_path, write_run):
+    for number in range(9):
+        model, facts = {"drop_path": 0.01 * number}, {"parameters": 1000 + 100 * number}
+        write_run(tmp_path, acc=0.9 - 0.01 * number, model=model, facts=facts, predictions=False)
+    found = compare(load_results([tmp_path]))
+    (plot,) = against_cost(found, RowStyles(found))
+    front, *marks = [trace["meta"].get("row") for trace in plot.traces]
+    assert (front, marks) == (None, ["others", *"76543210"])
 
 
 def test_many_numeric_choices_have_a_numeric_axis(tmp_path, write_run):

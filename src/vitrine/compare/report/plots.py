@@ -156,7 +156,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
                 "meta": {},
             }
         ]
-        for index, (summary, cost) in enumerate(points):
+        for index, (summary, cost) in list(enumerate(points))[::-1]:  # the best on top
             colour, symbol, key = styles.style(summary.row)
             label = styles.label(summary.row)
             traces.append(
@@ -168,7 +168,8 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
                     "text": [label],
                     "textposition": "top left" if cost == highest else "top right",
                     "cliponaxis": False,
-                    "error_y": error_bars([summary], metric) | {"color": colour},
+                    "error_y": error_bars([summary], metric)
+                    | {"color": _translucent(colour) if key == "others" else colour},
                     "marker": {"color": colour, "size": 11, "symbol": symbol},
                     "hovertemplate": f"{label}: %{{y:.4~f}}{metric.unit}, %{{x:.4s}}<extra></extra>",
                     "meta": {"row": key},
