@@ -306,6 +306,16 @@ def test_cells_of_the_confusion_matrix_show_their_count_and_nothing_else(small_p
     assert sorted(text for text in shown if text) == sorted(expected)
 
 
+@pytest.mark.parametrize("scheme", PAPERS)
+def test_numbers_in_heatmaps_are_legible_on_the_whole_scale(small_page, opened, scheme):
+    page, _ = opened(small_page)
+    page.evaluate(f"root.dataset.theme = '{scheme}'; draw(document.getElementById('confusion-0-plot'))")
+    text = page.locator("#confusion-0-plot .heatmap-label text").first
+    ink, *ends = (page.evaluate(f"colour('{name}')") for name in ("--ink", "--raised", "--heat"))
+    assert text.evaluate("text => getComputedStyle(text).fill") == rgb(ink)
+    assert all(contrast(ink, end) >= 4.5 for end in ends)
+
+
 @pytest.mark.parametrize(("longest", "step"), [(1, 1), (4, 1), (8, 1), (9, 2), (30, 5), (200, 50), (1000, 200)])
 def test_axes_of_epochs_have_whole_ticks(longest, step):
     assert whole_ticks(longest) == {"tick0": 0, "dtick": step}

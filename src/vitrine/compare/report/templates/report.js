@@ -41,7 +41,10 @@ function traced(traces) {
   return traces.map((trace) => {
     const made = { ...trace, visible: !hiddenRows.has(trace.meta.row) };
     if (trace.meta.counts) Object.assign(made, confusionMatrix(trace.meta));
-    if (trace.type === "heatmap") made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
+    if (trace.type === "heatmap") {
+      made.colorscale = [[0, colour("--raised")], [1, colour("--heat")]];
+      made.textfont = { color: colour("--ink") };  // legible on the whole scale
+    }
     return made;
   });
 }
