@@ -168,7 +168,7 @@ def test_the_page_follows_the_system_and_its_own_button(small_page, opened, sche
     page.evaluate("delete document.documentElement.dataset.theme; showTheme()")
     paper = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")  # noqa: E731
     text = lambda: page.evaluate("getComputedStyle(document.querySelector('#means .xtick text')).fill")  # noqa: E731
-    page.locator("#means .xtick text").first.wait_for()
+    draw_all(page)
     other = "light" if scheme == "dark" else "dark"
     before = (paper(), text())
     assert before[0] == rgb(PAPERS[scheme])
@@ -283,6 +283,34 @@ def test_parallel_coordinates_have_a_tick_for_each_choice_and_the_mean_last(smal
     assert [trace["y"][1] for trace in best_first] == pytest.approx(expected, abs=1e-3)
     assert [trace["line"]["color"] for trace in best_first] == [styles.style(row.row)[0] for row in small.summaries]
     assert all(0 <= place <= 1 for trace in plot.traces for place in trace["y"])
+
+
+@pytest.mark.parametrize("width", [360, 900, 1400])
+def test_titles_of_parallel_axes_are_whole_and_apart(small_page, opened, width):
+    page, _ = opened(small_page)
+    page.set_viewport_size({"width": width, "height": 800})
+    titles = [
+        "optimizer.weight_decay",
+        "augment.mixup",
+        "position",
+        "loss.label_smoothing",
+        "model.mlp_dropout",
+        "images/s",
+        "test accuracy (%)",
+    ]
+    drawn = """async (titles) => {
+      const node = document.getElementById("parallel-0-plot"), { traces, layout } = plots["parallel-0"];
+      const xaxis = { ...layout.xaxis, ticktext: titles, tickvals: [...titles.keys()], range: [-0.05, 6.05] };
+      await Plotly.newPlot(node, traced(traces), themed({ ...layout, xaxis }, node.clientWidth));
+      return [node, ...node.querySelectorAll(".xtick text")].map((element) => element.getBoundingClientRect().toJSON());
+    }"""
+    plot, *shown = page.evaluate(drawn, titles)
+    assert len(shown) == len(titles)
+    assert min(title["left"] for title in shown) >= plot["left"]
+    assert max(title["right"] for title in shown) <= plot["right"]
+    assert min(title["top"] for title in shown) >= plot["top"]
+    for title, following in pairwise(shown):
+        assert title["right"] < following["left"] or title["height"] > title["width"], "apart, or turned"
 
 
 @pytest.mark.whole

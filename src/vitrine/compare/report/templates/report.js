@@ -4,7 +4,7 @@ const hiddenRows = new Set();
 const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
 // Plots use the font and colours of the page, in light and dark.
-function themed(layout) {
+function themed(layout, width) {
   const narrow = window.innerWidth < 560;
   const axis = {
     gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"), zeroline: false,
@@ -23,7 +23,11 @@ function themed(layout) {
   for (const note of made.annotations ?? []) note.bgcolor = colour("--paper");
   if (made.annotations) {  // parallel coordinates: a line for each axis
     made.shapes = made.xaxis.tickvals.map((x) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, layer: "below", line: { color: colour("--quiet"), width: 1 } }));
-    made.xaxis = { ...made.xaxis, showgrid: false, tickangle: narrow ? 30 : 0, automargin: false };
+    const titles = made.xaxis.ticktext.map((title) => 0.6 * text.size * title.length);
+    const longest = Math.max(...titles), { l, r } = made.margin;
+    const turned = longest > (width - l - r) / (titles.length - 1);
+    if (turned) Object.assign(made.margin, { l: Math.max(l, titles[0] / 2), t: Math.min(200, 20 + 0.87 * longest) });
+    made.xaxis = { ...made.xaxis, showgrid: false, tickangle: turned ? 60 : 0, automargin: false };
   }
   return made;
 }
@@ -52,7 +56,7 @@ function traced(traces) {
 function draw(node) {
   const plot = plots[node.dataset.plot];
   node.dataset.drawn = "yes";
-  Plotly.react(node, traced(plot.traces), themed(plot.layout), { displayModeBar: false, responsive: true });
+  Plotly.react(node, traced(plot.traces), themed(plot.layout, node.clientWidth), { displayModeBar: false, responsive: true });
 }
 const drawn = () => document.querySelectorAll(".plot[data-drawn]");
 
