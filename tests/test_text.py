@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from vitrine.text import clock, did_you_mean, file_size, listed, nearest, plural, print_table, similar_path_hint
+from vitrine.text import (
+    clock,
+    did_you_mean,
+    file_size,
+    listed,
+    nearest,
+    plural,
+    print_table,
+    short_number,
+    similar_path_hint,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +54,27 @@ def test_items_that_hold_commas_are_listed_with_another_separator():
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1_230_000, "1.23 MB"), (4.5e9, "4.5 GB"), (2e12, "2 TB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_700, "1 MB"),
+        (1_230_000, "1.23 MB"),
+        (4.5e9, "4.5 GB"),
+        (2e12, "2 TB"),
+    ],
 )
 def test_a_size_is_in_decimal_units_to_three_digits(count, text):
     assert file_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (999.4, "999"), (999.9, "1 k"), (999_499, "999 k"), (999_999, "1 M"), (2e9, "2 G")],
+)
+def test_a_number_has_three_digits_and_a_letter(value, text):
+    assert short_number(value) == text
 
 
 @pytest.mark.parametrize(

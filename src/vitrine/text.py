@@ -68,7 +68,7 @@ def listed(items: Sequence[Any], most: int | None = None, separator: str = "") -
 def file_size(count: float) -> str:
     """Bytes to three digits, in decimal units: ``1.23 GB``."""
     for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
+        if count < 999.5:  # 1000 to three digits
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
@@ -77,7 +77,7 @@ def file_size(count: float) -> str:
 def short_number(value: float) -> str:
     """A number to three digits: ``1.23 M``."""
     for size, letter in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
+        if value >= 0.9995 * size:  # 999,500 is 1 M to three digits
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
 
