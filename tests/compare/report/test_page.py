@@ -406,7 +406,7 @@ def test_missing_images_are_reported_with_the_reason(small_page):
     assert "Not shown: rope:" in text
 
 
-def test_the_hardest_images_have_their_pixels(tmp_path, write_run):
+def test_the_page_of_one_run_shows_its_mistakes_and_compares_nothing(tmp_path, write_run):
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -418,6 +418,11 @@ def test_the_hardest_images_have_their_pixels(tmp_path, write_run):
     hard = page[page.index('id="hard"') : page.index('id="attention"')]
     assert hard.count('<img src="data:image/webp;base64,') == 1
     assert f"{labels[17]}, mistaken for " in hard
+    text = re.sub(r"<[^>]+>", " ", page[page.index("<main") : page.index("</main")])
+    assert "has a validation accuracy of 84.38 %" in text
+    assert "Test images that the run misclassifies, with the class predicted." in text
+    for claim in ("differences", "to sort", "highest", "lowest", "on top", "1 run misclassify", "Bands"):
+        assert claim not in text
 
 
 def test_the_pareto_front_has_the_points_that_no_other_dominates():

@@ -76,6 +76,8 @@ def hard_images(compared: Comparison, predictions: Mapping[str, Predictions]) ->
     names = class_names(run)
     runs = len(predictions)
     caption = f"The test images that {plural(runs, 'run')} misclassify most often, with the class predicted most often."
+    if runs == 1:
+        caption = "Test images that the run misclassifies, with the class predicted."
     never = sum(image.errors == runs for image in found)
     if never and runs > 1:
         at_least = "at least " if never == MAX_HARD_IMAGES else ""

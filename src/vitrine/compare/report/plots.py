@@ -74,7 +74,8 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
         },
         "hovermode": "closest",
     }
-    caption = "Large marks: means with 95 % confidence intervals; strokes: single runs. The best mean is on top."
+    caption = "Large marks: means with 95 % confidence intervals; strokes: single runs."
+    caption += " The best mean is on top." if len(labels) > 1 else ""
     return Plot("Every configuration", caption + _omitted(compared), traces, layout)
 
 
@@ -86,7 +87,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
     plots = []
     rows = [summary.row for summary in _drawn(compared)]
     for name in CURVES:
-        metric, traces, last, longest = Metric(name), [], {}, 0
+        metric, traces, last, longest, caption = Metric(name), [], {}, 0, ""
         for row in rows[::-1]:  # the best on top
             epochs, mean, low, high = _curve(row, name)
             if not len(epochs):
@@ -100,6 +101,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
                 x, y = [*epochs, *epochs[::-1]], five_digits(metric.factor * np.array([*high, *low[::-1]]))
                 band = {"fill": "toself", "fillcolor": _translucent(colour), "line": {"width": 0}, "hoverinfo": "skip"}
                 traces.append(shared | band | {"x": x, "y": y})
+                caption = " Bands span the lowest to the highest seed."
             line = {
                 "x": epochs,
                 "y": five_digits(metric.factor * mean),
@@ -112,11 +114,11 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             traces.append(shared | line)
         if not traces:
             continue
-        caption = "Bands span the lowest to the highest seed." + _omitted(compared)
         if last:
             best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
-            value = f"the {metric.best} {metric.title}, {metric.value(last[best])}"
-            caption = f"At its last epoch, {best} has {value}. {caption}"
+            value = f"the {metric.best} {metric.title}," if len(last) > 1 else f"a {metric.title} of"
+            caption = f"At its last epoch, {best} has {value} {metric.value(last[best])}.{caption}"
+        caption = (caption + _omitted(compared)).strip()
         layout = {
             "height": 420,
             "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},

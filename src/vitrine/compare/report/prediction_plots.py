@@ -8,7 +8,7 @@ import numpy as np
 from vitrine.compare.predictions import Calibration, Predictions, confusion, per_class_accuracy, per_class_f1
 from vitrine.compare.report.style import OTHER, Plot, RowStyles, escape, five_digits, shorten
 from vitrine.compare.table import ConfigurationRow
-from vitrine.text import plural
+from vitrine.text import listed, plural
 
 MAX_TEXT_COLUMNS = 12  # of a heatmap whose cells have room for a number
 MAX_TABLE_CLASSES = 25
@@ -45,10 +45,11 @@ def reliability_diagram(calibrations: Sequence[tuple[ConfigurationRow, Calibrati
         )
     best, lowest = min(calibrations, key=lambda pair: pair[1].error)
     shown = styles.shown(len(calibrations))
+    lead, has = ("Of these, " if shown else "", "the lowest") if len(calibrations) > 1 else ("", "an")
     caption = (
-        f"{shown}{' Of these, ' if shown else ''}{styles.name(best)} has the lowest expected calibration error "
-        f"(15 bins, mean over runs): {100 * lowest.error:.1f} points. Below the dotted line, a model is overconfident."
-    )
+        f"{shown} {lead}{styles.name(best)} has {has} expected calibration error (15 bins, mean over runs): "
+        f"{100 * lowest.error:.1f} points. Below the dotted line, a model is overconfident."
+    ).strip()
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "confidence (%)"}, "range": [0, 103]},
@@ -69,11 +70,10 @@ def class_accuracies(
     accuracies = np.array([score(runs, len(names)).mean(axis=0) for _, runs in by_row])
     rows, short_names = [styles.label(row) for row, _ in by_row], list(map(escape, shorten(names, 14)))
     texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in accuracies]
-    means = np.ma.masked_invalid(accuracies).mean(axis=0)  # masked: a class without test images
-    hardest = int(means.argmin())
     shown = styles.shown(len(by_row))
-    caption = f"Test {what}, in %. {shown}{' Of these, the' if shown else 'The'} hardest is "
-    caption += f"{names[hardest]}: {100 * means[hardest]:.1f} % on average."
+    caption = f"Test {what}, in %. {shown}".strip()
+    if hardest := _hardest(accuracies, names):
+        caption += f" The hardest {hardest}{' of these' if shown else ''}."
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
     plot = heatmap(
@@ -91,6 +91,17 @@ def class_accuracies(
     return plot
 
 
+def _hardest(accuracies: np.ndarray, names: list[str]) -> str:
+    """Return which classes have the lowest mean of (rows, classes) accuracies; empty if all have, to 0.1 %."""
+    means = np.ma.masked_invalid(accuracies).mean(axis=0).filled(np.inf)  # masked: a class without test images
+    shown = np.round(1000 * means)
+    hardest = np.flatnonzero(shown == shown.min())
+    if len(hardest) == np.isfinite(means).sum():
+        return ""
+    classes = listed([names[index] for index in hardest], 3)
+    return f"{'is' if len(hardest) == 1 else 'are'} {classes}: {100 * means.min():.1f} % on average"
+
+
 def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: list[str], styles: RowStyles) -> Plot:
     """Plot the confusion matrix over all runs of a row."""
     counts = confusion(runs, len(names))
@@ -101,14 +112,16 @@ def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: 
     parts = []
     if np.nansum(error_rates) > 0:
         true, predicted = np.unravel_index(int(np.nanargmax(error_rates)), error_rates.shape)
-        share = f"{counts[true, predicted]} of {class_sizes[true]}"
-        parts.append(
-            f"Most often, {name} mistakes {names[true]} for {names[predicted]}: {share}. Counts are sums over "
-            f"{plural(len(runs), 'run')}; mistakes are coloured by their share of the true class."
-        )
+        others = int((error_rates == error_rates[true, predicted]).sum()) - 1
+        if counts[true, predicted] > 1:
+            tied = f", and {plural(others, 'other pair')} of classes as often" if others else ""
+            share = f"{counts[true, predicted]} of {class_sizes[true]}"
+            parts.append(f"Most often, {name} mistakes {names[true]} for {names[predicted]}, {share}{tied}.")
+        parts.append(f"Counts are sums over {plural(len(runs), 'run')}." if len(runs) > 1 else "")
+        parts.append("Mistakes are coloured by their share of the true class.")
     if outside := sum(int((run.predicted >= len(names)).sum()) for run in runs):
         parts.append(f"{plural(outside, 'image was', 'images were')} taken for an output that is no class.")
-    caption = " ".join(parts) or f"{name} classifies every test image correctly."
+    caption = " ".join(filter(None, parts)) or f"{name} classifies every test image correctly."
     numbers = [["true \\ predicted", *names]] if len(names) <= MAX_TABLE_CLASSES else []
     numbers += [[label, *map(str, line)] for label, line in zip(names, counts.tolist(), strict=True)] if numbers else []
     axes, short_names = ("predicted class", "true class"), list(map(escape, shorten(names, 14)))
