@@ -167,19 +167,21 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Make an optimiser step on a batch, with gradients accumulated over its parts; return the loss, a scalar."""
-        count, losses = len(batch[1]), []
+        count = len(batch[1])
+        measured: list[tuple[Tensor, Tensor]] = []  # of each part, times its share of the images
         parts = min(self.config.trainer.accumulate_grad_batches, count)
         self.optimizer.zero_grad()
         for part in range(parts):
             images, targets = batch if parts == 1 else (one[part::parts] for one in batch)
-            loss = self.training_loss(self(images), targets)
+            loss, accuracy = self.training_loss(self(images), targets)
             if self.device.type == "cpu" and self.trainer.world_size == 1:
                 self.check_losses([loss.item()], self.global_step + 1)
             if parts > 1:
-                loss = loss * (len(targets) / count)
+                share = len(targets) / count
+                loss, accuracy = loss * share, accuracy * share
             with self.outside_autocast(), nullcontext() if part == parts - 1 else self.local_gradients():
                 self.manual_backward(loss)
-            losses.append(loss.detach())
+            measured.append((loss.detach(), accuracy))
         self.clipped = self.config.trainer.gradient_clip_val is None
         with self.outside_autocast():
             self.optimizer.step()
@@ -188,10 +190,14 @@ class Classifier(pl.LightningModule):
             raise PartError(self.config.optimizer.name, problem)
         self.schedule.step()
         self.broadcast_batch_norms()  # before a callback averages them
-        return losses[0] if parts == 1 else torch.stack(losses).sum()
+        if parts > 1:
+            losses, accuracies = zip(*measured, strict=True)
+            measured = [(torch.stack(losses).sum(), torch.stack(accuracies).sum())]
+        self.unlogged += measured  # stays on the device until it is logged
+        return measured[0][0]
 
-    def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss over images, and keep it and the accuracy for the training log.
+    def training_loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss over images and their accuracy, scalars.
 
         With MixUp or CutMix, training accuracy uses the dominant label.
         """
@@ -202,8 +208,7 @@ class Classifier(pl.LightningModule):
             scores, labels = by_target(logits.detach(), targets, self.config.data.outputs)[0]
             labels = labels if labels.dim() == 1 else labels.argmax(dim=1)
             right = (scores.argmax(dim=1) == labels).float().mean()
-        self.unlogged.append((loss.detach(), right))  # stays on the device until it is logged
-        return loss
+        return loss, right
 
     def outside_autocast(self) -> AbstractContextManager[None]:
         """Leave autocast: only the forward pass is in mixed precision."""
@@ -234,7 +239,7 @@ class Classifier(pl.LightningModule):
         self.log_now({"train/loss": loss, "train/acc": accuracy, "lr": self.lr})
 
     def unlogged_steps(self) -> Tensor:
-        """Return loss and accuracy of each part of a step not yet logged, averaged over ranks; (N, 2)."""
+        """Return loss and accuracy of each step not yet logged, averaged over ranks; (N, 2)."""
         values = torch.stack([value.float() for step in self.unlogged for value in step]).view(-1, 2)
         return self.trainer.strategy.reduce(values, reduce_op="mean")
 
@@ -242,15 +247,14 @@ class Classifier(pl.LightningModule):
         """Raise :class:`Diverged` at the first of these training losses that is not finite.
 
         Args:
-            losses: of successive steps, or of their parts with gradient accumulation.
+            losses: of successive steps.
             step: the step of the last one, counted from 1.
         """
-        parts = self.config.trainer.accumulate_grad_batches
-        for number, loss in enumerate(losses, start=1):
+        for number, loss in enumerate(losses, start=step - len(losses) + 1):
             if math.isfinite(loss):
                 self.last_finite_loss = loss
             else:
-                self._stop_unless_ignored(f"the training loss is {_name(loss)}", step - (len(losses) - number) // parts)
+                self._stop_unless_ignored(f"the training loss is {_name(loss)}", number)
 
     def _stop_unless_ignored(self, what: str, step: int) -> None:
         if self.config.trainer.on_divergence == "stop":
