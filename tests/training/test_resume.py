@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.levels import slow
+from helpers.levels import quick, slow
 from helpers.running import ROOT, only_run, start_script, write_image_folder
 from lightning.pytorch.callbacks import Callback
 
@@ -182,6 +182,52 @@ def test_a_run_that_was_interrupted_once_it_had_stopped_early_trains_no_more(tmp
     assert record.facts["status"] == "finished"
     assert record.history()[-1]["epoch"] == record.facts["epochs"] == 3
     assert "stopped early after epoch 3: " in capsys.readouterr().out
+
+
+class StopAt(Callback):
+    """Ends training as Lightning's Timer does, after an optimiser step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step == self.step
+
+
+TINY = ["model=vit_nano", "depth=1", "model.dim=32", "model.heads=2", "data.batch_size=256", "trainer.compile=nothing"]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("step", quick([5, 3], [3]))
+def test_a_run_that_a_callback_has_stopped_can_be_trained_longer(tmp_path, step, capsys):
+    """At the end of the first epoch of five steps, or inside it."""
+    overrides = [*TINY, "trainer.max_epochs=2", "callbacks=[default,early_stopping]", f"paths.output_dir={tmp_path}"]
+    record = RunRecord(fit(compose(overrides), callbacks=[StopAt(step)]).run_dir)
+    assert "stopped after epoch 1 of 2 by a callback\n" in capsys.readouterr().out
+    assert record.facts["epochs"] == 1
+
+    resume(record.path, compose([f"resume={record.path}", "trainer.max_epochs=3"]))
+
+    assert "stopped" not in capsys.readouterr().out
+    ends = [row for row in record.history() if "val/loss" in row]
+    assert [(row["epoch"], row["step"]) for row in ends] == [(epoch, step + 5 * (epoch - 1)) for epoch in range(1, 4)]
+    assert record.facts["epochs"] == 3
+
+
+def test_a_patience_exhausted_in_the_last_epoch_ends_the_run(tmp_path, capsys):
+    stopping = ["callbacks=[default,early_stopping]", "callbacks.early_stopping.patience=1", STOPPING[-1]]
+    overrides = [*TINY, "trainer.max_epochs=2", *stopping, f"paths.output_dir={tmp_path}"]
+    record = RunRecord(fit(compose(overrides)).run_dir)
+    assert "stopped" not in capsys.readouterr().out, "it has trained all its epochs"
+    (record.path / "metrics.csv").unlink()
+
+    resume(record.path, compose([f"resume={record.path}", "trainer.max_epochs=5"]))
+
+    printed = capsys.readouterr()
+    why = "stopped early after epoch 2: val/loss did not improve by 9 for 1 epoch"
+    assert f"{record.path} is finished; it {why}; it stays stopped\n" in printed.out
+    assert not printed.err
+    assert record.config["trainer"]["max_epochs"] == 2
 
 
 @pytest.mark.whole
@@ -357,6 +403,7 @@ def test_more_epochs_train_a_finished_run_longer(whole, tmp_path, capsys, monkey
         ),
         (["schedule=linear", "schedule.warmup=0"], 35, "learning rate goes from 0.015 at step 35 to 0.093 at the next"),
         (["trainer.max_epochs=4", "schedule=linear"], 40, None),  # a run of 50 epochs, which now ends
+        (["trainer.max_epochs=4", "schedule=linear"], 45, None),  # in its fifth
     ],
 )
 def test_what_more_epochs_do_to_the_learning_rate_is_reported(overrides, done, rates, tmp_path):

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from vitrine.config.metrics import VALIDATION
 from vitrine.config.schema import EarlyStoppingConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.pixel_store import complete_all
@@ -29,22 +30,49 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
     after it had stopped, as in its test, trains no further epoch.
     """
 
-    def __init__(self, monitor: str, min_delta: float, patience: int, *, mode: str) -> None:
-        # A non-finite metric is no improvement; trainer.on_divergence decides whether to stop.
-        super().__init__(monitor, min_delta, patience, mode=mode, check_finite=False, check_on_train_epoch_end=False)
+    def __init__(self, config: EarlyStoppingConfig) -> None:
+        super().__init__(
+            config.monitor,
+            config.min_delta,
+            config.patience,
+            mode="max" if VALIDATION[config.monitor] else "min",
+            check_finite=False,  # a non-finite metric is no improvement; trainer.on_divergence decides whether to stop
+            check_on_train_epoch_end=False,
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the patience is."""
+        return self.wait_count >= self.patience
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop at once if the patience was exhausted before."""
-        trainer.should_stop = self.wait_count >= self.patience
+        trainer.should_stop = self.exhausted
+
+    def reason(self, epochs: int) -> str:
+        """Return why training ended after so many epochs; empty if early stopping did not end it."""
+        if not self.exhausted:
+            return ""
+        by = f" by {abs(self.min_delta):g}" if self.min_delta else ""
+        waited = plural(self.patience, "epoch")
+        return f"stopped early after epoch {epochs}: {self.monitor} did not improve{by} for {waited}"
 
 
-def stopped_early(stopping: EarlyStoppingConfig | None, epochs: int, planned: int) -> str:
-    """Return why training ended after fewer ``epochs`` than ``planned``; empty if early stopping did not end it."""
-    if stopping is None or epochs >= planned:
+def stopped_early(config: EarlyStoppingConfig | None, checkpoint: Mapping[str, Any]) -> str:
+    """Return how early stopping ended the run that a checkpoint belongs to; empty if it did not."""
+    if config is None:
         return ""
-    by = f" by {stopping.min_delta:g}" if stopping.min_delta else ""
-    waited = plural(stopping.patience, "epoch")
-    return f"stopped early after epoch {epochs}: {stopping.monitor} did not improve{by} for {waited}"
+    stopping = EarlyStopping(config)
+    if (state := checkpoint.get("callbacks", {}).get(stopping.state_key)) is not None:
+        stopping.load_state_dict(state)
+    return stopping.reason(checkpoint["epoch"] + 1)
+
+
+def stopped_before(trainer: pl.Trainer) -> str:
+    """Return why training ended before its planned last epoch."""
+    epochs = trainer.current_epoch
+    reasons = [one.reason(epochs) for one in trainer.callbacks if isinstance(one, EarlyStopping)]  # type: ignore[attr-defined]
+    return "".join(reasons) or f"stopped after epoch {epochs} of {trainer.max_epochs} by a callback"
 
 
 class Pruning(Callback):

@@ -27,7 +27,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.text import report
 from vitrine.tracking.loggers import RunLogger, start_trackers
-from vitrine.training.callbacks import PruningRule, stopped_early
+from vitrine.training.callbacks import PruningRule, stopped_before
 from vitrine.training.compile import Compiled
 from vitrine.training.console import (
     quiet_libraries,
@@ -205,8 +205,7 @@ def _lead(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ra
         best = _train_and_time(run, data, module, ranks, StartUp(run, steps_done), logger, console, by_epoch)
         if (epochs := module.trainer.current_epoch) < config.trainer.max_epochs:
             record.update(epochs=epochs, training_flops_per_image=round(sum(by_epoch[:epochs]) / epochs))
-        if why := stopped_early(config.callbacks.early_stopping, epochs, config.trainer.max_epochs):
-            print(why, flush=True)
+            print(stopped_before(module.trainer), flush=True)
         if not record.best.exists():
             best = replace_lost_best(record)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}

@@ -81,7 +81,7 @@ def resume(
         _check(config, record)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
-        stopped = stopped_early(config.callbacks.early_stopping, _epochs_done(record) or planned, planned)
+        stopped = ranks.share(lambda: _stopped_early(config, record)) if status == "finished" else ""
         if status == "finished" and (stopped or config.trainer.max_epochs == planned):
             if ranks.rank == 0:
                 longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
@@ -135,6 +135,16 @@ def _epochs_done(record: RunRecord) -> int:
     return max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
 
 
+def _stopped_early(config: TrainConfig, record: RunRecord) -> str:
+    """Return how early stopping ended a finished run; empty if it did not, or no checkpoint of it can be read."""
+    if config.callbacks.early_stopping is None:
+        return ""
+    try:
+        return stopped_early(config.callbacks.early_stopping, read_checkpoint(record.last))
+    except RunError:
+        return ""
+
+
 def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, steps: int) -> str:
     """Return what other steps than planned do to the learning rate; empty if they do nothing.
 
@@ -150,7 +160,7 @@ def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, st
         return ""
     checkpoint = read_checkpoint(record.last)
     done, total = checkpoint["global_step"], total_steps(checkpoint, epochs, steps)
-    if done == total:
+    if done >= total or stopped_early(config.callbacks.early_stopping, checkpoint):
         return ""
     note = f"trainer.max_epochs={epochs}, not {planned}: schedule={schedule.name} is now that of {epochs} epochs"
     if epochs == planned:

@@ -13,7 +13,6 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor
 
 from vitrine.config import TrainConfig
-from vitrine.config.metrics import VALIDATION
 from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import build_list
 from vitrine.data.datamodule import ImageDataModule
@@ -184,8 +183,7 @@ def _configured_callbacks(config: TrainConfig) -> list[Callback]:
     if config.optimizer.name == "schedule_free":
         callbacks.append(ScheduleFreeWeights())
     if (stopping := config.callbacks.early_stopping) is not None:
-        mode = "max" if VALIDATION[stopping.monitor] else "min"
-        callbacks.append(EarlyStopping(stopping.monitor, stopping.min_delta, stopping.patience, mode=mode))
+        callbacks.append(EarlyStopping(stopping))
     return [*callbacks, *build_list(config.callbacks, Callback)]
 
 
