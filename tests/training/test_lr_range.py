@@ -17,7 +17,7 @@ from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
 from vitrine.training import lr_range
 from vitrine.training.lit_module import Classifier
-from vitrine.training.lr_range import HIGHEST, LOWEST, STEPS, RisingRate, best_rate, with_lr
+from vitrine.training.lr_range import HIGHEST, LOWEST, STEPS, RisingRate, best_rate, diverged, with_lr
 from vitrine.training.optim import build_optimizer
 from vitrine.training.plots import lr_range as lr_range_figure
 from vitrine.training.weights import read_checkpoint
@@ -65,6 +65,34 @@ def test_losses_that_never_fall_give_no_rate(losses):
         best_rate(RATES[: len(losses)], losses)
 
 
+NOISE = torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "ends"),
+    [
+        ((0.25 * (0.8 * torch.randn(STEPS, generator=NOISE)).exp()).tolist(), False),  # they differ thirtyfold
+        ([-0.1 - 0.02 * step for step in range(STEPS)], False),  # of a loss that is negative
+        ([*[0.2] * 11, 5.0, 9.0, 20.0], True),
+        ([0.2, 5.0, 9.0, 20.0], False),  # too few to know
+        ([0.2, math.nan], True),
+    ],
+)
+def test_a_divergence_is_told_from_noise(losses, ends):
+    assert any(diverged(losses[: count + 1]) for count in range(len(losses))) is ends
+
+
+@pytest.mark.whole
+def test_where_no_rate_is_found_the_curve_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(lr_range, "diverged", lambda losses: len(losses) == 2)
+    monkeypatch.setattr(lr_range, "smoothed", torch.tensor)
+    monkeypatch.setattr(Classifier, "unlogged_steps", lambda self: torch.full((1, 2), float(self.global_step)))
+    with pytest.raises(RunError, match="falls at no learning rate"):
+        trained(tmp_path, "optimizer.lr=auto")
+    (record,) = map(RunRecord, (tmp_path / "runs").glob("[!.]*"))
+    assert lr_range.read_curve(record)[1] == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_rates_of_groups_are_those_of_an_optimizer_built_with_the_rate(name):
     config = compose(
@@ -98,7 +126,7 @@ def test_a_run_records_what_it_found(found):
     assert Image.open(found.path / "lr_range.png").size[0] > 500
     assert max(float(row[3]) for row in rows(found) if row[3]) <= facts["found"]
     assert found.facts["status"] == "finished"  # although the loss diverged in the test
-    assert losses[-1] > lr_range.DIVERGED * min(losses) or len(losses) == STEPS
+    assert diverged(losses) or len(losses) == STEPS
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from vitrine.untrusted import read_bytes
 LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 100
 MAX_CURVE = 1024**2  # bytes of lr_range.csv, which has a row for each step
 SHARE = 0.5  # of the rate with the lowest loss: beyond it, training is unstable
-DIVERGED = 4.0  # times the lowest loss so far
+DIVERGED = 4.0  # times the running mean at the start, above the lowest: the loss has diverged
 CURVE = "lr_range.csv"
 SMOOTHING = 5  # steps on each side in the running mean of the loss
 
@@ -95,7 +95,8 @@ def best_rate(rates: Sequence[float], losses: Sequence[float]) -> float:
     lowest = int(np.argmin(mean)) if len(mean) else 0
     if lowest == 0:
         span = f"{rates[0]:g} to {rates[-1]:g}"
-        raise RunError(f"optimizer.lr=auto: the loss falls at no learning rate from {span}; set optimizer.lr=NUMBER")
+        problem = f"the loss falls at no learning rate from {span}, see {CURVE}"
+        raise RunError(f"optimizer.lr=auto: {problem}; set optimizer.lr=NUMBER")
     return float(f"{SHARE * rates[lowest]:.3g}")
 
 
@@ -105,6 +106,20 @@ def smoothed(losses: Sequence[float]) -> np.ndarray:
     known = np.asarray(losses[:count], dtype=np.float64)
     window = [known[max(0, index - SMOOTHING) : index + SMOOTHING + 1] for index in range(count)]
     return np.array([part.mean() for part in window])
+
+
+def diverged(losses: Sequence[float]) -> bool:
+    """Whether the last loss is not finite, or the running mean far above the lowest.
+
+    Single losses do not count: on small batches of a trained model they differ tenfold.
+    """
+    if not math.isfinite(losses[-1]):
+        return True
+    if len(losses) < (window := 2 * SMOOTHING + 1):
+        return False
+    means = np.convolve(losses, np.full(window, 1 / window), mode="valid")
+    low = means.min()
+    return bool(means[-1] > low + DIVERGED * max(abs(low), abs(means[0])))  # losses may be negative
 
 
 def _range_test(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks) -> RangeTest:
@@ -125,10 +140,11 @@ def _range_test(run: TrainingRun, data: ImageDataModule, module: Classifier, ran
         settings: dict[str, Any] = {"max_epochs": -1, "max_steps": STEPS, "limit_val_batches": 0, "logger": False}
         trainer = build_trainer(run, ranks.launch, callbacks, profiler=NullProfiler(), **settings)
         trainer.fit(copy, datamodule=data)
+    if ranks.rank == 0:
+        write_curve(run.record, rising.rates, rising.losses)  # also where it shows no rate
     found = best_rate(rising.rates, rising.losses)
     tested = RangeTest(found, len(rising.rates), round(time.perf_counter() - begin, 2))
     if ranks.rank == 0:
-        write_curve(run.record, rising.rates, rising.losses)
         run.record.update(lr_range=asdict(tested))
     return tested
 
@@ -188,9 +204,9 @@ class RisingRate(Callback):
         self.rates.append(LOWEST * factor)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        """Keep the loss; stop at a loss that is not finite, or far above the lowest."""
+        """Keep the loss; stop when it has diverged."""
         assert isinstance(module, Classifier)
         self.losses.append(float(module.unlogged_steps()[:, 0].mean()))
         module.unlogged.clear()
-        if not self.losses[-1] <= DIVERGED * min(self.losses):
+        if diverged(self.losses):
             trainer.should_stop = True
