@@ -166,6 +166,8 @@ class PeakFlops:
 class StepStatistics:
     """Speed of training steps; the values of ``speed`` in run.json.
 
+    Batches that are smaller than the others, as an epoch's last can be, count in ``data_share`` only.
+
     Attributes:
         images_per_second: by the median step, over all ranks.
         images_per_second_slow: by a step that only 5 % of the steps are slower than.
@@ -188,20 +190,22 @@ class StepStatistics:
 
     @classmethod
     def of(
-        cls, steps: np.ndarray, waits: np.ndarray, images: int, training_flops: float | np.ndarray, peak: PeakFlops
+        cls, steps: np.ndarray, waits: np.ndarray, images: np.ndarray, training_flops: np.ndarray, peak: PeakFlops
     ) -> "StepStatistics":
         """Summarise timed steps.
 
         Args:
             steps: seconds of each step, waiting for its batch included; (N,).
             waits: seconds of that waiting; (N,).
-            images: images in a step, over all ranks.
-            training_flops: FLOPs of the forward and backward pass on one image (:func:`training_flops_per_image`);
-                (N,) where steps differ in them.
+            images: images in each step, over all ranks; (N,).
+            training_flops: FLOPs of the forward and backward pass on one image in each step
+                (:func:`training_flops_per_image`); (N,).
             peak: of the hardware.
         """
-        median, slow = images / np.quantile(steps, [0.5, 0.95])
-        rate = images / float(np.median(steps / training_flops))
+        whole = images == images.max()
+        seconds = steps[whole] / images[whole]
+        median, slow = 1 / np.quantile(seconds, [0.5, 0.95])
+        rate = 1 / float(np.median(seconds / training_flops[whole]))
         return cls(
             images_per_second=round(float(median), 1),
             images_per_second_slow=round(float(slow), 1),
@@ -237,8 +241,8 @@ class Throughput(Callback):
         self.peaks: list[PeakFlops] = []
         self.steps: list[np.ndarray] = []
         self.waits: list[np.ndarray] = []
+        self.images: list[np.ndarray] = []
         self.flops: list[np.ndarray] = []
-        self.images = 0
         self.first_step: float | None = None  # when the first step began, as time.time() gives it
 
     @property
@@ -246,8 +250,8 @@ class Throughput(Callback):
         """:class:`StepStatistics` of all epochs in this process; empty before the end of the first epoch."""
         if not self.steps:
             return {}
-        steps, waits, flops = (np.concatenate(parts) for parts in (self.steps, self.waits, self.flops))
-        return asdict(self._statistics(steps, waits, flops))
+        columns = (self.steps, self.waits, self.images, self.flops)
+        return asdict(self._statistics(*(np.concatenate(parts) for parts in columns)))
 
     def start_clock(self, device: torch.device) -> None:
         """Start timing: from now on, time counts as waiting for a batch.
@@ -255,14 +259,16 @@ class Throughput(Callback):
         To be called after an interruption inside an epoch, such as compilation.
         """
         self._timestamps = [_timestamp(device)]
+        self._counts: list[int] = []  # images of each step
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Start timing."""
         self.start_clock(module.device)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         """Record that the batch is ready."""
         self._timestamps.append(_timestamp(module.device))
+        self._counts.append(len(batch[1]) * trainer.world_size)
         self.first_step = self.first_step or time.time()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
@@ -278,20 +284,22 @@ class Throughput(Callback):
             return
         assert isinstance(trainer.train_dataloader, TrainLoader)
         waits = shared(waits, trainer.train_dataloader.at_once)
-        self.images = module.images_per_step
         self.steps.append(waits + work)
         self.waits.append(waits)
+        self.images.append(np.array(self._counts))
         self.flops.append(np.full(len(work), self.training_flops(trainer.current_epoch), dtype=np.float64))
-        epoch = self._statistics(self.steps[-1], waits, self.flops[-1])
+        epoch = self._statistics(self.steps[-1], waits, self.images[-1], self.flops[-1])
         names = ("images_per_second", "data_share", "mfu_measured", "mfu_datasheet")
         module.log_now({name: value for name in names if (value := getattr(epoch, name)) is not None})
 
-    def _statistics(self, steps: np.ndarray, waits: np.ndarray, flops: np.ndarray) -> StepStatistics:
+    def _statistics(
+        self, steps: np.ndarray, waits: np.ndarray, images: np.ndarray, flops: np.ndarray
+    ) -> StepStatistics:
         while True:
             if not self.peaks:
                 self.peaks.append(self.measure_peak())
             peak = max(self.peaks, key=lambda peak: peak.matmul)
-            found = StepStatistics.of(steps, waits, self.images, flops, peak)
+            found = StepStatistics.of(steps, waits, images, flops, peak)
             if found.mfu_measured <= 1 or len(self.peaks) == self.MEASUREMENTS:
                 return found
             matmul_peak.cache_clear()
