@@ -7,7 +7,7 @@ from helpers.running import SMALL
 from lightning.pytorch.callbacks import Callback
 from torch.nn import functional as F
 
-from vitrine import compose, fit
+from vitrine import compose, fit, resume
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.training.smaller_images import SmallerImages
@@ -97,3 +97,7 @@ def test_epochs_have_the_images_and_the_flops_of_the_schedule(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "4x4 in 1 epoch, then 6x6 in 1 epoch, then 8x8 in 1 epoch" in printed
     assert "in training, mean over the epochs" in printed
+
+    resume(record.path, compose([f"resume={record.path}", "trainer.max_epochs=6"]))
+    whole = sum(each) + each[1] + 2 * each[2]  # 6x6 in the fourth epoch; the first three are done
+    assert record.facts["training_flops_per_image"] == pytest.approx(whole / 6, abs=1)

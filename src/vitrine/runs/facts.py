@@ -18,6 +18,7 @@ SHAPES: dict[str, Any] = {
     **dict.fromkeys(("group", "varies", "like", "wandb_id", "wandb_pushed"), str),
     **dict.fromkeys(("processes", "parameters", "flops_per_image", "epochs", "fingerprint_version"), int),
     "training_flops_per_image": int,
+    "training_flops_phases": [[int]],  # pairs of FLOPs per image and the number of epochs that have them
     **{name: [str] for name in ("tags", "classes", "wandb_kept", "wandb_project")},
     "pid": PIDS,
     **dict.fromkeys(("wandb_open", "wandb_gaps"), bool),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover, replace_lost_best
 from vitrine.training.run import Result, TrainingRun, begin_attempt, check_effects, deadline, load_data
-from vitrine.training.schedules import total_steps
+from vitrine.training.schedules import epochs_done, total_steps
 from vitrine.training.throughput import (
     PeakFlops,
     Throughput,
@@ -167,22 +168,27 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     """Train on all ranks; rank 0 also prints, logs, tests and writes the record."""
     if not run.record.path.is_dir():
         raise RunError(f"{run.record.path} is not visible on {socket.gethostname()}; all machines must share it")
-    module, steps_done = initial_model(run, data)
+    module, steps_done, epochs_done = initial_model(run, data)
     ranks.wait_for_all()  # before rank 0 changes the checkpoint
     if ranks.rank == 0:
-        _lead(run, data, module, ranks, steps_done)
+        _lead(run, data, module, ranks, steps_done, epochs_done)
         return
     if run.config.optimizer.lr == AUTO:
         set_learning_rate(run, data, module, ranks)
     train(run, data, module, ranks.launch, callbacks=run.callbacks)
 
 
-def _lead(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks, steps_done: int) -> None:
+def _lead(
+    run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks, steps_done: int, epochs_done: int
+) -> None:
     """Train together with the other ranks, test, and show and record both."""
     config, record, console = run.config, run.record, Console()
     flops = flops_per_image(config.model)
     by_epoch = flops_by_epoch(config, flops)
-    facts = {
+    # Epochs that are done had the images that an earlier plan gave them.
+    if phases := record.facts.get("training_flops_phases"):
+        by_epoch[:epochs_done] = islice((each for each, epochs in phases for _ in range(epochs)), epochs_done)
+    facts: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
         "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
         "flops_per_image": flops,
@@ -190,6 +196,8 @@ def _lead(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ra
         "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
     }
+    if config.trainer.image_schedule:
+        facts["training_flops_phases"] = [[each, len(list(epochs))] for each, epochs in groupby(by_epoch)]
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, run.hardware, facts, data.sizes, data.placement.line, changes)
@@ -268,8 +276,8 @@ def _train_and_time(
     return best
 
 
-def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int]:
-    """Return the model that training starts from or resumes with, and the optimiser steps done before."""
+def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, int, int]:
+    """Return the model that training starts from or resumes with, and the optimiser steps and epochs done before."""
     config, labels = run.config, data.train.first_labels
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
     # A new head must not begin as the head of a run with this seed did, which the given features grew up with.
@@ -292,10 +300,10 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     if checkpoint is not None:
         source = str(run.record.last)
         load_weights(module.model, model_weights(checkpoint), source)  # a clear error if they do not fit
-        return module, checkpoint["global_step"]
+        return module, checkpoint["global_step"], epochs_done(checkpoint)
     if run.pretrained is not None:
         run.pretrained.copy_to(module.model)
-    return module, 0
+    return module, 0, 0
 
 
 def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:

@@ -33,6 +33,12 @@ def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> 
     )
 
 
+def epochs_done(checkpoint: Mapping[str, Any]) -> int:
+    """Return how many epochs are trained whole in a checkpoint, as Lightning writes it."""
+    done: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    return done
+
+
 def total_steps(checkpoint: Mapping[str, Any], epochs: int, steps_per_epoch: int) -> int:
     """Return the optimiser steps of a training that resumes from ``checkpoint``: those done and those to come.
 
