@@ -184,17 +184,21 @@ def test_features_are_computed_once_and_only_where_images_stay_the_same(run):
         return images.flatten(1).float() * 2
 
     split = Split(torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1), torch.arange(10))
-    source = FeatureSource(split, extract)
+    source = FeatureSource(split, extract, at_once=2)
     for indices in ([[3, 1], [1, 4, 4]], [[3, 4], [9]]):  # balanced sampling draws images several times
         for chosen, (features, labels) in zip(indices, source.batches([torch.tensor(i) for i in indices]), strict=True):
             assert features[:, 0].tolist() == [2 * index for index in chosen]
             assert labels.tolist() == chosen
     assert seen == [2, 1, 1]
+    ((features, _),) = source.batches([torch.arange(10)])
+    assert features[:, 0].tolist() == [2 * index for index in range(10)]
+    assert seen[3:] == [2, 2, 2], "of six more, as many at once as allowed"
 
 
 def test_a_rank_without_images_has_empty_batches():
     split = Split(torch.zeros(3, 1, 1, 1, dtype=torch.uint8), torch.arange(3))
-    ((images, labels),) = FeatureSource(split, lambda images: images).batches([torch.zeros(0, dtype=torch.int64)])
+    source = FeatureSource(split, lambda images: images, at_once=2)
+    ((images, labels),) = source.batches([torch.zeros(0, dtype=torch.int64)])
     assert len(images) == len(labels) == 0
 
 

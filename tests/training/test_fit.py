@@ -19,6 +19,7 @@ from vitrine.data.image_dataset import Split
 from vitrine.errors import ConfigError, DataError, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
+from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import MeanLoss
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -130,6 +131,20 @@ def test_a_batch_in_parts_is_the_same_step(small, overrides):
     np.testing.assert_allclose(watches[4].losses, watches[1].losses, rtol=1e-5)
     np.testing.assert_allclose(watches[4].norms, watches[1].norms, rtol=1e-4)
     assert watches[4].lrs == watches[1].lrs
+
+
+@pytest.mark.whole
+def test_no_pass_takes_more_images_than_a_part_of_a_step_or_256(small, monkeypatch):
+    counts, forward = {}, Classifier.forward
+
+    def counted(self, images):
+        counts.setdefault(self.training, []).append(len(images))
+        return forward(self, images)
+
+    monkeypatch.setattr(Classifier, "forward", counted)
+    fit(small("data.batch_size=1280", "trainer.accumulate_grad_batches=128", "trainer.max_epochs=1"))
+    assert max(counts[True]) == 10
+    assert max(counts[False]) == 256
 
 
 @pytest.mark.whole

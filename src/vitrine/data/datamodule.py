@@ -191,12 +191,17 @@ class ImageDataModule(pl.LightningDataModule):
         return files
 
     def _features(self, source: BatchSource) -> BatchSource:
-        return source if self.features_of is None else FeatureSource(source, self.features_of)
+        return source if self.features_of is None else FeatureSource(source, self.features_of, self._eval_batch_size)
+
+    @property
+    def _eval_batch_size(self) -> int:
+        """Images of a rank at once where nothing is trained; of large batches, those of a part of a training step."""
+        part = self.config.data.batch_size // self.config.trainer.accumulate_grad_batches
+        return max(256, part) // self._trainer().world_size
 
     def _eval_loader(self, source: BatchSource) -> EvalLoader:
-        trainer = self._trainer()
-        batch_size = max(256, self.config.data.batch_size) // trainer.world_size
-        return EvalLoader(source, batch_size=batch_size, rank=trainer.global_rank, world_size=trainer.world_size)
+        rank, world_size = self._trainer().global_rank, self._trainer().world_size
+        return EvalLoader(source, batch_size=self._eval_batch_size, rank=rank, world_size=world_size)
 
     def _source(self, split: Split) -> BatchSource:
         device = self._trainer().strategy.root_device

@@ -17,11 +17,13 @@ class FeatureSource:
     Args:
         images: source of images.
         extract: maps images (B, C, H, W) uint8 to features (B, D), the same each time.
+        at_once: images that it is given at a time, at most.
     """
 
-    def __init__(self, images: BatchSource, extract: Extract) -> None:
+    def __init__(self, images: BatchSource, extract: Extract, at_once: int) -> None:
         self.images = images
         self.extract = extract
+        self.at_once = at_once
         self.known = torch.zeros(len(images), dtype=torch.bool)
         self._features: Tensor | None = None
         self._labels: Tensor | None = None
@@ -44,7 +46,8 @@ class FeatureSource:
         for chosen, new in zip(indices, missing, strict=True):
             if len(new):
                 images, labels = next(found)
-                self._keep(new, self.extract(images), labels)
+                features = torch.cat([self.extract(part) for part in images.split(self.at_once)])
+                self._keep(new, features, labels)
             if self._features is None or self._labels is None:  # a rank without images
                 yield from self.images.batches([chosen])
                 continue
