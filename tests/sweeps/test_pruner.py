@@ -46,6 +46,13 @@ def test_the_median_pruner_needs_five_others_and_a_quarter_of_the_epochs(tmp_pat
     assert open_study(tmp_path).trials[bad.number].intermediate_values == {1: 0.0, 2: 0.4}
 
 
+@pytest.mark.parametrize(("long", "stops"), [(4, False), (5, True)])
+def test_the_median_pruner_counts_the_runs_that_reached_the_epoch(tmp_path, long, stops):
+    study = study_of(tmp_path, *[[0.9] * 6] * long, *[[0.9] * 4] * 5)
+    bad = study.ask()
+    assert Pruner(tmp_path, bad.number, "median", "val/acc", epochs=20)(6, {"val/acc": 0.4}) == stops
+
+
 def test_successive_halving_keeps_the_best_quarter(tmp_path):
     study = open_study(tmp_path, ["val/acc"])
     stopped = []

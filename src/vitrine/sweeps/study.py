@@ -148,7 +148,7 @@ def make_pruner(name: str, epochs: int) -> BasePruner:
     quarter of the runs at 1/16 of the epochs, rounded up, and the best quarter of these after four times as many.
     """
     if name == "median":
-        return MedianPruner(n_startup_trials=5, n_warmup_steps=math.ceil(epochs / 4))
+        return MedianPruner(n_startup_trials=5, n_warmup_steps=math.ceil(epochs / 4), n_min_trials=5)
     if name == "successive_halving":  # the third time, at 16 times as many, never comes before the end
         return SuccessiveHalvingPruner(min_resource=math.ceil(epochs / 16), reduction_factor=4)
     return NopPruner()
