@@ -10,11 +10,12 @@ import pytest
 from PIL import Image
 
 from vitrine import compose
-from vitrine.cli.wandb_sync import replay
+from vitrine.cli.wandb_sync import replay, sync
 from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
+from vitrine.tracking.loggers import start_trackers
 from vitrine.tracking.wandb import WandbTracker, push
 from vitrine.tracking.wandb_values import config_values
 
@@ -48,6 +49,20 @@ def test_a_run_of_a_lost_machine_is_replayed_as_interrupted(tmp_path, client):
     push(record, config_of("logger=wandb"), PLACE)
     client.finish.assert_called_once_with(exit_code=255)
     assert client.summary.update.call_args.args[0]["status"] == "interrupted"
+    assert record.facts["wandb_pushed"] is not None
+
+
+def test_a_run_that_was_resumed_without_wandb_is_to_be_pushed_again(tmp_path, client, capsys):
+    record = new_record(tmp_path, wandb_open=False, wandb_kept=[], wandb_pushed="2026-01-31T12:00:00+00:00")
+    record.write_config(to_plain(config_of()))
+    assert start_trackers(config_of(), record, 10, None, "") == []
+    assert sync([record.path], dry_run=True) == 0
+    assert "1 to push, 0 pushed before" in capsys.readouterr().out
+    config = config_of("logger=wandb")
+    WandbTracker(config.logger.wandb, config, record, None, "").finish("finished", {}, {})
+    assert record.facts["wandb_pushed"] is None, "it lacks the session before"
+    client.starting_step = 10
+    push(record, config, PLACE)
     assert record.facts["wandb_pushed"] is not None
 
 

@@ -193,6 +193,8 @@ def start_trackers(
 ) -> list[Tracker]:
     """Start the trackers that ``config`` asks for. A tracker that can't start is reported and left out.
 
+    A run that W&B has, and that continues without it, is to be pushed again.
+
     Args:
         config: the run's configuration.
         record: the run folder.
@@ -223,4 +225,6 @@ def start_trackers(
             trackers.append(start())
         except Exception as error:
             report(f"{name} could not start: {first_line(error)}")
+    if record.facts.get("wandb_id") and not any(tracker.name == "wandb" for tracker in trackers):
+        record.update(wandb_open=True, wandb_pushed=None)  # the server lacks this session
     return trackers

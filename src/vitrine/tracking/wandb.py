@@ -7,7 +7,7 @@ it. In run.json:
     wandb_id       the W&B run's id, known before training starts; a resumed run keeps it
     wandb_project  [entity, project]; null is the account's default
     wandb_private  whether the run was private when it was last logged
-    wandb_open     whether a session began that did not end, so that the client may have lost a part of it
+    wandb_open     whether a session did not end, or had no W&B, so that the client may lack a part of it
     wandb_gaps     whether the server may lack rows before its last: a session came after an open one, or a kept one
     wandb_kept     folders in ``wandb/``, each a whole session that the server does not have
     wandb_pushed   when the server had the whole run; null before that
