@@ -163,6 +163,15 @@ def naming_full_disk(place: Path | None = None) -> Iterator[None]:
         raise full from error
 
 
+@contextmanager
+def naming_failed_write(path: Path) -> Iterator[None]:
+    """Replace an error of the system by :class:`RunError` or :class:`DiskFull`; the block writes ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_full(error, path) or RunError(f"cannot write {path}: {error.strerror}") from error
+
+
 def disk_full(error: BaseException, place: Path | None = None) -> DiskFull | None:
     """Return what to report if ``error``, or one that it followed, comes from a full disk; else ``None``.
 

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import signal
+import tempfile
 import time
+from unittest.mock import Mock
 
 import pytest
 from helpers.running import ROOT, descendants, run_script, start_script, wait_until_gone
@@ -269,6 +271,30 @@ def test_a_sweep_of_another_version_is_left_alone(tmp_path):
     with pytest.raises(RunError, match=r"another version .* rerun=true"):
         Sweep.plan(made)
     assert [path.name for path in place.iterdir()] == ["sweep.json"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lock"),
+    [
+        (["seed=0,1"], "sweep"),
+        (["optimizer.lr=interval(0.1,1)", "sweep.sampler=random", "sweep.n_trials=1"], "search"),
+    ],
+)
+def test_a_sweep_folder_that_cannot_be_written_is_reported(tmp_path, overrides, lock):
+    folder = tmp_path / "sweeps" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "locks").write_text("a file in its way")
+    overrides = ["model=vit_nano", "sweep.name=mine", f"paths.output_dir={tmp_path}", *overrides]
+    with pytest.raises(RunError, match=rf"^cannot write {folder}/locks/{lock}.lock: "):
+        run(points("train", overrides, multirun=True), "basic")
+    assert [path.name for path in folder.iterdir()] == ["locks"]
+
+
+def test_a_failed_write_of_sweep_json_is_reported(tmp_path, monkeypatch):
+    sweep = Sweep(tmp_path, [], [], ["seed"])
+    monkeypatch.setattr(tempfile, "mkstemp", Mock(side_effect=PermissionError(13, "Permission denied", "a temporary")))
+    with pytest.raises(RunError, match=rf"^cannot write {tmp_path}/sweep.json: Permission denied$"):
+        sweep.write([], {})
 
 
 def test_seeds_makes_five_trials_of_one_experiment():

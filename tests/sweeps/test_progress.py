@@ -57,7 +57,8 @@ def test_a_sweep_json_that_cannot_be_written_is_reported_and_stops_nothing(start
     started.trial_ended(started.sweep.trials[0], TrialResult("finished", {"val/acc": 0.5}))
     started.record_results()
     assert [result.status for result in started.results] == ["finished", "new"]
-    assert capsys.readouterr().err.count(f"vitrine: cannot write {started.sweep.folder / 'sweep.json'}: ") == 2
+    path = started.sweep.folder / "locks" / "sweep.lock"
+    assert capsys.readouterr().err.count(f"vitrine: cannot write {path}: ") == 2
 
 
 def test_a_trial_of_a_search_is_listed_when_it_starts(make_trial, tmp_path):

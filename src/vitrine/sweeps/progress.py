@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.errors import DiskFull
+from vitrine.errors import DiskFull, RunError
 from vitrine.runs.live import Progress, read_progress
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.sweep import Sweep
@@ -128,8 +128,8 @@ class SweepProgress:
             self._write_trials()
         except DiskFull:  # the trials' folders hold everything, and the next one to be written reports it
             pass
-        except OSError as error:
-            report(f"cannot write {self.sweep.folder / 'sweep.json'}: {error.strerror}")
+        except RunError as error:
+            report(error)
 
     def _write_trials(self) -> None:
         self._add_new_trials()

@@ -31,6 +31,7 @@ from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE, ENDED
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
+from vitrine.sweeps.locks import held
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.stored import check_configurations, check_owner, check_trial
@@ -52,7 +53,7 @@ class Search(TrialQueue):
         study: the Optuna study.
 
     Raises:
-        RunError: the study cannot be read, or a trial in it is not one of this search.
+        RunError: the study cannot be read or written, or a trial in it is not one of this search.
     """
 
     def __init__(self, point: Point, sweep: Sweep) -> None:
@@ -69,9 +70,8 @@ class Search(TrialQueue):
         self._reported: set[Path] = set()
         self._unfinished: set[Path] = set()  # of this session: runs that were stopped, as when Slurm cancels a job
         self._done = self._complete = False
-        (sweep.folder / "locks").mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(sweep.folder / "locks" / "search.lock")
-        with self._lock:
+        with held(self._lock):
             self.study = open_study(sweep.folder, self.settings.metrics)
             if "asked" not in self.study.user_attrs:
                 self.study.set_user_attr("asked", _identity(point))
@@ -91,7 +91,7 @@ class Search(TrialQueue):
         if len(self._handed_out) >= self.max_parallel:
             return None
         if not self._ready and time.monotonic() - self._last_update >= self.POLL_SECONDS:
-            with self._lock:
+            with held(self._lock):
                 self._update()
                 while not self._ready and self._suggest():
                     self._update()
@@ -108,7 +108,7 @@ class Search(TrialQueue):
         if result.status not in (*ENDED, "running"):  # another process is training a running one
             self._unfinished.add(trial.folder)
         self._report(trial, result)
-        with self._lock:
+        with held(self._lock):
             self._update()
         self._last_update = -math.inf
 

@@ -27,6 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from vitrine.command.space import Interval, Values
 from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError, first_line
+from vitrine.sweeps.locks import held
 from vitrine.untrusted import refuse_pipe
 
 NAME = "search"
@@ -40,15 +41,14 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
     """Open the study in a sweep's folder; with ``metrics``, its objectives, it is created if there is none.
 
     Raises:
-        RunError: the study is missing or damaged; or its journal is none of Optuna's, which is left as it is, a link,
-            or larger than ``MAX_JOURNAL``.
+        RunError: the study is missing or damaged, or cannot be locked; or its journal is none of Optuna's, which is
+            left as it is, a link, or larger than ``MAX_JOURNAL``.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder / "study.journal"
     lock = FileLock(folder / "locks" / "journal.lock")
     try:
-        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-        with lock:
+        with held(lock):
             _drop_incomplete_line(path)
         storage = JournalStorage(
             JournalFileBackend(str(path), lock_obj=cast(Any, lock))

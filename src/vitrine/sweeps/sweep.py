@@ -31,9 +31,10 @@ from vitrine.command.sources import sources
 from vitrine.compare.selection import fresh_seeds
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
 from vitrine.errors import RunError, first_line
-from vitrine.files import refuse_link_out, remove_leftovers, write_text
+from vitrine.files import naming_failed_write, refuse_link_out, remove_leftovers, write_text
 from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
+from vitrine.sweeps.locks import held
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import listed
 from vitrine.untrusted import ANY, misshapen, read_json
@@ -132,17 +133,19 @@ class Sweep:
 
         Trials that earlier commands asked for stay in it, unless one of this command's replaces them: the same varying
         overrides have another fingerprint when a default has changed.
+
+        Raises:
+            RunError: it cannot be written, or the one that is there cannot be read; ``DiskFull``: for lack of space.
         """
         described = {
             trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **vars(result)}
             for trial, result in zip(self.trials, results, strict=True)
         }
         asked = {tuple(sorted(trial.varies.items())) for trial in self.trials}
-        best = self.best(results)
-        (self.folder / "locks").mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / "locks" / "sweep.lock"):
+        best, path = self.best(results), self.folder / "sweep.json"
+        with held(FileLock(self.folder / "locks" / "sweep.lock")), naming_failed_write(path):
             remove_leftovers(self.folder, "sweep.json")
-            before = read_sweep(self.folder)["trials"] if (self.folder / "sweep.json").exists() else []
+            before = read_sweep(self.folder)["trials"] if path.exists() else []
             for trial in before:
                 if trial["folder"] in described or tuple(sorted(trial["varies"].items())) in asked:
                     continue
@@ -163,7 +166,7 @@ class Sweep:
                 **extra,
                 "trials": list(described.values()),
             }
-            write_text(self.folder / "sweep.json", json.dumps(values, indent=1) + "\n")
+            write_text(path, json.dumps(values, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
