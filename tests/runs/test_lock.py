@@ -12,10 +12,11 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from vitrine.errors import RunError
+from vitrine.errors import DiskFull, RunError
 from vitrine.runs import lock_file
 from vitrine.runs.lock import RunLock, RunLocked, Timing, Watch, look
 from vitrine.runs.lock_file import NAME, LockState
@@ -252,6 +253,12 @@ def test_a_holders_name_is_printed_without_control_characters(folder):
 def test_a_folder_that_cannot_be_locked_is_a_run_error(tmp_path):
     with pytest.raises(RunError, match=r"cannot lock .*gone: No such file or directory"):
         takes(tmp_path / "gone")
+
+
+def test_a_lock_that_finds_no_room_names_the_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitrine.runs.lock.write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(DiskFull, match=f"the disk is full: cannot write {tmp_path}"):
+        takes(tmp_path)
 
 
 def test_an_empty_folder_goes_with_its_lock(tmp_path):

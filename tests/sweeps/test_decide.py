@@ -57,7 +57,7 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
     assert 9 <= queue.decision.runs <= 15 < queue.decision.max_runs == 60
     assert set(trained(queue).values()) == {1}
     assert len(trained(queue)) == queue.decision.runs, "nothing is trained that was not wanted"
-    assert print_decision(queue) == 0
+    assert print_decision(queue, queue.sweep.results()) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0].startswith("position=rope is better than position=learned after ")
     assert lines[0].endswith("; on these validation images")
@@ -67,7 +67,8 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
 
 @pytest.mark.parametrize(("overrides", "warned"), [([], True), (["callbacks.monitor=last"], False)])
 def test_a_decision_by_the_metric_that_chooses_epochs_says_so(tmp_path, capsys, overrides, warned):
-    print_decision(run(decide(tmp_path, *THREE, "sweep.max_seeds=3", *overrides), accuracy))
+    queue = run(decide(tmp_path, *THREE, "sweep.max_seeds=3", *overrides), accuracy)
+    print_decision(queue, queue.sweep.results())
     caveat = "\n! val/acc is that of each run's best epoch on the same images, which favours configurations whose"
     assert (caveat in capsys.readouterr().out) == warned
 
@@ -164,7 +165,7 @@ def test_a_failed_run_has_no_value_and_is_retried_by_a_rerun(tmp_path, capsys):
 
     queue = run(decide(tmp_path, *THREE, "sweep.max_seeds=5"), failing)
     assert queue.decision.verdicts["position=rope"] == "undecided", "only survivors would be averaged"
-    assert print_decision(queue) == 1
+    assert print_decision(queue, queue.sweep.results()) == 1
     printed = capsys.readouterr()
     assert "1 and 0 of 5 runs failed or diverged" in printed.out
     assert "position=rope,seed=1: out of memory" in printed.err
@@ -272,7 +273,7 @@ def test_a_verdict_by_another_metric_is_about_its_images(tmp_path, metric, capsy
     assert not any(look.new_images for look in queue.decision.looks("position=none"))
     ending = f"; on these 200 {'test' if metric.startswith('test') else 'validation'} images"
     assert known(queue)["decision"]["findings"]["position=none"].endswith(ending)
-    print_decision(queue)
+    print_decision(queue, queue.sweep.results())
     assert f"{ending}\n" in capsys.readouterr().out
 
 

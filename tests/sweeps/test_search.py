@@ -23,7 +23,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.search_summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.study import SafeCmaEsSampler
-from vitrine.sweeps.trial import locked, read_result
+from vitrine.sweeps.trial import TrialResult, locked, read_result
 
 RANDOM = [*TWO, "sweep.sampler=random"]
 
@@ -438,3 +438,12 @@ def test_a_search_without_valid_suggestions_ends(tmp_path, monkeypatch):
 
 def _out(folder: Path) -> str:
     return f"paths.output_dir={folder}"
+
+
+def test_a_failure_that_its_folder_could_not_record_ends_the_trial(tmp_path, capsys):
+    queue = search(tmp_path, *TWO, "sweep.sampler=random", "sweep.n_trials=2")
+    queue.tell(failed := queue.ask(), TrialResult("failed", error="cannot lock it"))
+    run(queue)
+    assert failed.folder not in [queue.sweep.folder / name for name in trained(queue)]
+    assert print_search(queue) == 1
+    assert "cannot lock it" in capsys.readouterr().err

@@ -3,15 +3,17 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.lock import RunLocked, Watch
+from vitrine.runs.lock import RunLock, RunLocked, Watch
 from vitrine.runs.lock_file import Holder, LockState
 from vitrine.sweeps import run as sweeps_run
+from vitrine.sweeps.max_time import time_is_short
 from vitrine.sweeps.queue import GridQueue
 from vitrine.sweeps.trial import (
     TrialResult,
@@ -20,7 +22,6 @@ from vitrine.sweeps.trial import (
     record_crash,
     run_trial,
     take_up,
-    time_is_short,
 )
 from vitrine.training.graceful_stop import GracefulStop
 
@@ -200,3 +201,40 @@ def test_a_sweep_without_time_for_another_trial_stops_before_it(make_trial, smal
         sweeps_run._train_in_this_process(queue, Ranks())
     assert trained == trials[:1]
     assert queue.ask() == trials[1]
+
+
+@pytest.fixture
+def unlockable(monkeypatch):
+    """The lock of the first trial cannot be made, as in a folder of another user."""
+    make = RunLock._create
+
+    def refuse(lock):
+        if lock.folder.name == "seed=0":
+            raise PermissionError(1, "Operation not permitted")
+        return make(lock)
+
+    monkeypatch.setattr(RunLock, "_create", refuse)
+
+
+def test_a_trial_that_cannot_be_locked_fails_and_the_others_are_trained(make_trial, left, monkeypatch, unlockable):
+    trials = [make_trial(number) for number in range(2)]
+    queue, ended = GridQueue(trials), Mock()
+    queue.subscribe(ended)
+    monkeypatch.setattr("vitrine.sweeps.trial._train", lambda trial, *_, **__: left(trial, "finished"))
+    sweeps_run._train_in_this_process(queue, None)
+    first, second = [call.args[1] for call in ended.trial_ended.call_args_list]
+    assert first == TrialResult("failed", error=f"cannot lock {trials[0].folder}: Operation not permitted")
+    assert second.status == "finished"
+
+
+def test_a_crash_in_a_folder_that_cannot_be_locked_is_a_failure(make_trial, unlockable):
+    trial = make_trial()
+    why = f"its process was killed; cannot lock {trial.folder}: Operation not permitted"
+    assert record_crash(trial, "its process was killed") == TrialResult("failed", error=why)
+
+
+def test_a_lock_of_another_machine_that_cannot_be_replaced_leaves_the_failure_to_the_training(make_trial, monkeypatch):
+    trial = make_trial()
+    monkeypatch.setattr("vitrine.sweeps.trial.look", lambda folder: (LockState.UNKNOWN, None))
+    monkeypatch.setattr(RunLock, "acquire", Mock(side_effect=RunError("cannot lock it")))
+    assert take_up(trial, Watch(0.0))

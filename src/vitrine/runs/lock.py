@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vitrine.errors import RunError
+from vitrine.files import disk_full
 from vitrine.runs.lock_file import NAME, SIZE_LIMIT, Holder, LockState, flock, is_at, judge, opened, read, write
 from vitrine.runs.process import kernel, process_start
 
@@ -147,13 +148,14 @@ class RunLock:
 
         Raises:
             RunLocked: another process holds it, or may hold it.
-            RunError: the folder cannot be written to.
+            RunError: the folder cannot be written to; ``DiskFull``: for lack of space.
         """
         try:
             while not self._create() and not self._take_over(force, notify):
                 pass
         except OSError as error:
-            raise RunError(f"cannot lock {self.folder}: {error.strerror or error}") from None
+            problem = f"cannot lock {self.folder}: {error.strerror or error}"
+            raise disk_full(error, self.folder) or RunError(problem) from None
         self._thread = threading.Thread(target=self._keep_alive, args=(_in_main_thread(),), daemon=True)
         self._thread.start()
 

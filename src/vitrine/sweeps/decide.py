@@ -256,8 +256,8 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
     return "; ".join(parts)
 
 
-def print_decision(queue: SeedQueue) -> int:
-    """Print a line for each configuration, their caveat, cost and place; return the number of failed runs."""
+def print_decision(queue: SeedQueue, results: Sequence[TrialResult]) -> int:
+    """Print a line for each configuration, their caveat, cost and place; return how many of ``results`` failed."""
     decision = queue.decision
     print()
     for arm in decision.verdicts:
@@ -269,7 +269,7 @@ def print_decision(queue: SeedQueue) -> int:
         f"\n{decision.runs} of {decision.max_runs} runs; with {level} confidence, all intervals hold after every seed"
     )
     print_location(queue.sweep)
-    return print_failures(queue.sweep, queue.sweep.results())
+    return print_failures(queue.sweep, results)
 
 
 def _new_decision(points: Sequence[Point]) -> Decision:

@@ -13,17 +13,18 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import launched
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, interruption
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, RunError, interruption
 from vitrine.runs import provenance
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.launchers import process
+from vitrine.sweeps.max_time import time_is_short
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.queue import GridQueue, TrialQueue
 from vitrine.sweeps.summary import print_sweep
 from vitrine.sweeps.sweep import Sweep
-from vitrine.sweeps.trial import Trial, run_trial, run_trials_of_rank_0, time_is_short
+from vitrine.sweeps.trial import Trial, TrialResult, run_trial, run_trials_of_rank_0
 
 Launcher = Callable[[TrialQueue], None]
 
@@ -100,7 +101,7 @@ def _run_decision(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     queue.subscribe(progress)
     with progress, _recording(progress):
         launch(queue)
-    return print_decision(queue)
+    return print_decision(queue, progress.results)
 
 
 def _is_live(launcher: str) -> bool:
@@ -154,7 +155,13 @@ def _train_in_this_process(queue: TrialQueue, ranks: Ranks) -> None:
             continue
         queue.started(trial)
         try:
-            queue.tell(trial, run_trial(trial, time_from=time_from, ranks=ranks))
-            trained.append(trial)
+            result = run_trial(trial, time_from=time_from, ranks=ranks)
         except RunLocked:
             queue.put_back(trial)
+            continue
+        except DiskFull:
+            raise
+        except RunError as error:
+            result = TrialResult("failed", error=str(error))
+        queue.tell(trial, result)
+        trained.append(trial)

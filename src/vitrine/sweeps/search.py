@@ -25,9 +25,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from vitrine.command.compose import Point, Variants
 from vitrine.command.space import Interval, Space
 from vitrine.config.sweep import SweepConfig, TrainCommand, facts_of
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE, ENDED
 from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
@@ -69,6 +68,7 @@ class Search(TrialQueue):
         self._handed_out: set[Path] = set()
         self._reported: set[Path] = set()
         self._unfinished: set[Path] = set()  # of this session: runs that were stopped, as when Slurm cancels a job
+        self._failed: dict[Path, TrialResult] = {}  # of this session: a folder that cannot be locked does not tell
         self._done = self._complete = False
         self._lock = FileLock(sweep.folder / "locks" / "search.lock")
         with held(self._lock):
@@ -107,6 +107,8 @@ class Search(TrialQueue):
         self._handed_out.discard(trial.folder)
         if result.status not in (*ENDED, "running"):  # another process is training a running one
             self._unfinished.add(trial.folder)
+        if result.status == "failed":
+            self._failed[trial.folder] = result
         self._report(trial, result)
         with held(self._lock):
             self._update()
@@ -141,8 +143,8 @@ class Search(TrialQueue):
         return self._runs[number]
 
     def results(self, number: int) -> list[TrialResult]:
-        """The results of a trial's runs, from their folders."""
-        return [read_result(run.folder) for run in self._runs[number]]
+        """The results of a trial's runs, from their folders; a failure of this session is remembered."""
+        return [self._failed.get(run.folder) or read_result(run.folder) for run in self._runs[number]]
 
     def importance(self) -> dict[str, dict[str, float]]:
         """Share of each objective's variance that each key explains; empty where there are too few trials."""
@@ -331,7 +333,7 @@ class Search(TrialQueue):
             )
             self.study.add_trial(retry)
             for run in failed:
-                with suppress(RunLocked), locked(run):
+                with suppress(RunError), locked(run):
                     RunRecord(run.folder).end("interrupted")
 
 

@@ -7,9 +7,8 @@ The state of a trial is its folder. The process that trains it holds the lock of
 import secrets
 import shutil
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from vitrine.config import TrainConfig
 from vitrine.config.parts import code_of, names_of
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.durations import duration_seconds
 from vitrine.errors import DiskFull, Diverged, Interrupted, Pruned, RunError, VitrineError
 from vitrine.files import disk_full
 from vitrine.redact import redact
@@ -32,8 +30,6 @@ from vitrine.runs.status import DONE, status_of
 from vitrine.sweeps.fingerprint import VERSION, record_facts, refuse_link, refuse_links_in
 from vitrine.sweeps.pruner import Pruner
 from vitrine.text import printable, report
-
-STEP_AND_SAVE_SECONDS = 10.0  # of a trial's first step and its checkpoint, at most
 
 
 def label_of(varies: Mapping[str, str]) -> str:
@@ -139,6 +135,7 @@ def run_trial(
 
     Raises:
         RunLocked: another process is training it.
+        RunError: its folder cannot be locked, so that no failure can be recorded there either.
         Interrupted: stopped by a signal or by ``trainer.max_time``, with a checkpoint.
         DiskFull: the disk is full, as it would be for the next trial.
     """
@@ -182,14 +179,16 @@ def locked(trial: Trial, *, force: bool = False, patient: bool = False) -> Itera
 
     Raises:
         RunLocked: another process holds the lock.
-        RunError: the folder is not writable, is a link, or has a folder in it that is a link out of it.
+        RunError: the folder is not writable, is a link, or has a folder in it that is a link out of it; ``DiskFull``:
+            for lack of space.
     """
     refuse_link(trial.folder)
     refuse_links_in(trial.folder)
     try:
         trial.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make the run folder {trial.folder}: {error.strerror}") from None
+        problem = f"cannot make the run folder {trial.folder}: {error.strerror}"
+        raise disk_full(error, trial.folder) or RunError(problem) from None
     lock = RunLock(trial.folder)
     lock.acquire(force=force, notify=(lambda line: report(f"{trial.label}: {line}")) if patient else None)
     try:
@@ -231,12 +230,16 @@ def take_up(trial: Trial, watch: Watch) -> bool:
                     RunRecord(trial.folder, claim).end("interrupted", reason="its process was killed")
         except RunLocked:
             return False
+        except RunError:  # it fails when it is trained
+            return True
         report(f"{trial.label}: taken over from {holder or 'another process'}")
     return True
 
 
 def record_crash(trial: Trial, reason: str, *, force: bool = False) -> TrialResult:
     """Mark a trial as failed whose process ended without a result, unless another process has taken it up since.
+
+    If its folder cannot be locked, the failure is only returned.
 
     Args:
         trial: the trial.
@@ -249,6 +252,8 @@ def record_crash(trial: Trial, reason: str, *, force: bool = False) -> TrialResu
             return known if known.status in DONE else _record_failure(trial, reason, claim)
     except RunLocked:
         return read_result(trial.folder)
+    except RunError as error:
+        return TrialResult("failed", error=f"{reason}; {error}")
 
 
 def run_trials_of_rank_0(ranks: Ranks, time_from: float) -> None:
@@ -362,27 +367,6 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
         pruning_rule=rule,
         claim=claim,
     )
-
-
-def time_is_short(trained: Sequence[Trial], time_from: float) -> bool:
-    """Whether ``trainer.max_time``, counted from ``time_from``, leaves too little time to start another trial.
-
-    A trial needs as long as the slowest start among those ``trained``, compilation included, plus a step. The first
-    trial always starts.
-    """
-    if not trained or (limit := trained[-1].config.trainer.max_time) is None:
-        return False
-    needed = max(map(_start_seconds, trained)) + STEP_AND_SAVE_SECONDS
-    return time.time() + needed >= time_from + duration_seconds(limit)
-
-
-def _start_seconds(trial: Trial) -> float:
-    """Seconds until the first step, in the slowest session; 0.0 if there was no step."""
-    try:
-        sessions = RunRecord(trial.folder).facts.get("start_ups", [])
-    except RunError:
-        return 0.0
-    return max((session["seconds"] + session["compiling"] for session in sessions), default=0.0)
 
 
 def _record_failure(trial: Trial, error: str, claim: Claim) -> TrialResult:

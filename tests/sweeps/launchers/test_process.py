@@ -5,11 +5,12 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from threading import Timer
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from vitrine.config.sweep import LauncherConfig
-from vitrine.errors import ConfigError, Interrupted, OutOfTime
+from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.launchers.process import Slot, allocate_slots
 from vitrine.sweeps.queue import GridQueue
@@ -121,6 +122,13 @@ def test_a_signal_interrupts_a_sweep_that_is_nearly_out_of_time(make_trial, trai
     with pytest.raises(Interrupted) as error:
         train([make_trial(0), make_trial(1)], started=lambda: os.kill(os.getpid(), signal.SIGINT))
     assert error.type is Interrupted
+
+
+def test_an_error_stops_the_trials_that_run(monkeypatch):
+    monkeypatch.setattr(os, "kill", kill := Mock())
+    with pytest.raises(RunError), process._forwarding_stop_signals({Mock(pid=7): Mock()}):
+        raise RunError("the study cannot be read")
+    kill.assert_called_once_with(7, signal.SIGINT)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,14 @@ from types import FrameType
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.parent import stop_with_parent
-from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, interruption
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, RunError, interruption
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.provenance import available_cores, process_started_at
 from vitrine.safe_path import without_working_directory
 from vitrine.signals import STOP_SIGNALS, exit_soon, handle_stop_signals, restored_handlers, stop_signals_blocked
+from vitrine.sweeps.max_time import time_is_short
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial, time_is_short
+from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial
 from vitrine.text import plural, report
 
 LOCKED_EXIT_CODE = 76  # another process is training the trial
@@ -175,6 +176,9 @@ def _run_in_process(trial: Trial, slot: Slot, began: float, time_from: float) ->
         with suppress(OSError):  # the log is on that disk, too
             report(f"{trial.label}: {full}")
         sys.exit(FULL_EXIT_CODE)
+    except RunError as error:
+        report(f"{trial.label}: {error}")
+        sys.exit(1)
     except (Interrupted, KeyboardInterrupt) as stop:
         code = interruption(stop).exit_code
         exit_soon(code)
@@ -192,19 +196,29 @@ def redirect_output(trial: Trial) -> None:
 
 @contextmanager
 def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]]) -> Iterator[list[int]]:
-    """Collect stop signals and forward them as SIGINT: a trial ends after its step, on the second one at once."""
+    """Collect stop signals and forward them as SIGINT: a trial ends after its step, on the second one at once.
+
+    An error stops the trials, too: this process waits for them before it ends.
+    """
     received: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+    def stop() -> None:
         for process in running:
             assert process.pid is not None
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGINT)
 
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        stop()
+
     with restored_handlers():
         handle_stop_signals(forward)
-        yield received
+        try:
+            yield received
+        except BaseException:
+            stop()
+            raise
 
 
 @contextmanager
