@@ -42,7 +42,7 @@ def test_the_time_left_is_that_of_steps_without_what_came_before_the_first(monke
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     bar = ProgressBar(Console(file=io.StringIO()), epochs=1, steps=1000)
     trainer = SimpleNamespace(global_step=0, current_epoch=0)
-    module = Mock(spec=Classifier, latest={}, recent=[])
+    module = Mock(spec=Classifier, latest={}, unlogged=[])
     bar.on_train_start(trainer, module)
     assert bar._parts(trainer, module)["left"] == "left -"
     now[0] = 20.0  # the compiler

@@ -204,7 +204,9 @@ def test_the_groups_consist_of_the_parts_in_their_files():
 @pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits"])
 def test_a_digit_is_never_mirrored(data, group):
     """Neither by RandomHorizontalFlip nor by a geometric operation: every affine matrix keeps the orientation."""
-    chain = chain_of(f"data={data}", f"augment={group}", "augment.flip=true")
+    config = vitrine.compose(["model=vit_nano", f"data={data}", f"augment={group}"])
+    config.augment.flip = True  # as a file may have it; typed, it is refused
+    chain = build_augmentation(config.augment, config.data)
     assert not any(isinstance(step, RandomHorizontalFlip) for step in chain.steps)
     for step in chain.steps:
         if isinstance(step, TrivialAugment):
