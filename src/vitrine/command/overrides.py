@@ -124,7 +124,7 @@ def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
 def _quoted_path(value: str) -> str:
     """Return a path, or several separated by commas, in the quotes that they need.
 
-    The home of an unknown user, ``~nobody``, is not quoted, and so refused: quoted, it would be a folder of that name.
+    The home of an unknown user, ``~nobody``, gets no quotes and is refused; in quotes it would name a folder.
     """
     value = _at_home(value)
     special = re.search(r"[^a-zA-Z0-9_/\\+.$%*@?|-]", value)

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from vitrine.data.image_csv import SEPARATOR, join_labels, split_labels
 from vitrine.errors import RunError
-from vitrine.files import disk_full, replacing
+from vitrine.files import naming_failed_write, replacing
 from vitrine.text import without_formula
 
 ROWS_IN_GROUP = 10_000  # of a Parquet file
@@ -123,7 +123,7 @@ class Journal:
             raise RunError(f"cannot write {output}: it is a folder")
         path = output.with_name(f"{output.name}.partial")
         with ExitStack() as stack:
-            with _reporting(path):
+            with naming_failed_write(path):
                 stack.enter_context(_held(path))
                 file = stack.enter_context(path.open("a+b"))
                 file.seek(0)
@@ -144,7 +144,7 @@ class Journal:
             RunError: another one is damaged.
         """
         yield from self._rows()
-        with _reporting(self.path):
+        with naming_failed_write(self.path):
             self._file.truncate(self._file.tell())
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -154,7 +154,7 @@ class Journal:
             DiskFull: rows written before are kept.
             RunError: the file is not writable any more.
         """
-        with _reporting(self.path):
+        with naming_failed_write(self.path):
             self._file.write(b"".join(_line(asdict(row)) for row in rows))
             self._file.flush()
 
@@ -165,7 +165,7 @@ class Journal:
             RunError: the output cannot be written; the journal is kept.
         """
         rows = map(layout.cells, self._rows())
-        with _reporting(self.output), replacing(self.output) as temporary:
+        with naming_failed_write(self.output), replacing(self.output) as temporary:
             _WRITERS[self.output.suffix.lower()](temporary, layout.columns, rows)
         self.path.unlink()
 
@@ -212,14 +212,6 @@ def _held(path: Path) -> Iterator[None]:
         with suppress(OSError):
             Path(lock.lock_file).unlink()
         lock.release()
-
-
-@contextmanager
-def _reporting(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise disk_full(error, path) or RunError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _write_csv(path: Path, names: list[str], rows: Iterator[list[Cell]]) -> None:
