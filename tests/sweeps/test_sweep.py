@@ -12,7 +12,7 @@ from vitrine.command.sources import Sources, composing
 from vitrine.errors import RunError
 from vitrine.sweeps.search_summary import describe_search, print_search
 from vitrine.sweeps.summary import find_sweeps, print_sweep, print_trials
-from vitrine.sweeps.sweep import Sweep, best_configuration, check_folder, ranked_configurations
+from vitrine.sweeps.sweep import BestConfiguration, Sweep, best_configuration, check_folder, ranked_configurations
 from vitrine.sweeps.trial import TrialResult
 
 
@@ -40,6 +40,14 @@ def test_the_best_configuration_is_the_first_of_the_ranking():
 
 def grid(folder, *overrides):
     return Sweep.plan(points("train", [f"paths.output_dir={folder}", *overrides], multirun=True))
+
+
+def test_the_command_of_the_best_configuration_is_one_of_a_single_run():
+    common = ["model=vit_nano", "launcher={workers:2}", "++sweep.name=foo", "++launcher.threads=2", "rerun=true"]
+    common += ["hydra/launcher=process", "hydra.sweep.dir=DIR", "++data.val_seed=3"]
+    command = BestConfiguration({"patch": "2"}, 0.9, {}, 1).command(common)
+    assert command.endswith("train.py model=vit_nano ++data.val_seed=3 patch=2")
+    assert points("train", command.split()[2:], multirun=False)
 
 
 @pytest.mark.parametrize("name", ["jobs", "locks", "logs", "logs/trial.txt", "study.journal"])

@@ -70,7 +70,7 @@ def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fa
     found += [
         Fault(override.key_or_group, value_text(override), problem)
         for override in overrides
-        if _is_of_multirun(override.key_or_group)
+        if is_of_multirun(override.key_or_group) and not override.key_or_group.startswith("hydra.")
     ]
     if any(override.key_or_group in NEEDED for override in swept):
         return []  # it would be said to be missing
@@ -115,6 +115,11 @@ def several_values(command: str, swept: Sequence[Override]) -> list[Fault]:
 def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
     """Return the overrides with a single value."""
     return [override.input_line or "" for override in overrides if not override.is_sweep_override()]
+
+
+def is_of_multirun(name: str) -> bool:
+    """Whether a key or group says which runs a multirun makes, and how, or where they go."""
+    return re.split(r"[./]", name)[0] in ("sweep", "launcher", "rerun", "hydra")
 
 
 def value_text(override: Override) -> str:
@@ -309,7 +314,3 @@ def _undecidable(sweep: SweepConfig, overrides: Sequence[Override], space: Space
     if sweep.max_seeds < sweep.min_seeds:
         found.append(Fault("sweep.max_seeds", str(sweep.max_seeds), f"is below sweep.min_seeds={sweep.min_seeds}"))
     return found
-
-
-def _is_of_multirun(name: str) -> bool:
-    return re.split(r"[./]", name)[0] in ("sweep", "launcher", "rerun") or name.startswith("hydra/")

@@ -26,6 +26,7 @@ from typing import Any
 from filelock import FileLock
 
 from vitrine.command.compose import Point
+from vitrine.command.multirun import is_of_multirun
 from vitrine.command.overrides import PATH_KEYS
 from vitrine.command.sources import sources
 from vitrine.compare.selection import fresh_seeds
@@ -202,10 +203,9 @@ class BestConfiguration:
         return f"{provenance.program('train')} -m {shlex.join([*kept, fresh_seeds(seeds)])}"
 
     def _overrides(self, common: Sequence[str]) -> list[str]:
-        left_out = ["hydra", "launcher.", "sweep", "rerun"]
+        kept = [text for text in common if not is_of_multirun(text.partition("=")[0].lstrip("+"))]
         if not any(text.partition("=")[0] == "data.fold" for text in [*common, *self.varies]):
-            left_out.append("data.folds=")  # its folds were averaged over
-        kept = [override for override in common if not override.startswith(tuple(left_out))]
+            kept = [text for text in kept if not text.startswith("data.folds=")]  # its folds were averaged over
         return [*map(_without_quotes, kept), *(f"{key}={value}" for key, value in self.varies.items())]
 
 
