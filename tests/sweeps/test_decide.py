@@ -111,6 +111,20 @@ def test_the_plan_is_announced_before_the_first_run(tmp_path):
     assert (first.config.seed, first.config.model.position) == (7, "learned")
 
 
+def test_the_order_and_spelling_of_overrides_make_no_other_plan(tmp_path):
+    first = decide(tmp_path, "position=learned,rope", "trainer.gradient_clip_val=1,2")
+    arms = known(first)["decision"]["arms"]
+    assert arms[0] == "position=learned,trainer.gradient_clip_val=1"
+    path = first.sweep.folder / "sweep.json"
+    path.write_text(path.read_text().replace(arms[0], "trainer.gradient_clip_val=1.0,position=learned"))  # as before
+    again = decide(tmp_path, "trainer.gradient_clip_val=1.0,2.0", "position=learned,rope")
+    assert again.sweep.folder == first.sweep.folder
+    assert known(again)["decision"]["arms"][0] == arms[0]
+    assert sorted(again.decision.arms) == sorted(arms)
+    with pytest.raises(ConfigError, match=r"baseline=position=rope,trainer.gradient_clip_val=1\n *was "):
+        decide(tmp_path, "position=rope,learned", "trainer.gradient_clip_val=1,2")
+
+
 @pytest.mark.whole
 def test_another_plan_is_refused_after_it_was_announced(tmp_path):
     known(decide(tmp_path, *THREE))
@@ -329,7 +343,7 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["position=learned,rope", "sweep.metric=acc"], "is not one of val/acc, val/loss, "),
         (["position=rope"], "needs at least two configurations"),
         (["position=learned,rope,learned"], "position=learned\n *is given twice; give each configuration once"),
-        (["model.drop_path=0,0.0"], "model.drop_path=0.0\n *trains the same as model.drop_path=0; give each"),
+        (["model.drop_path=0,0.0"], "model.drop_path=0\n *is given twice; give each configuration once"),
         (["data.workers=1,2"], "data.workers=2\n *trains the same as data.workers=1; give each"),
         (["data=digits,mnist"], "data.name=mnist(?s:.*)on different images cannot be compared"),
         (["data.val_seed=0,1"], "data.val_seed=1(?s:.*)on different images cannot be compared"),

@@ -16,6 +16,10 @@ from vitrine.sweeps.sweep import BestConfiguration, Sweep, best_configuration, c
 from vitrine.sweeps.trial import TrialResult
 
 
+def grid(folder, *overrides):
+    return Sweep.plan(points("train", [f"paths.output_dir={folder}", *overrides], multirun=True))
+
+
 def test_the_order_of_overrides_makes_no_other_configuration():
     """As after a rerun that names its keys in another order, with one more seed."""
     varies = [
@@ -38,8 +42,34 @@ def test_the_best_configuration_is_the_first_of_the_ranking():
     assert best_configuration(varies, results) == replace(ranked[0], left_out=1)
 
 
-def grid(folder, *overrides):
-    return Sweep.plan(points("train", [f"paths.output_dir={folder}", *overrides], multirun=True))
+def test_numbers_spelled_otherwise_in_a_later_session_are_one_configuration(tmp_path):
+    """A sweep.json of an earlier version has them as they were typed, and ``++``."""
+    spelled = [("1", "0"), ("1.0", "1"), ("2", "0"), ("2", "1")]
+    trials = [{"folder": f"{lr}-{seed}", "varies": {"optimizer.lr": lr, "++seed": seed}} for lr, seed in spelled]
+    values = {"format": 1, "metric": "val/acc", "common": ["model=vit_nano"], "keys": ["optimizer.lr", "++seed"]}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sweep.json").write_text(json.dumps(values | {"trials": trials}))
+    (summary,) = find_sweeps(tmp_path)
+    results = [TrialResult("finished", {"val/acc": accuracy}) for accuracy in (0.9, 0.8, 0.7, 0.9)]
+    best = best_configuration(summary.varies, results)
+    assert (best.label, best.count, best.left_out) == ("optimizer.lr=1", 2, 0)
+    assert summary.keys == ["optimizer.lr", "seed"]
+
+
+def test_a_sweep_of_another_spelling_is_found_and_continued(tmp_path):
+    """Earlier versions named it by the number as it was typed."""
+    overrides = ["model=vit_nano", "seed=0,1"]
+    before = grid(tmp_path, *overrides, "optimizer.weight_decay=0")
+    old = before.folder.with_name(f"{before.folder.name[:-8]}12345678")
+    before = replace(before, folder=old, own_name=old.name, common=[*before.common[:-1], "optimizer.weight_decay=0.0"])
+    before.write(before.results(), {})
+    (old / "locks").rename(tmp_path / "locks")
+    for given in ("0", "0.0", "0e-3"):
+        assert grid(tmp_path, *overrides, f"optimizer.weight_decay={given}").folder == old
+    assert grid(tmp_path, *overrides, "optimizer.weight_decay=0.1").folder != old
+    assert grid(tmp_path, *overrides[:1], "seed=0", "position=rope,none", "optimizer.weight_decay=0").folder != old
+    with pytest.raises(RunError, match="holds another sweep"):
+        grid(tmp_path, *overrides, "optimizer.weight_decay=0.1", f"sweep.name={old.name}")
 
 
 def test_the_command_of_the_best_configuration_is_one_of_a_single_run():

@@ -21,6 +21,7 @@ from vitrine.command.idle_keys import idle_keys
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
+from vitrine.command.spelling import key_of, spelled, values_of
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
@@ -113,8 +114,9 @@ def several_values(command: str, swept: Sequence[Override]) -> list[Fault]:
 
 
 def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
-    """Return the overrides with a single value."""
-    return [override.input_line or "" for override in overrides if not override.is_sweep_override()]
+    """Return the overrides with a single value; of several of one key, the last."""
+    fixed = {key_of(override): spelled(override) for override in overrides if not override.is_sweep_override()}
+    return list(fixed.values())
 
 
 def is_of_multirun(name: str) -> bool:
@@ -262,12 +264,10 @@ def _combinations(overrides: Sequence[Override]) -> Iterator[tuple[list[str], di
     values: dict[str, list[str]] = {}
     swept = set()
     for override in overrides:
-        key = override.get_key_element()
+        key = key_of(override)
+        values[key] = values_of(override)
         if override.is_sweep_override():
             swept.add(key)
-            values[key] = list(override.sweep_string_iterator())
-        else:
-            values[key] = [override.get_value_element_as_str()]
     for combination in product(*values.values()):
         chosen = dict(zip(values, combination, strict=True))
         texts = [f"{key}={value}" for key, value in chosen.items()]

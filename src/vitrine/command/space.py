@@ -19,9 +19,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from vitrine.command.overrides import check_overrides, quote
+from vitrine.command.spelling import values_of
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind
-from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of
+from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of, one_spelling
 from vitrine.errors import ConfigError, Fault
 from vitrine.text import listed, nearest
 
@@ -103,7 +104,7 @@ def space_of(
             space |= read
             found += faulty
         elif override.is_discrete_sweep():
-            space[override.key_or_group] = tuple(text.strip("'") for text in override.sweep_string_iterator())
+            space[override.key_or_group] = tuple(text.strip("'") for text in values_of(override))
     return space, found or search_faults(sweep, space)
 
 
@@ -153,7 +154,8 @@ def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict
     for key, values in raw.items():
         name = f"sweep.space.{key}"
         if isinstance(values, list) and values:
-            space[key] = tuple(dict.fromkeys("null" if value is None else str(value) for value in values))
+            texts = ("null" if value is None else one_spelling(key, str(value)) for value in values)
+            space[key] = tuple(dict.fromkeys(texts))
         elif isinstance(values, dict):
             problems = _interval_faults(name, values, kind(key))
             found += problems

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.folds import Fold
+from vitrine.config.sweep import one_spelling
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
@@ -198,7 +199,7 @@ def parse_overrides(command: str, varies: str) -> dict[str, str]:
     except ValueError:
         arguments = []
     matches = [_OVERRIDE.fullmatch(text) for text in [*arguments, *_NEXT_OVERRIDE.split(varies)]]
-    return {match[1]: match[2] for match in matches if match}
+    return {match[1]: one_spelling(match[1], match[2]) for match in matches if match}
 
 
 def as_typed(value: Any) -> str:

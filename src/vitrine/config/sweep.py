@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vitrine.config.fields import Facts, choice, number, setting
-from vitrine.config.keys import facts
+from vitrine.config.fields import Facts, as_float, choice, number, setting
+from vitrine.config.keys import facts, kind
 from vitrine.config.metrics import EXTRA, TEST, VALIDATION
 from vitrine.config.schema import TrainConfig
 from vitrine.errors import Fault
@@ -163,3 +163,21 @@ def facts_of(name: str) -> Facts:
     """
     key = name.partition("/")[0]
     return HYDRA if key.partition(".")[0] == "hydra" else facts(TrainCommand, key)
+
+
+def one_spelling(key: str, text: str) -> str:
+    """Return the value ``text`` of an override in the one spelling of its number, where the key takes numbers.
+
+    ``1.0`` and ``1`` are ``1``; ``1e-1``, ``.1`` and ``0.1`` are ``0.1``. Other values stay as they are.
+    """
+    hint = kind(TrainCommand, key)
+    if hint is float:
+        return _number(text)
+    if hint == list[float] and text[:1] == "[" and text[-1:] == "]":
+        return f"[{','.join(map(_number, text[1:-1].split(',')))}]"
+    return text
+
+
+def _number(text: str) -> str:
+    value = as_float(text.strip("'"))
+    return str(value).removesuffix(".0") if isinstance(value, float) else text

@@ -9,11 +9,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitrine.command.compose import Point, Variants
 from vitrine.compare.caveats import best_epoch_caveat
+from vitrine.compare.load import parse_overrides
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
@@ -27,7 +29,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
-from vitrine.sweeps.sweep import Sweep, folder_of
+from vitrine.sweeps.sweep import DECIDES, Sweep, folder_of, is_named, read_sweep
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import plural
 
@@ -51,7 +53,7 @@ class SeedQueue(TrialQueue):
         command: TrainCommand = points[0].config
         super().__init__(force=command.force)
         self.sweep, self.metric, self._first_seed = sweep, Metric(command.sweep.metric), command.seed
-        self._varies = {label_of(point.varies): point.varies for point in points}
+        self._varies = {arm_of(point.varies): point.varies for point in points}
         self._variants = Variants([override for override in sweep.common if override.partition("=")[0] != "seed"])
         self._folders = TrialFolders(sweep.folder)
         self.decision = _new_decision(points)
@@ -200,13 +202,16 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
         raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
     _check_distinct(points)
     _check_images(points)
-    own_name = sweep_name(common, keys, command.data.name, {"decides": True})
-    folder, known = folder_of(points[0], own_name)
+    own_name = sweep_name(common, keys, command.data.name, DECIDES)
+    is_same = partial(is_named, own_name, keys=keys, data=command.data.name, decides=True)
+    folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
     decision = _new_decision(points)
     if known:
-        _check_announced(folder, known, own_name, _plan_of(decision, Metric(command.sweep.metric)))
+        if known.get("decision") is None or not is_same(known):
+            raise RunError(f"{folder} holds another sweep; set another sweep.name for this one")
+        _check_announced(known["decision"], _plan_of(decision, Metric(command.sweep.metric)))
     varying = [*keys, "seed"]
-    return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name, decides=True)
+    return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name=own_name, decides=True)
 
 
 def look_text(look: Look, metric: Metric) -> str:
@@ -272,9 +277,14 @@ def print_decision(queue: SeedQueue, results: Sequence[TrialResult]) -> int:
     return print_failures(queue.sweep, results)
 
 
+def arm_of(varies: Mapping[str, str]) -> str:
+    """The name of a configuration: its varying overrides, whatever their order was on the command line."""
+    return label_of(dict(sorted(varies.items())))
+
+
 def _new_decision(points: Sequence[Point]) -> Decision:
     settings = points[0].config.sweep
-    arms = [label_of(point.varies) for point in points]
+    arms = [arm_of(point.varies) for point in points]
     return Decision(
         arms,
         arms[0],
@@ -291,7 +301,7 @@ def _check_distinct(points: Sequence[Point]) -> None:
     """Raise ConfigError where two configurations would be the same trials, however they are spelled: 0 and 0.0."""
     known: dict[str, str] = {}
     for point in points:
-        arm, identity = label_of(point.varies), fingerprint(point.config.run)
+        arm, identity = arm_of(point.varies), fingerprint(point.config.run)
         if identity in known:
             problem = "is given twice" if known[identity] == arm else f"trains the same as {known[identity]}"
             hint = "give each configuration once: sweep.max_seeds sets how often it is trained at most"
@@ -325,19 +335,22 @@ def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _check_announced(folder: Path, known: Mapping[str, Any], own_name: str, plan: Mapping[str, Any]) -> None:
-    announced = known.get("decision")
-    if announced is None or known.get("own_name") != own_name:
-        raise RunError(f"{folder} holds another sweep; set another sweep.name for this one")
-    changed = [name for name, value in plan.items() if json.dumps(announced.get(name)) != json.dumps(value)]
+def _check_announced(announced: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    changed = [name for name, value in plan.items() if _comparable(announced.get(name)) != _comparable(value)]
     if changed:
         hint = "verdicts hold only for what was announced before the first run; rerun=true starts over in a new folder"
-        names = {"arms": "configurations", "rule": "the rule of this version of vitrine"}
+        names = {"arms": "configurations", "baseline": "baseline", "rule": "the rule of this version of vitrine"}
         faults = [
             Fault(names.get(name, f"sweep.{name}"), str(plan[name]), f"was {announced.get(name, 'another')}: {hint}")
             for name in changed
         ]
         raise ConfigError(faults)
+
+
+def _comparable(value: Any) -> str:
+    """An entry of a plan in which neither the order nor the spelling of overrides counts, nor the order of arms."""
+    arms = value if isinstance(value, list) else [value]
+    return json.dumps(sorted(arm_of(parse_overrides("", arm)) if "=" in str(arm) else json.dumps(arm) for arm in arms))
 
 
 def _plain(look: Look) -> dict[str, Any]:

@@ -13,6 +13,7 @@ with those of the current version.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,7 @@ def recorded_fingerprint(record: RunRecord) -> str:
     """
     facts = record.facts
     known: str | None = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
-    return known or _fingerprint(record.config, _stored_sources(record.config, facts.get("parts")))
+    return known or _fingerprint(record.config, _stored_sources(record))
 
 
 def record_facts(config: TrainConfig) -> dict[str, Any]:
@@ -130,7 +131,11 @@ class TrialFolders:
         for path in sorted(self.sweep.glob("[!.]*/run.json")):
             record = RunRecord(path.parent)
             try:
-                found.append((record.facts.get("status") == "finished", recorded_fingerprint(record), record.path))
+                finished = record.facts.get("status") == "finished"
+                found.append((finished, recorded_fingerprint(record), record.path))
+                if re.search(r"\.\d{13}", varies := str(record.facts.get("varies"))):
+                    identity = _fingerprint(_rounded(record.config, varies), _stored_sources(record))
+                    found.append((finished, identity, record.path))
             except RunError:
                 continue  # a damaged folder: the trial starts over
         for _, identity, folder in sorted(found):
@@ -177,9 +182,16 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     return _hash([VERSION, found, dict(sources)] if sources else [VERSION, found])[:16]
 
 
-def _stored_sources(config: Mapping[str, Any], stored: object) -> dict[str, str]:
+def _rounded(value: Any, varies: str) -> Any:
+    """Return a configuration with its varying numbers rounded, as those of a range now are (command/spelling.py)."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner, varies) for key, inner in value.items()}
+    return float(f"{value:.12g}") if isinstance(value, float) and f"={value}" in varies else value
+
+
+def _stored_sources(record: RunRecord) -> dict[str, str]:
     """Return the hashes in run.json of the parts that affect the result, by the names that the configuration has."""
-    values = flatten(config)
+    values, stored = flatten(record.config), record.facts.get("parts")
     named: list[object] = []
     for key in part_keys().values():
         if _affects_result(key, values.get("data.name", "")):

@@ -7,8 +7,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from vitrine.command.space import Space, includes
+from vitrine.command.space import Interval, Space, includes
+from vitrine.command.spelling import respelled
 from vitrine.config import TrainConfig
+from vitrine.config.sweep import one_spelling
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import fingerprint, recorded_fingerprint
@@ -23,7 +25,7 @@ def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
             problem = f"is the name of a sweep that is not a search; {hint}"
             raise ConfigError([Fault("sweep.name", folder.name, problem)])
         return
-    known = user_attrs(folder).get("asked", identity)
+    known = asked_in(folder) or identity
     differences = [
         f"its {name} is {_plain_text(known.get(name))}, not {_plain_text(value)}"
         for name, value in identity.items()
@@ -32,6 +34,30 @@ def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
     if differences:
         problem = f"is the name of another search: {'; '.join(differences)}; {hint}"
         raise ConfigError([Fault("sweep.name", folder.name, problem)])
+
+
+def asked_in(folder: Path) -> dict[str, Any]:
+    """What the search in a folder was begun with, in the spelling of this version; nothing if none was.
+
+    Raises:
+        RunError: the study is missing or damaged.
+    """
+    asked: dict[str, Any] = dict(user_attrs(folder).get("asked") or {})
+    if "fixed" in asked:
+        asked["fixed"] = sorted(respelled(text).replace("'", "") for text in asked["fixed"])
+    if "space" in asked:
+        asked["space"] = {
+            key: [one_spelling(key, text) for text in values] if isinstance(values, list) else values
+            for key, values in asked["space"].items()
+        }
+    return asked
+
+
+def in_the_spelling_of(asked: Mapping[str, Any], space: Space) -> Space:
+    """Return a search's space with lists of values as they were ``asked`` for at first: Optuna lets none change."""
+    return {
+        key: values if isinstance(values, Interval) else tuple(asked.get(key, values)) for key, values in space.items()
+    }
 
 
 def check_trial(trial: FrozenTrial, space: Space, runs: int, folder: Path) -> None:

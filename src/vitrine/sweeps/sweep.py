@@ -12,13 +12,16 @@ sweep.json is derived from the trials' folders and can be deleted, but for that 
 announced before the first run.
 """
 
+import glob
 import json
 import math
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,8 +32,9 @@ from vitrine.command.compose import Point
 from vitrine.command.multirun import is_of_multirun
 from vitrine.command.overrides import PATH_KEYS
 from vitrine.command.sources import sources
+from vitrine.command.spelling import respelled
 from vitrine.compare.selection import fresh_seeds
-from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
+from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand, one_spelling
 from vitrine.errors import RunError, first_line
 from vitrine.files import naming_failed_write, refuse_link_out, remove_leftovers, write_text
 from vitrine.runs import provenance
@@ -41,6 +45,7 @@ from vitrine.text import listed
 from vitrine.untrusted import ANY, misshapen, read_json
 
 FORMAT = 1  # of sweep.json
+DECIDES = {"decides": True}  # is part of the name of a decision
 REPETITIONS = ("seed", "data.fold")  # keys that repeat a configuration
 METRIC = "val/acc"  # selects the best configuration of a grid
 WRITTEN = ("jobs", "locks", "logs", "study.journal")  # folders that are written into, and a file that is appended to
@@ -106,8 +111,11 @@ class Sweep:
         command: TrainCommand = points[0].config
         common, keys = points[0].shared, list(points[0].varies)
         own_name = sweep_name(common, keys, command.data.name)
-        folder, known = folder_of(points[0], own_name)
-        _check_owner(folder, known, own_name)
+        is_same = partial(is_named, own_name, keys=keys, data=command.data.name)
+        folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
+        if (known and not is_same(known)) or (folder / "study.journal").exists():
+            owner = known.get("own_name") or "a search"
+            raise RunError(f"{folder} holds another sweep, {owner}; set another sweep.name for {own_name}")
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         accept = command.accept_changed_data
         for point in points:
@@ -277,16 +285,36 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     return values
 
 
-def folder_of(point: Point, own_name: str) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of a multirun, which is called ``own_name`` by default, and what its sweep.json holds.
+def folder_of(point: Point, own_name: str, is_same: Callable[[Path], bool]) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a command's sweep, which may not exist yet, and what its sweep.json holds.
+
+    It is the one that the user named; else the one called ``own_name``; else one with the same readable part in its
+    name for which ``is_same``: an earlier version named it by other spellings, such as 1.0 for 1.
 
     Raises:
         RunError: as :func:`check_folder`.
     """
     command: TrainCommand = point.config
-    default = Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
-    folder = _newest(point.folder or default, command.rerun)
+    sweeps = Path(command.paths.output_dir) / "sweeps"
+    first = point.folder or sweeps / (command.sweep.name or own_name)
+    if point.folder is None and command.sweep.name is None and not first.exists():
+        for folder in sorted(sweeps.glob(f"{glob.escape(own_name[:-8])}????????")):
+            with suppress(RunError):
+                first = folder if is_same(folder) else first
+    folder = _newest(first, command.rerun)
     return folder, check_folder(folder)
+
+
+def is_named(name: str, known: Mapping[str, Any], keys: Sequence[str], data: str, *, decides: bool = False) -> bool:
+    """Whether a sweep.json is of the sweep ``name`` over ``keys``, whose overrides may have been spelled otherwise."""
+    given = known.get("own_name", name)
+    if given == name:
+        return True
+    varying = [*keys, "seed"] if decides else keys
+    if not given or ("decision" in known) != decides or {*known.get("keys", ())} != {*varying}:
+        return False
+    common = [respelled(text) for text in known.get("common", ())]
+    return sweep_name(common, keys, data, DECIDES if decides else None) == name
 
 
 def _newest(first: Path, rerun: bool) -> Path:
@@ -336,14 +364,12 @@ def _read_sweep(folder: Path) -> dict[str, Any] | None:
         )
     if problem := misshapen(values, SHAPES):
         raise RunError(f"{path}: {problem}")
+    if "keys" in values:  # as an earlier version may have spelled them, and the values of trials
+        values["keys"] = [key.lstrip("+") for key in values["keys"]]
+    for trial in values.get("trials", ()):
+        if "varies" in trial:
+            trial["varies"] = {key.lstrip("+"): one_spelling(key, value) for key, value in trial["varies"].items()}
     return values
-
-
-def _check_owner(folder: Path, known: Mapping[str, Any], own_name: str) -> None:
-    """Raise RunError if ``folder``, with a sweep.json that holds ``known``, is another sweep of the same name."""
-    owner = known.get("own_name", own_name)
-    if owner != own_name or (folder / "study.journal").exists():
-        raise RunError(f"{folder} holds another sweep, {owner or 'a search'}; set another sweep.name for {own_name}")
 
 
 def _without_quotes(override: str) -> str:

@@ -1,0 +1,49 @@
+"""The one spelling of an override, by which trials and sweeps are named, found again and told apart."""
+
+from typing import get_origin
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.errors import HydraException
+
+from vitrine.command.user_parts import is_option
+from vitrine.config.keys import kind
+from vitrine.config.sweep import TrainCommand, one_spelling
+
+
+def key_of(override: Override) -> str:
+    """Return the key or group of an override, without the ``++`` that forces what is there anyway.
+
+    Only a dict, ``sweep.space``, needs it: it has no entries to begin with.
+    """
+    name = override.key_or_group
+    forces_nothing = override.is_force_add() and get_origin(kind(TrainCommand, name)) is not dict
+    return name if forces_nothing or is_option(name) else override.get_key_element()
+
+
+def values_of(override: Override) -> list[str]:
+    """Return the value of an override, or each of them where it lists several.
+
+    Steps of a range add up to numbers such as 0.30000000000000004, which are rounded to twelve digits.
+    """
+    swept, key = override.value(), key_of(override)
+    if not override.is_sweep_override():
+        texts = [override.get_value_element_as_str()]
+    else:
+        texts = list(override.sweep_string_iterator())
+        if isinstance(swept, RangeSweep) and any(isinstance(one, float) for one in (swept.start, swept.step)):
+            texts = [f"{float(text):.12g}" for text in texts]
+    return [one_spelling(key, text) for text in texts]
+
+
+def spelled(override: Override) -> str:
+    """Return an override with a single value."""
+    return f"{key_of(override)}={values_of(override)[0]}"
+
+
+def respelled(text: str) -> str:
+    """Return an override that an earlier version has stored; what cannot be read stays as it is."""
+    try:
+        return spelled(OverridesParser.create().parse_override(text))
+    except HydraException:
+        return text

@@ -1,0 +1,52 @@
+"""One spelling of an override: however it is typed, it makes the same trials, sweep and search."""
+
+import pytest
+from helpers.searching import search
+
+from vitrine.command.compose import points
+from vitrine.config.serialize import to_plain
+from vitrine.runs import RunRecord
+from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, record_facts
+from vitrine.sweeps.sweep import Sweep
+
+
+def made(*overrides, multirun=True):
+    return points("train", ["model=vit_nano", *overrides], multirun=multirun)
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "values"),
+    [
+        ("++seed=0,1", "seed", ["0", "1"]),
+        ("seed=range(1,3)", "seed", ["1", "2"]),
+        ("optimizer.weight_decay=0.0,.1", "optimizer.weight_decay", ["0", "0.1"]),
+        ("optimizer.weight_decay=0,1e-1", "optimizer.weight_decay", ["0", "0.1"]),
+        ("optimizer.lr=range(0.1,0.5,0.1)", "optimizer.lr", ["0.1", "0.2", "0.3", "0.4"]),
+        ("optimizer.betas=[0,.9],[0.0,0.9]", "optimizer.betas", ["[0,0.9]", "[0,0.9]"]),
+        ("++sweep.space={optimizer.lr:[1.0,0.10]}", "optimizer.lr", ["1", "0.1"]),
+    ],
+)
+def test_values_have_one_spelling(typed, key, values):
+    assert [point.varies for point in made(typed)] == [{key: value} for value in values]
+
+
+def test_a_step_of_a_range_is_the_number_that_is_shown(tmp_path):
+    third = made("optimizer.lr=range(0.1,0.5,0.1)")[2]
+    assert fingerprint(third.config.run) == fingerprint(made("optimizer.lr=0.3", multirun=False)[0].config.run)
+    old = RunRecord(tmp_path / "optimizer.lr-0.30000000000000004_055eb61c")  # an earlier version did not round
+    (before,) = made("optimizer.lr=0.30000000000000004", multirun=False)
+    old.path.mkdir()
+    old.write_config(to_plain(before.config.run))
+    old.update(varies="optimizer.lr=0.30000000000000004", **record_facts(before.config.run))
+    assert TrialFolders(tmp_path).find(third.config.run, third.varies) == old.path
+
+
+def test_a_sweep_and_a_search_are_found_by_any_spelling(tmp_path):
+    sweeps = [["seed=0,1", "++data.workers=1", "optimizer.lr=1"], ["++seed=0,1", "++optimizer.lr=1.0"]]
+    planned = [Sweep.plan(made(f"paths.output_dir={tmp_path}", *overrides)) for overrides in sweeps]
+    assert len({sweep.folder for sweep in planned}) == 1
+    assert [trial.folder.name.partition("_")[0] for trial in planned[0].trials] == ["seed-0", "seed-1"]
+    decays = ("0.1", "1e-1", ".1", "0.2 optimizer.weight_decay=0.1")
+    random = ["sweep.sampler=random", "sweep.n_trials=2", "optimizer.lr=interval(1e-4,1e-2)"]
+    found = [search(tmp_path, *random, *f"optimizer.weight_decay={decay}".split()).sweep.folder for decay in decays]
+    assert len(set(found)) == 1
