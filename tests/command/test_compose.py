@@ -208,7 +208,7 @@ def test_a_configuration_is_composed_and_checked_without_importing_torch(tmp_pat
             ["model.dim=64,128", "optimizer.lr=0.001,1e-2"],  # the rate is computed from the width, if not given
             ["model.drop_path=0,0.2", "seed=0,3", "trainer.deterministic=true,false"],
             ["model.dim=64,128", "schedule.warmup=0.1,0.2"],
-            ["data.image_size=8,16", "patch=2,4", "name=a,b"],
+            ["data.image_size=8,16", "patch=2,4", "model.init=paper,torch"],
             ["optimizer.lr=1e-3,1e-2", "optimizer.weight_decay=${optimizer.lr},0"],
         ],
         every=4,

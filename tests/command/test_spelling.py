@@ -5,6 +5,7 @@ from helpers.searching import search
 
 from vitrine.command.compose import points
 from vitrine.config.serialize import to_plain
+from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, record_facts
 from vitrine.sweeps.sweep import Sweep
@@ -50,3 +51,10 @@ def test_a_sweep_and_a_search_are_found_by_any_spelling(tmp_path):
     random = ["sweep.sampler=random", "sweep.n_trials=2", "optimizer.lr=interval(1e-4,1e-2)"]
     found = [search(tmp_path, *random, *f"optimizer.weight_decay={decay}".split()).sweep.folder for decay in decays]
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("sampler", [[], ["sweep.sampler=grid", "sweep.metrics=[images_per_second]"]])
+@pytest.mark.parametrize("typed", ["data.workers=1,2", "logger=csv,tensorboard", "++sweep.space={data.workers:[1,2]}"])
+def test_a_key_that_makes_no_other_trial_does_not_vary(sampler, typed):
+    with pytest.raises(ConfigError, match="makes no other trial, since it does not change the result: give one value"):
+        made(typed, "position=learned,rope", *sampler)

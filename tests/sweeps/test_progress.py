@@ -87,6 +87,14 @@ def test_the_folder_s_name_does_nothing_to_the_terminal(tmp_path, capsys):
     assert printed.count(r"a\x1b]0;owned\x07") == 3
 
 
+def test_combinations_that_are_one_trial_are_counted(make_trial, tmp_path, capsys):
+    """As data.root=a,b of a data set whose place does not count."""
+    sweep = Sweep(tmp_path / "sweep", [make_trial(0)], [], ["data.root"], combinations=3)
+    with SweepProgress(sweep, sweep.results(), live=False):
+        pass
+    assert "sweep    1 trial; 2 of 3 combinations train the same as others\n" in capsys.readouterr().out
+
+
 def test_the_table_is_drawn_while_trials_are_added_and_end(make_trial, tmp_path, monkeypatch):
     """As in a search, whose table another thread draws."""
     sweep = Sweep(tmp_path / "sweep", [make_trial(0), make_trial(1)], [], ["seed"], planned=3)

@@ -20,12 +20,12 @@ from vitrine.command.grammar import MAX_TRIALS, TOO_MANY
 from vitrine.command.idle_keys import idle_keys
 from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing, sources
-from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of
+from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of, unvaried
 from vitrine.command.spelling import key_of, spelled, values_of
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
-from vitrine.config.sweep import READ_BY, SweepConfig, facts_of
+from vitrine.config.sweep import READ_BY, SweepConfig
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 from vitrine.text import as_override
@@ -293,8 +293,8 @@ def _unsweepable(overrides: Sequence[Override], *, search: bool) -> list[Fault]:
             found.append(Fault(key, value, problem))
         elif override.is_discrete_sweep() and not list(override.sweep_string_iterator()):
             found.append(Fault(key, value, "has no values"))
-        elif facts_of(key).shared_by_trials:
-            found.append(Fault(key, value, "is shared by all trials: give one value"))
+        elif problem := unvaried(key):
+            found.append(Fault(key, value, problem))
     return found
 
 

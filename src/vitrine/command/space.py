@@ -93,8 +93,7 @@ def space_of(
     if sweep.sampler is None:
         problem = "is an interval, which needs a search (sweep.sampler=tpe); otherwise give a list of values"
         found += [Fault(f"sweep.space.{key}", "", problem) for key in space if isinstance(space[key], Interval)]
-    problem = "is shared by all trials: give one value"
-    found += [Fault(f"sweep.space.{key}", "", problem) for key in space if facts_of(key).shared_by_trials]
+    found += [Fault(f"sweep.space.{key}", "", problem) for key in space if (problem := unvaried(key))]
     found += check_overrides(quote(as_overrides(space, ()), loader), TrainCommand, loader)[1]
     for override in overrides:
         value = override.value()
@@ -106,6 +105,15 @@ def space_of(
         elif override.is_discrete_sweep():
             space[override.key_or_group] = tuple(text.strip("'") for text in values_of(override))
     return space, found or search_faults(sweep, space)
+
+
+def unvaried(key: str) -> str:
+    """Return why a key or group cannot vary between trials; empty if it can."""
+    facts = facts_of(key)
+    if facts.shared_by_trials:
+        return "is shared by all trials: give one value"
+    makes_no_trial = facts.affects_result is False and key != "like"
+    return "makes no other trial, since it does not change the result: give one value" if makes_no_trial else ""
 
 
 def as_overrides(space: Space, typed: Sequence[Override]) -> list[str]:

@@ -68,6 +68,8 @@ class SweepProgress:
         already = f", {finished:,} already finished" if finished else ""
         most = "at most " if self.sweep.planned > len(self.results) else ""
         trials = f"sweep    {most}{plural(self.sweep.total, 'trial')}{already}"
+        if (same := self.sweep.combinations - len(self.sweep.trials)) > 0:
+            trials += f"; {same:,} of {self.sweep.combinations:,} combinations train the same as others"
         print(printable(f"{trials}\nfolder   {self.sweep.folder}"), flush=True)
         if self._live:
             self._shown = self._status()

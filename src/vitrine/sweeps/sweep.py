@@ -74,6 +74,7 @@ class Sweep:
         keys: keys or groups that vary.
         metric: selects the best configuration.
         planned: largest number of trials of a search or a decision.
+        combinations: number of combinations of values that the command asks for; some may be one trial.
         own_name: name of the folder without ``sweep.name``.
         decides: whether it has verdicts (``sweep=decide``), and no best configuration: the clearest has few seeds.
         sources: flags that choose the configuration files that it is composed from.
@@ -85,6 +86,7 @@ class Sweep:
     keys: list[str]
     metric: str = METRIC
     planned: int = 0
+    combinations: int = 0
     own_name: str = ""
     decides: bool = False
     sources: list[str] = field(default_factory=lambda: sources().flags)
@@ -125,7 +127,7 @@ class Sweep:
                 number=len(trials), config=config, varies=point.varies, folder=path, accept_changed_data=accept
             )
             trials.setdefault(path, trial)
-        return cls(folder, list(trials.values()), common, keys, own_name=own_name)
+        return cls(folder, list(trials.values()), common, keys, combinations=len(points), own_name=own_name)
 
     def results(self) -> list[TrialResult]:
         """Read the result of each trial from its folder."""
