@@ -99,6 +99,34 @@ def test_a_recipe_takes_what_it_names(run):
     assert "optimizer.name" not in changed
 
 
+@pytest.mark.parametrize(
+    ("other", "choice"),
+    [
+        ("augment=strong", "augment=none"),
+        ("augment=digits", "augment=light"),
+        ("callbacks=[default,ema,early_stopping]", "callbacks=[default]"),
+        ("norm_placement=post", "norm_placement=pre"),
+        ("norm_placement=post", "norm_placement=sandwich"),
+        ("mlp=swiglu", "mlp=gelu"),
+        ("optimizer=muon", "optimizer=adamw"),
+        ("schedule=wsd", "schedule=cosine"),
+        ("loss=focal", "loss=cross_entropy"),
+        ("data=digits", "data=cifar10"),
+    ],
+)
+def test_a_group_keeps_nothing_of_the_run_s_other_choice(run, other, choice):
+    run.write_config(to_plain(compose(["model=vit_nano", "augment=none", other])))
+    config, plain = compose([f"like={run.path}", choice]), compose(["model=vit_nano", "augment=none", choice])
+    assert to_plain(config) == to_plain(plain) | {"like": str(run.path)}
+
+
+def test_a_group_keeps_what_was_typed_beside_the_run_s_other_choice(run):
+    run.write_config(to_plain(compose(["model=vit_nano", "mlp=swiglu", "model.mlp_ratio=3", "data.batch_size=512"])))
+    model = {"model.mlp": "gelu"}
+    assert changes(run, "mlp=gelu") == model
+    assert "data.batch_size" not in changes(run, "data=cifar10", "patch=4")
+
+
 @pytest.mark.whole
 def test_a_run_like_one_that_was_logged_is_logged_and_its_guest_can_be_set(run):
     run.write_config(to_plain(compose([*RECIPE, "logger=wandb", "logger.wandb.project=mine"])))

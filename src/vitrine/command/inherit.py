@@ -6,24 +6,30 @@ its ``paths``: a new run goes where other new runs go.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.default_element import GroupDefault
+from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.user_parts import options_keys, without_replaced
+from vitrine.command.overrides import group_options
+from vitrine.command.plain_values import load, values_in
+from vitrine.command.user_parts import NO_CHOICE, options_keys, without_replaced
 from vitrine.config.keys import hints, without_none
+from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import interpolations
 from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.errors import ConfigError, Fault
+from vitrine.runs.flatten import flatten
 
 ANOTHER_VERSION = "the run was made by another version"
 
@@ -33,13 +39,14 @@ def inherited_base(
 ) -> DictConfig:
     """Return a run's configuration ``values``, changed by ``choices`` from groups and by overrides of ``parts``.
 
+    What the run's other choice of a group has set is not kept: ``augment=none`` turns ``augment=strong`` off.
+
     Raises:
         ConfigError: the run has a key or a value that this version lacks.
     """
     assert isinstance(loader, ConfigLoaderImpl)
     chosen = [choice for choice in choices if not choice.startswith("hydra")]
     config = hydra.compose(name, [choice for choice in chosen if choice.startswith("~")])
-    _restore(config, without_replaced(_of_a_run(values), parts))
     before, after = (loader.compute_defaults_list(name, overrides, RunMode.RUN) for overrides in ([], chosen))
     repository = CachingConfigRepository(loader.repository)
     # A file counts if its group was chosen, or if a chosen file asks for it, as recipes do; not if it is always there.
@@ -51,10 +58,57 @@ def inherited_base(
     files = [
         entry
         for entry in after.defaults
-        if entry.override_key in groups or (entry not in before.defaults and entry.config_path not in standard)
+        if _group(entry) in groups or (entry not in before.defaults and entry.config_path not in standard)
     ]
-    config.merge_with(loader._compose_config_from_defaults_list(files, repository))
+    changed = loader._compose_config_from_defaults_list(files, repository)
+    kept = without_replaced(_of_a_run(values), parts)
+    if dropped := _of_other_choices(kept, changed, files, parts, loader):
+        plain: Any = OmegaConf.to_container(hydra.compose(name, chosen))
+        for key in dropped:
+            OmegaConf.update(config, key, reduce(getitem, key.split("."), plain))
+    _restore(config, _without(kept, dropped))
+    config.merge_with(changed)
     return config
+
+
+def _group(entry: ResultDefault) -> str:
+    return (entry.config_path or "").partition("/")[0]
+
+
+def _of_other_choices(
+    values: Mapping[str, Any],
+    changed: DictConfig,
+    files: Sequence[ResultDefault],
+    parts: Sequence[str],
+    loader: ConfigLoader,
+) -> set[str]:
+    """Return the keys and sections of a run's ``values`` that another choice of a group in ``files`` has set.
+
+    A group with a section of its own stands for all of it. Of one that shares a section, these are the keys that
+    ``changed``, the files' values, lack, where the run has the value of another file of the group.
+    """
+    own_parts = {part.partition("=")[0] for part in parts if is_dotted(part.partition("=")[2])}
+    run, found = flatten(values), set[str]()
+    new = flatten(OmegaConf.to_container(changed))  # type: ignore[arg-type]
+    for entry in files:
+        group, section = _group(entry), entry.package or ""
+        if section == group and group not in NO_CHOICE:
+            found |= {section} - own_parts
+        elif section:
+            read = {name: load(f"{group}/{name}", loader) for name in group_options(loader, group)}
+            sets = {f"{group}/{name}": values_in(file, section) for name, file in read.items() if file is not None}
+            if any(run.get(key) != value for key, value in sets[entry.config_path or ""].items()):
+                pairs = [pair for others in sets.values() for pair in others.items()]
+                found |= {key for key, value in pairs if key not in new and run.get(key) == value}
+    return found
+
+
+def _without(values: Mapping[str, Any], dropped: Collection[str], prefix: str = "") -> dict[str, Any]:
+    return {
+        name: _without(value, dropped, f"{prefix}{name}.") if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if f"{prefix}{name}" not in dropped
+    }
 
 
 def _of_a_run(values: Mapping[str, Any]) -> dict[str, Any]:
