@@ -68,7 +68,7 @@ def test_a_key_without_effect_on_any_run_is_refused(overrides, instead):
         ["model.position_init=small", "position=rope"],
         ["model.position_init=normal", "position=rope,learned"],
         ["model.sincos_frequencies=big_vision", "position=sincos2d"],
-        ["experiment=tutorials/comsci_mnist/faithful", "position=sincos2d"],
+        ["experiment=tutorials/comsci_mnist/faithful", "position=sincos2d", "model.heads=8"],
         ["augment=standard", "data=mnist"],
         [*SEARCH, "model.position_init=small,normal", "position=rope,learned"],
         [*SEARCH, "model.drop_path_shape=linear,constant", "model.drop_path=interval(0,0.3)"],

@@ -79,7 +79,7 @@ class Composer:
         Raises:
             ConfigError: it cannot be composed.
         """
-        parsed = [self._parse(override) for override in for_hydra(overrides)]
+        parsed = [self.parse(override) for override in for_hydra(overrides)]
         choices = _choices(parsed)
         values = [override for override, chooses_file in parsed if not chooses_file]
         try:
@@ -129,7 +129,7 @@ class Composer:
             ConfigError: it cannot be composed.
         """
         try:
-            return from_files(self.command, _choices(self._parse(override) for override in for_hydra(overrides)))[1]
+            return from_files(self.command, _choices(self.parse(override) for override in for_hydra(overrides)))[1]
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError([composition_fault(error)]) from None
 
@@ -158,7 +158,7 @@ class Composer:
             self._plain[text] = None
             if self.command == "train" and list(for_hydra([text])) == [text]:
                 with suppress(HydraException):  # reported by composed
-                    override, chooses_file = self._parse(text)
+                    override, chooses_file = self.parse(text)
                     self._plain[text] = values_of(override, chooses_file=chooses_file, loader=self.loader)
         return self._plain[text]
 
@@ -168,7 +168,7 @@ class Composer:
         They are the same whatever their values are.
         """
         try:
-            parsed = [self._parse(text) for text in for_hydra(overrides)]
+            parsed = [self.parse(text) for text in for_hydra(overrides)]
             typed = Counter(override.key_or_group for override, chooses_file in parsed if not chooses_file)
             lines = _choices(parsed)
             base = self._base(lines)
@@ -274,11 +274,12 @@ class Composer:
             self._records[folder] = record
         return self._records[folder]
 
-    def _parse(self, text: str) -> tuple[Override, bool]:
+    def parse(self, text: str) -> tuple[Override, bool]:
+        """Return an override as Hydra reads it, and whether it chooses a file."""
         if text in self._parsed:
             return self._parsed[text]
         number = re.fullmatch(r"([a-z_.]+)=([1-9]\d{0,17})", text)
-        if number and not (zero := self._parse(f"{number[1]}=0"))[1]:  # the parser takes a millisecond for each seed
+        if number and not (zero := self.parse(f"{number[1]}=0"))[1]:  # the parser takes a millisecond for each seed
             self._parsed[text] = replace(zero[0], _value=int(number[2]), input_line=text), False
         else:
             override = self._parser.parse_override(text)

@@ -19,6 +19,7 @@ from vitrine.command.composition_faults import composition_fault, unlike_their_t
 from vitrine.command.grammar import MAX_TRIALS, TOO_MANY
 from vitrine.command.idle_keys import idle_keys
 from vitrine.command.overrides import quote
+from vitrine.command.overwritten import overwritten_choices
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of, unvaried
 from vitrine.command.spelling import key_of, spelled, values_of
@@ -147,6 +148,7 @@ def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault])
             points.append(Point(config, quoted, varies))
     typed = {override.key_or_group: value_text(override) for override in overrides}
     found += idle_keys(typed, [point.config for point in points])
+    found += overwritten_choices(composer, [(point.overrides, point.config) for point in points])
     return points
 
 
@@ -245,16 +247,16 @@ def _start_of_search(composer: Composer, overrides: Sequence[Override], space: S
     def is_never_allowed(chosen: Mapping[str, str], fault: Fault) -> bool:
         return fault in faults(OmegaConf.to_object(composer.composed(at(chosen))[0]))
 
-    tried: list[Any] = []
+    tried: list[tuple[list[str], Any]] = []
 
     def checked(chosen: Mapping[str, str]) -> Any:
-        tried.append(composer.checked(at(chosen)))
-        return tried[-1]
+        tried.append((at(chosen), composer.checked(at(chosen))))
+        return tried[-1][1]
 
     config = feasible_start(space, checked, is_never_allowed)
     given = dict.fromkeys(space, "") | {override.key_or_group: value_text(override) for override in overrides}
-    allowed = [one for one in tried if not isinstance(one, ConfigError)]
-    if idle := idle_keys(given, allowed):
+    allowed = [one for one in tried if not isinstance(one[1], ConfigError)]
+    if idle := [*idle_keys(given, [one for _, one in allowed]), *overwritten_choices(composer, allowed)]:
         raise ConfigError(idle)
     return Point(config, fixed, space=space)
 
