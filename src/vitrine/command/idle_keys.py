@@ -75,6 +75,16 @@ _RULES = {
         "has no effect with model.drop_path=0.0",
         "model.drop_path=0.1",
     ),
+    "model.drop_path": _Rule(
+        lambda config: config.model.depth == 1 and config.model.drop_path_shape == "linear",
+        "has no effect with depth=1 and model.drop_path_shape=linear, which is 0 in the first block",
+        "model.drop_path_shape=constant",
+    ),
+    "model.patch_dropout": _Rule(
+        lambda config: config.model.patches == 1,
+        "has no effect on images of one patch",
+        "model.patch_dropout=0.0",
+    ),
     "augment.flip": _Rule(
         lambda config: not config.data.flip,
         "has no effect with data.flip=false: a mirrored image may show another class",
