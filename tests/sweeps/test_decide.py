@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from vitrine.command.compose import points
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.load import RunResult
 from vitrine.errors import ConfigError, RunError
+from vitrine.runs import RunRecord
 from vitrine.runs.lock_file import Holder
 from vitrine.sweeps.decide import SeedQueue, finding, plan_decision, print_decision
 from vitrine.sweeps.progress import SweepProgress
@@ -271,6 +273,35 @@ def test_test_accuracy_uses_stored_predictions(tmp_path):
     assert all(look.new_images for look in queue.decision.looks("position=none"))
     assert "on these" not in known(queue)["decision"]["findings"]["position=none"]
     assert queue.decision.resolution == 1 / 200
+
+
+@pytest.mark.parametrize(
+    ("metric", "facts", "differs"),
+    [
+        ("val/acc", {"validation": "another"}, "the validation split is another, not one"),
+        ("val/acc", {"data_fingerprint": {"train": {"images": 111}}}, "train has 111 images, not 152"),
+        ("val/acc", {"data_fingerprint": {"train": {"images": 152}, "test": {"images": 36}}}, ""),
+        ("test/acc", {"images": {"test": 36}}, "test has 36 images, not 28"),
+        ("test/acc", {"validation": "another"}, ""),
+    ],
+)
+def test_runs_on_other_data_are_not_decided_upon(tmp_path, metric, facts, differs):
+    overrides = ["position=learned,none", f"sweep.metric={metric}", "sweep.method=anytime"]
+    queue, data = decide(tmp_path, *overrides), {"validation": "one", "images": {"test": 28}}
+    if "data_fingerprint" in facts:
+        data["data_fingerprint"] = {"train": {"images": 152}}
+    trials = [queue.ask() for _ in range(2)]
+    for trial, known in zip(trials, (data, data | facts), strict=True):
+        train(trial, lambda config: {metric: 0.5})
+        images = np.eye(10)[np.arange(known["images"]["test"]) % 10]
+        np.savez(trial.folder / "predictions.npz", logits=images, labels=images.argmax(1))
+        RunRecord(trial.folder).update(**known)
+    queue.tell(trials[0], read_result(trials[0].folder))
+    refused = pytest.raises(RunError, match=rf"the data of .* is not that of .*: {differs}; they cannot be compared")
+    with refused if differs else nullcontext():
+        queue.tell(trials[1], read_result(trials[1].folder))
+    with refused if differs else nullcontext():
+        decide(tmp_path, *overrides)
 
 
 def test_a_verdict_on_one_test_image_is_about_this(tmp_path):

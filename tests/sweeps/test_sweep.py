@@ -10,9 +10,17 @@ from vitrine.cli.flags import parse_flags
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
 from vitrine.errors import RunError
+from vitrine.runs import RunRecord
 from vitrine.sweeps.search_summary import describe_search, print_search
 from vitrine.sweeps.summary import find_sweeps, print_sweep, print_trials
-from vitrine.sweeps.sweep import BestConfiguration, Sweep, best_configuration, check_folder, ranked_configurations
+from vitrine.sweeps.sweep import (
+    BestConfiguration,
+    Sweep,
+    best_configuration,
+    check_folder,
+    mixed_images,
+    ranked_configurations,
+)
 from vitrine.sweeps.trial import TrialResult
 
 
@@ -78,6 +86,45 @@ def test_the_command_of_the_best_configuration_is_one_of_a_single_run():
     command = BestConfiguration({"patch": "2"}, 0.9, {}, 1).command(common)
     assert command.endswith("train.py model=vit_nano ++data.val_seed=3 patch=2")
     assert points("train", command.split()[2:], multirun=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "warned"),
+    [
+        ("seed", "0011", "1 of 4"),
+        ("data.fold", "0123", ""),
+        ("data.fold", "0101", "1 of 4"),
+        ("data", "aabb", "2 of 4"),
+    ],
+)
+def test_trials_that_were_validated_on_other_images_are_counted(key, values, warned):
+    varies = [{"patch": str(patch), key: value} for patch, value in enumerate(values)]
+    images = ["a", "a", "a", "a" if key == "data" else "b"]
+    results = [TrialResult("finished", {"val/acc": 0.5}, validation=each) for each in images]
+    warning = mixed_images(varies, results)
+    assert warning.startswith(f"warning: {warned} trials were validated on other images") if warned else warning == ""
+
+
+def test_a_sweep_over_changed_data_warns_of_its_best(tmp_path, capsys):
+    """Of two seeds, the second was trained after half of the images had been deleted."""
+    sweep = grid(tmp_path, "model=vit_nano", "seed=0,1")
+    for trial, labels in zip(sweep.trials, "ab", strict=True):
+        train(trial, lambda config: 0.5)
+        split = {"images": 10, "labels": labels}
+        RunRecord(trial.folder).update(validation="0123456789abcdef", data_fingerprint={"train": split})
+    sweep.write(sweep.results(), {})
+    print_sweep(sweep, sweep.results())
+    print_trials(*find_sweeps(tmp_path / "sweeps"))
+    warning = "vitrine: warning: 1 of 2 trials were validated on other images than the first, so the best need not be"
+    assert capsys.readouterr().err.count(warning) == 2
+
+
+def test_a_search_over_different_validation_splits_warns_of_its_best(tmp_path, capsys):
+    one = run(search(tmp_path, *TWO, "sweep.sampler=random", "sweep.n_trials=2"))
+    for number, trial in enumerate(one.sweep.trials):
+        RunRecord(trial.folder).update(validation=str(number))
+    print_search(one)
+    assert "1 of 2 trials were validated on other images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["jobs", "locks", "logs", "logs/trial.txt", "study.journal"])

@@ -48,6 +48,34 @@ def changes(
     return found
 
 
+def run_changes(before: Mapping[str, Any], now: Mapping[str, Any], splits: Sequence[str] = SPLITS) -> list[str]:
+    """Return what differs between the data of two runs, or of a run and today, by what run.json keeps of it.
+
+    Without fingerprints, the numbers of images are compared.
+
+    Args:
+        before: facts of the run that is expected.
+        now: those of the other one.
+        splits: those that are compared; the choice of validation images with ``val``.
+    """
+    classes = now.get("classes") or []
+    found = class_changes(before.get("classes") or classes, classes)
+    targets = before.get("targets") or {}
+    for target, names in list((now.get("targets") or {}).items())[1:]:  # the first target's are the classes
+        found += [f"of {target}, {change}" for change in class_changes(targets.get(target) or names, names)]
+    stored, current = before.get("data_fingerprint"), now.get("data_fingerprint")
+    if stored is not None and current is not None:
+        found += changes(stored, current, classes, splits)
+    else:
+        sizes, new = before.get("images") or {}, now.get("images") or {}
+        differ = [name for name in splits if name in sizes and name in new and sizes[name] != new[name]]
+        found += [f"{name} has {new[name]:,} images, not {sizes[name]:,}" for name in differ]
+    validation = before.get("validation", now.get("validation"))
+    if "val" in splits and not found and validation != now.get("validation"):
+        found.append(f"the validation split is {now.get('validation')}, not {validation}")
+    return found
+
+
 def class_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """Return what differs between two lists of class names."""
     if len(before) != len(now):

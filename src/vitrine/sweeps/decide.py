@@ -23,6 +23,7 @@ from vitrine.compare.sequential_rule import RULE_VERSION
 from vitrine.config.sweep import DECISION_METRICS, TrainCommand
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.data_changes import run_changes
 from vitrine.runs.record import now
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.divergence import forget_outdated
@@ -31,7 +32,7 @@ from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
 from vitrine.sweeps.sweep import DECIDES, Sweep, folder_of, is_named, read_sweep
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
-from vitrine.text import plural
+from vitrine.text import listed, plural
 
 Run = tuple[str, int]  # arm, and seed from 0
 
@@ -47,6 +48,9 @@ class SeedQueue(TrialQueue):
         decision: the rule, with all results so far.
         images: number of images that the metric is measured on; ``None`` until a run has recorded it.
         monitored: metrics that choose the epochs of runs.
+
+    Raises:
+        RunError: finished runs of the decision were trained or measured on different data; :meth:`tell`, too.
     """
 
     def __init__(self, points: Sequence[Point], sweep: Sweep) -> None:
@@ -58,6 +62,7 @@ class SeedQueue(TrialQueue):
         self._folders = TrialFolders(sweep.folder)
         self.decision = _new_decision(points)
         self.images: int | None = None
+        self._first: tuple[Path, dict[str, Any]] | None = None  # finished run, and its facts
         self.monitored = {point.config.callbacks.monitor for point in points}
         self._trials: dict[Run, Trial] = {}
         self._runs: dict[Path, Run] = {}
@@ -178,13 +183,23 @@ class SeedQueue(TrialQueue):
         value, correct = result.metrics.get(self.metric.name, math.nan), None
         folder = self._trials[run].folder
         if result.status == "finished" and math.isfinite(value):
-            stage = self.metric.name.partition("/")[0]
-            self.images = (RunRecord(folder).facts.get("images") or {}).get(stage, self.images)
+            stage, facts = self.metric.name.partition("/")[0], RunRecord(folder).facts
+            self._check_data(folder, facts, ["train", stage])
+            self.images = (facts.get("images") or {}).get(stage, self.images)
             self.decision.resolution = 1 / self.images if self.images and self.metric.counts_images else 0.0
             if self.metric.name == "test/acc" and (folder / "predictions.npz").is_file():
                 found = correct_images(folder / "predictions.npz")
                 correct = found if len(found) > 1 else None  # one image does not tell how others vary
         self.decision.add(*run, None if result.status != "finished" else value, correct)
+
+    def _check_data(self, folder: Path, facts: dict[str, Any], splits: Sequence[str]) -> None:
+        """Raise RunError where the data of a finished run is not that of the first one."""
+        if self._first is None:
+            self._first = folder, facts
+        first, known = self._first
+        if differs := listed(run_changes(known, facts, splits), separator="; "):
+            hint = "they cannot be compared: delete the runs on outdated data, or start over with rerun=true"
+            raise RunError(f"the data of {folder} is not that of {first}: {differs}; {hint}")
 
 
 def plan_decision(points: Sequence[Point]) -> Sweep:

@@ -19,7 +19,7 @@ from vitrine.sweeps.summary import (
     print_reasons,
     warn,
 )
-from vitrine.sweeps.sweep import BestConfiguration, mean_metrics, mixed_versions
+from vitrine.sweeps.sweep import BestConfiguration, mean_metrics, mixed_images, mixed_versions
 from vitrine.sweeps.trial import label_of
 from vitrine.text import plural, print_table, report
 
@@ -151,7 +151,10 @@ def print_search(search: "Search") -> int:
         if kept[:1] == finished[:1]:
             print_selected(best[0], search.sweep.shared, groups, 0, seeds, metrics[0])
     print_location(search.sweep)
-    warn(mixed_versions(search.results(trial.number) for trial in ranked if trial.state == "finished"))
+    runs = {trial.number: search.results(trial.number) for trial in ranked if trial.state == "finished"}
+    warn(mixed_versions(runs.values()))
+    pairs = [(trial.varies, result) for trial in ranked for result in runs.get(trial.number, ())]
+    warn(mixed_images([varies for varies, _ in pairs], [result for _, result in pairs]))
     return _print_search_failures(search, ranked)
 
 

@@ -25,6 +25,7 @@ from vitrine.sweeps.sweep import (
     Sweep,
     best_configuration,
     by_configuration,
+    mixed_images,
     mixed_versions,
     ranked_configurations,
     read_sweep,
@@ -169,7 +170,7 @@ def print_trials(sweep: SweepSummary) -> None:
         print("\n" + "\n".join(map(printable, sweep.findings)))
     if sweep.time_left is not None:
         print(f"time left: {sweep.time_left}")
-    _warn_of_versions(sweep.varies, sweep.results)
+    _warn_of_mixtures(sweep.varies, sweep.results)
 
 
 def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
@@ -186,7 +187,7 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
         print(f"\nbest on validation: {describe_best(best, [METRIC])}\n  {best.command(sweep.shared)}")
         print_selection(best, sweep.shared, [trial.varies for trial in sweep.trials], results, METRIC)
     print_location(sweep)
-    _warn_of_versions([trial.varies for trial in sweep.trials], results)
+    _warn_of_mixtures([trial.varies for trial in sweep.trials], results)
     print_failures(sweep, results)
 
 
@@ -249,8 +250,9 @@ def print_location(sweep: Sweep) -> None:
     print(printable(f"\nsweep folder  {sweep.folder}\ncompare       {compare}"), flush=True)
 
 
-def _warn_of_versions(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:
+def _warn_of_mixtures(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:
     warn(mixed_versions(list(members.values()) for members in by_configuration(varies, results).values()))
+    warn(mixed_images(varies, results))
 
 
 def warn(message: str) -> None:

@@ -84,6 +84,7 @@ class TrialResult:
         error: why the trial failed, or where it was pruned or diverged; else empty.
         seconds: training time over all sessions; 0.0 if unknown.
         fingerprint_version: see :mod:`vitrine.sweeps.fingerprint`.
+        validation: identifies the validation images within one data set; empty if unknown.
     """
 
     status: str
@@ -91,6 +92,7 @@ class TrialResult:
     error: str = ""
     seconds: float = 0.0
     fingerprint_version: int = VERSION
+    validation: str = ""
 
 
 def read_result(folder: Path) -> TrialResult:
@@ -105,8 +107,21 @@ def read_result(folder: Path) -> TrialResult:
     except RunError as error:
         return TrialResult("damaged", error=str(error))
     seconds = metrics.get("train_seconds", 0.0)
-    version = known.get("fingerprint_version", 1)
-    return TrialResult(status, metrics and metrics | _size_and_speed(known), known.get("error") or "", seconds, version)
+    return TrialResult(
+        status,
+        metrics and metrics | _size_and_speed(known),
+        known.get("error") or "",
+        seconds,
+        known.get("fingerprint_version", 1),
+        _validation_of(known),
+    )
+
+
+def _validation_of(known: dict[str, Any]) -> str:
+    """The choice of validation images, and the labels of the split that they are from."""
+    splits = known.get("data_fingerprint") or {}
+    source = splits.get("val") or splits.get("train") or {}
+    return " ".join(filter(None, [known.get("validation"), source.get("labels")]))
 
 
 def _size_and_speed(known: dict[str, Any]) -> dict[str, float]:

@@ -1,12 +1,12 @@
 """Whether the data is still what a run was trained on, by the fingerprint in its run.json (data/fingerprint.py)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.data_changes import SPLITS, changes, class_changes
+from vitrine.runs.data_changes import SPLITS, run_changes
 from vitrine.runs.record import now
 from vitrine.text import listed, report
 
@@ -48,7 +48,7 @@ def check_data(
         RunError: the data has changed; the message says what differs.
     """
     known = record.facts
-    found = _changes(known, data, splits)
+    found = run_changes(known, data_facts(data), splits)
     if found and not accept:
         differs = listed(found, separator="; ")
         raise RunError(
@@ -78,20 +78,3 @@ def record_data(record: RunRecord, data: ImageDataModule, changed: list[str]) ->
         record.update(data_changes=[*(known.get("data_changes") or []), entry], **data_facts(data))
     elif known.get("data_fingerprint") is None:
         record.update(data_fingerprint=data.dataset.fingerprint)
-
-
-def _changes(known: Mapping[str, Any], data: ImageDataModule, splits: Sequence[str]) -> list[str]:
-    classes, stored, current = data.dataset.classes, known.get("data_fingerprint"), data.dataset.fingerprint
-    found = class_changes(known.get("classes") or classes, classes)
-    targets = known.get("targets") or {}
-    for target, names in list(data.dataset.targets.items())[1:]:  # the first target's are the classes
-        found += [f"of {target}, {change}" for change in class_changes(targets.get(target) or names, names)]
-    if stored is not None and current is not None:
-        found += changes(stored, current, classes, splits)
-    elif (sizes := known.get("images")) is not None:
-        counts = {name: (sizes.get(name), data.sizes[name]) for name in splits if name in sizes}
-        found += [f"{name} has {new:,} images, not {old:,}" for name, (old, new) in counts.items() if old != new]
-    validation = known.get("validation", data.validation_hash)
-    if "val" in splits and not found and validation != data.validation_hash:
-        found.append(f"the validation split is {data.validation_hash}, not {validation}")
-    return found
