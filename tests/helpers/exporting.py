@@ -8,6 +8,7 @@ import torch
 
 import vitrine
 from helpers.running import ROOT
+from vitrine.config.parts import code_of
 from vitrine.config.serialize import to_plain
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
@@ -51,6 +52,7 @@ def untrained_run(folder: Path, **model) -> Path:
     record = RunRecord.at(folder)
     classes = [str(index) for index in range(10)]
     record.update(id=record.name, status="finished", classes=classes, parameters=1, images={"train": 9, "val": 1})
+    record.update(parts=code_of(config))
     record.write_config(to_plain(config))
     record.write_metrics({"val/acc": 0.5})
     weights = {f"model.{name}": value for name, value in randomised(build_model(config.model)).state_dict().items()}

@@ -4,13 +4,23 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from helpers.user_parts import enter_lab
+from PIL import Image
 
 from vitrine import compose, load_run
+from vitrine.config import EvalConfig
+from vitrine.config.predict import PredictConfig
 from vitrine.config.serialize import to_plain
+from vitrine.config.source_code import code_hash
 from vitrine.data.preparation import Preparation
 from vitrine.errors import RunError
-from vitrine.models import VisionTransformer
+from vitrine.inference.export.formats import ExportRequest
+from vitrine.inference.export.source import ExportSource
+from vitrine.inference.inputs import Pictures
+from vitrine.inference.predict import predict
+from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
+from vitrine.training.evaluate import evaluate_run
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +83,45 @@ def test_opening_a_run_reads_no_checkpoint(record):
     assert run.metrics == {"test/acc": 0.75}
     with pytest.raises(RunError, match=r"there is no checkpoint .*best\.ckpt"):
         _ = run.model
+
+
+def test_edited_code_of_the_model_is_refused_unless_allowed(record, config, tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, "lab_of_load", losses="def mean(logits, targets): return logits.mean()\n")
+    part, loss = "lab_of_load.fourier.Fourier", "lab_of_load.losses.mean"
+    own = replace(config, model=replace(config.model, position=part), loss=replace(config.loss, name=loss))
+    record.write_config(to_plain(own))
+    save(record, build_model(own.model), asdict(own))
+    record.update(parts={name: code_hash(name) for name in (part, loss)})
+    (tmp_path / "lab_of_load" / "losses.py").write_text("def mean(logits, targets): return logits.sum()\n")
+    given = {"trust": ["lab_of_load"]}
+    asked = [
+        lambda **more: load_run(record.path, **given, **more).model,
+        lambda **more: evaluate_run(EvalConfig(run=str(record.path), accelerator="cpu", **given, **more)),
+        lambda **more: ExportSource.load(ExportRequest(record.path, "torch_export", **given, **more)),
+        lambda **more: predict(
+            PredictConfig(run=str(record.path), input="7.png", **given, **more), Pictures.of("7.png")
+        ),
+    ]
+    Image.new("L", (8, 8)).save("7.png")
+    for ask in asked:
+        ask()
+    layers = tmp_path / "lab_of_load" / "layers.py"
+    layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
+    expected = (
+        f"the code of {part} was edited since the run began; {record.path / 'parts'} has it .* allow_changed_code"
+    )
+    for ask in asked:
+        with pytest.raises(RunError, match=expected):
+            ask()
+        ask(allow_changed_code=True)
+
+
+def test_another_version_of_installed_code_is_not_refused(record):
+    config = compose(["model=vit_nano", "depth=1", "norm=torch.nn.RMSNorm"])
+    save(record, build_model(config.model), asdict(config))
+    record.write_config(to_plain(config))
+    record.update(parts={"torch.nn.RMSNorm": "torch 1.0"})
+    assert load_run(record.path, trust=["torch"]).model.config == config.model
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

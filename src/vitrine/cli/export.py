@@ -39,6 +39,9 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     add_target(parser)
     add_trust(parser)
     parser.add_argument(
+        "--allow-changed-code", action="store_true", help="export although the code of the model's parts was edited"
+    )
+    parser.add_argument(
         "--license", default="unknown", metavar="NAME", help="of the model, for its card: mit, cc-by-4.0"
     )
     parser.add_argument("--hub", metavar="NAME", help="with --format hf: push it to this repository, with your token")

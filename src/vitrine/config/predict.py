@@ -35,6 +35,7 @@ class PredictConfig:
         accelerator: as in training.
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the runs that may be imported: ``[my_lab]``.
+        allow_changed_code: predict although the source of the models' own parts was edited.
         accept_changed_data: with ``calibrate``, fit although the validation images or the classes have changed.
     """
 
@@ -52,6 +53,7 @@ class PredictConfig:
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
     trust: list[str] = setting([])
+    allow_changed_code: bool = False
     accept_changed_data: bool = False
 
     @property

@@ -374,6 +374,7 @@ class EvalConfig:
         accelerator: as in training.
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
+        allow_changed_code: test although the source of the model's own parts was edited.
         accept_changed_data: test although the test images or the classes are not those that the run began with.
     """
 
@@ -384,6 +385,7 @@ class EvalConfig:
     accelerator: str = choice(ACCELERATORS, "auto")
     traceback: bool = False
     trust: list[str] = setting([])
+    allow_changed_code: bool = False
     accept_changed_data: bool = False
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import check_predictions, read_predictions
+from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import did_you_mean, listed, nearest, plural, printable
 from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
@@ -35,11 +36,13 @@ class LoadedRun:
         trust: prefixes of the dotted names that may be imported.
         target: of a run with several targets, the one that the model answers; empty for the first. Everything else here
             is as of a run with this target alone.
+        allow_changed_code: build the model even if the code of its parts was edited since the training.
     """
 
     record: RunRecord
     trust: tuple[str, ...] = ()
     target: str = ""
+    allow_changed_code: bool = False
     _predictors: dict[str, Predictor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -117,14 +120,16 @@ class LoadedRun:
         """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised images, (B, C, H, W), float.
 
         Raises:
-            RunError: the checkpoint is missing, damaged or refused, names code outside :attr:`trust`, takes images of
-                another shape or has other outputs than config.yaml says, or has a model of the user's own that answers
-                several targets.
+            RunError: the checkpoint is missing, damaged or refused, names code outside :attr:`trust` or code that was
+                edited, takes images of another shape or has other outputs than config.yaml says, or has a model of the
+                user's own that answers several targets.
         """
         checkpoint = read_checkpoint(self.record.best)
         weights = model_weights(checkpoint)
         try:
             config = vit_config_from(checkpoint["config"]["model"], trust=self.trust, source=self.record.path)
+            if not self.allow_changed_code:
+                refuse_edited_model(self.record, config)
             check_size(config, weights, str(self.record.best))
             model = build_model(config)
         except (KeyError, TypeError, ConfigError) as error:
@@ -241,15 +246,18 @@ class LoadedRun:
         return found[0] if single else found
 
 
-def load_run(folder: str | Path, *, trust: Collection[str] = (), target: str = "") -> LoadedRun:
+def load_run(
+    folder: str | Path, *, trust: Collection[str] = (), target: str = "", allow_changed_code: bool = False
+) -> LoadedRun:
     """Open a run folder.
 
     Args:
         folder: the run folder.
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
         target: of a run with several targets, the one that the model answers; by default, the first.
+        allow_changed_code: build the model even if the code of its parts was edited since the training.
 
     Raises:
         RunError: there is no run at ``folder``.
     """
-    return LoadedRun(RunRecord.open(folder), tuple(trust), target)
+    return LoadedRun(RunRecord.open(folder), tuple(trust), target, allow_changed_code)

@@ -47,7 +47,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         DataError: pictures cannot be listed, or a worker was killed.
         ConfigError: ``options`` do not suit the runs, the pictures or this machine.
     """
-    runs = [load_run(folder, trust=options.trust, target=options.target or "") for folder in options.runs]
+    changed, target = options.allow_changed_code, options.target or ""
+    runs = [load_run(folder, trust=options.trust, target=target, allow_changed_code=changed) for folder in options.runs]
     classes = same_classes(runs)
     several = runs[0].config.data.multi_label
     _check(options, classes, several)

@@ -1,9 +1,10 @@
 """The source of a user's parts in a run folder: ``parts/``, and its hashes in run.json."""
 
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from vitrine.config import TrainConfig
+from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.keys import facts
 from vitrine.config.parts import is_dotted, names_of, parts_of
 from vitrine.config.source_code import code_hash, edited_since_import, sources
@@ -41,17 +42,34 @@ def edited_parts(record: RunRecord, config: TrainConfig) -> list[str]:
     A part without a hash in run.json counts as edited. Parts that cannot change the result, such as loggers, are left
     out.
     """
-    stored = record.facts.get("parts")
-    known = stored if isinstance(stored, dict) else {}
     names = {part.name for part in parts_of(config) if facts(TrainConfig, part.key).affects_result is not False}
-    return [name for name in sorted(names) if code_hash(name) != known.get(name)]
+    return _edited(record, names)
 
 
-def refuse_edited(record: RunRecord, edited: list[str]) -> None:
-    """Raise RunError where parts of a run that is to be resumed were edited."""
+def refuse_edited(
+    record: RunRecord, edited: list[str], way: str = "To resume with it: allow_changed_code=true"
+) -> None:
+    """Raise RunError where parts of a run were edited; ``way`` is how to use them nevertheless."""
     if edited:
         problem = f"was edited since the run began; {record.path / FOLDER} has it as it was"
-        raise RunError(f"the code of {', '.join(edited)} {problem}. To resume with it: allow_changed_code=true")
+        raise RunError(f"the code of {', '.join(edited)} {problem}. {way}")
+
+
+def refuse_edited_model(record: RunRecord, model: ViTConfig) -> None:
+    """Raise RunError where parts of a trained model were edited: its weights would be computed with in another way.
+
+    Other versions of installed packages are not refused, as other versions of PyTorch are not.
+    """
+    edited = [name for name in _edited(record, names_of(model)) if sources(name)]
+    changed = "allow_changed_code=true, for export --allow-changed-code"
+    refuse_edited(record, edited, f"To use that: PYTHONPATH={record.path / FOLDER}; to use it as it is now: {changed}")
+
+
+def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` whose source is not what run.json has the hash of."""
+    stored = record.facts.get("parts")
+    known = stored if isinstance(stored, dict) else {}
+    return [name for name in sorted(names) if code_hash(name) != known.get(name)]
 
 
 def trust_hint(record: RunRecord) -> str:

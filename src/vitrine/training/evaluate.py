@@ -22,6 +22,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import write_predictions
+from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import report
 from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -113,7 +114,8 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     """Test a run's best checkpoint again and print the result. The run folder is not changed.
 
     Raises:
-        RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data has changed.
+        RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data or the code of
+            its model has changed.
         DataError: its data is missing or damaged, or has no test images.
         ConfigError: its model can't be resized as asked.
     """
@@ -125,6 +127,8 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     stored = from_plain(TrainConfig, record.config, trust=options.trust, source=record.path).model
     if other := differences(checkpoint["config"]["model"], stored):
         raise RunError(f"{record.best} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
+    if not options.allow_changed_code:
+        refuse_edited_model(record, config.model)
     if options.data_root is None:
         refuse_download(config.data, "; data_root=DIR names the folder that holds it, or where it is downloaded to")
     else:

@@ -94,9 +94,11 @@ class ExportSource:
         """Read the run's model.
 
         Raises:
-            RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust``.
+            RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust`` or
+                code that was edited.
         """
-        source = cls(request, load_run(request.record.path, trust=request.trust, target=request.target))
+        trust, target, changed = request.trust, request.target, request.allow_changed_code
+        source = cls(request, load_run(request.record.path, trust=trust, target=target, allow_changed_code=changed))
         _ = source.reference
         return source
 
