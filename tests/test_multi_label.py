@@ -213,7 +213,7 @@ def test_every_split_is_stratified_and_repeats(table, tmp_path):
         ([BINARY, "data.sampling=balanced"], "data.sampling=balanced is for one label per image"),
         ([BINARY, "data.per_class=3"], "data.per_class=3 is for one label per image"),
         ([BINARY, "model.num_classes=4"], "model.num_classes=4 must be 3"),
-        ([BINARY, "callbacks.monitor=val/ece"], "callbacks.monitor=val/ece is no metric of several labels per image"),
+        ([BINARY, "callbacks.monitor=val/ece"], "monitor=val/ece is not a metric of several labels per image"),
         ([BINARY, "callbacks.metrics=[top5_acc]"], "top5_acc is not one of macro_f1, auroc, map"),
     ],
 )
@@ -228,7 +228,7 @@ def test_what_does_not_fit_several_labels_is_refused(table, tmp_path, overrides,
     ("overrides", "fault"),
     [
         (["data.multi_label=true"], "data.multi_label=true is for data=csv"),
-        (["callbacks.monitor=val/map"], "callbacks.monitor=val/map is no metric of one label per image"),
+        (["callbacks.monitor=val/map"], "callbacks.monitor=val/map is not a metric of one label per image"),
     ],
 )
 def test_one_label_is_not_several(overrides, fault):

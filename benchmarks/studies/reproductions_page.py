@@ -44,7 +44,7 @@ FIGURE_TEXTS = {  # title and caption
     ),
     "curves": (
         "Loss and accuracy",
-        "Seed {seed}. The validation images are among those that are trained on: their curve is no held-out score.",
+        "Seed {seed}. The validation images are among those that are trained on: their curve is not a held-out score.",
     ),
     "confusion": ("Confusion", "Seed {seed}: test images by their class and by the predicted one."),
     "attention": (

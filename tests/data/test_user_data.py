@@ -53,7 +53,7 @@ def test_labels_are_integers_of_any_kind(loaded, kind):
     [
         ({"classes": ["a", "b"]}, r"names 2 classes, not data\.num_classes=3"),
         ({"classes": ["a", "b", "a"]}, r"names 1 class more than once: a$"),
-        ({"classes": 3}, r"classes are no list of names: .*not iterable"),
+        ({"classes": 3}, r"classes are not a list of names: .*not iterable"),
         (
             {"training": 1},
             r"must return a dict with train and optionally val, test and classes, not \['train', 'traini",

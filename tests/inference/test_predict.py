@@ -531,7 +531,7 @@ def test_labels_of_a_csv_file_give_metrics_and_wrong_ones_are_refused(predict, r
     (tmp_path / "some.csv").write_text(f"path,label\n{some[0]},ten\n")
     code, _, err = predict(f"run={run.record.path}", "input=some.csv")
     assert code == 1
-    assert "has the label ten, which is no class of the run" in err
+    assert "has the label ten, which is not a class of the run" in err
 
 
 def test_folders_that_are_partly_classes_give_no_metrics_and_a_note(predict, run, pictures, tmp_path):
@@ -540,7 +540,7 @@ def test_folders_that_are_partly_classes_give_no_metrics_and_a_note(predict, run
     code, out, err = predict(f"run={run.record.path}", "input=mixed", "output=x.csv")
     assert code == 0
     assert "accuracy" not in out
-    assert err == "vitrine: no metrics: four, 1 folder in mixed, are no classes of the run\n"
+    assert err == "vitrine: no metrics: four, 1 folder in mixed, are not classes of the run\n"
 
 
 def test_paths_come_from_standard_input(predict, run, pictures, monkeypatch):

@@ -192,7 +192,7 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
         (
             {"position": f"{LAB}.parts.Misspelt"},
-            r"exempts tabel from weight decay, which is none of its parameters; did you mean table\?$",
+            r"exempts tabel from weight decay, which is not one of its parameters; did you mean table\?$",
         ),
         ({"position": f"{LAB}.parts.Listed"}, r"must have a method no_weight_decay\(\), not a set of that name"),
         ({"position": f"{LAB}.parts.Silent"}, r"fails in no_weight_decay\(\): TypeError: 'NoneType' object is not"),

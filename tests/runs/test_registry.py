@@ -236,7 +236,7 @@ def test_runs_are_filtered_by_any_column(outputs, column, values, expected):
 
 
 def test_an_unknown_status_is_refused_with_the_nearest(outputs):
-    with pytest.raises(RunError, match=r"status=finish is none of finished, .* and running; did you mean finished"):
+    with pytest.raises(RunError, match=r"status=finish is not one of finished, .* and running; did you mean finished"):
         find_runs([outputs]).where("status", "failed,finish")
 
 
@@ -484,7 +484,7 @@ def test_a_forged_row_of_the_index_is_one_line(outputs):
     found = find_runs([outputs])
     assert not found.entries
     assert {run.problem.partition(": ")[2] for run in found.unreadable} >= {
-        "ended must be text, not a number; delete it, and it is made anew"
+        "ended must be text, not a number; delete it; it will be rebuilt"
     }
 
 
@@ -495,7 +495,7 @@ def test_a_row_of_the_index_that_cannot_be_read_is_one_line(outputs, brief):
         index.execute("UPDATE runs SET brief = ?", (brief,))
     found = find_runs([outputs])
     assert not found.entries
-    problem = "it has a row that cannot be read; delete it, and it is made anew"
+    problem = "it has a row that cannot be read; delete it; it will be rebuilt"
     assert problem in {run.problem.partition(": ")[2] for run in found.unreadable}
 
 
@@ -504,7 +504,7 @@ def test_a_configuration_in_the_index_that_cannot_be_read_is_one_line(outputs, c
     find_runs([outputs])
     with sqlite3.connect(outputs / INDEX) as index:
         index.execute("UPDATE runs SET config = ?", (config,))
-    with pytest.raises(RunError, match="has no configuration that can be read; delete it, and it is made anew"):
+    with pytest.raises(RunError, match="has no configuration that can be read; delete it; it will be rebuilt"):
         _ = find_runs([outputs]).columns
 
 

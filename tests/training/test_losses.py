@@ -84,10 +84,10 @@ def test_weights_can_be_listed_or_named_and_a_class_that_is_none_is_refused():
     assert weights(None) is None
     assert weights([1, 2, 3.5]).tolist() == [1.0, 2.0, 3.5]
     assert weights({"bee": 4}).tolist() == [1.0, 4.0, 1.0]
-    with pytest.raises(DataError, match=r"a weight for beee, which is no class of the data; did you mean bee\?"):
+    with pytest.raises(DataError, match=r"a weight for beee, which is not a class of the data; did you mean bee\?"):
         weights({"beee": 4})
     with pytest.raises(
-        DataError, match="a weight for newt, which is no class of the data; its classes are ant, bee and c"
+        DataError, match="a weight for newt, which is not a class of the data; its classes are ant, bee and c"
     ):
         weights({"newt": 4})
 

@@ -352,7 +352,7 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
     done = train(*overrides, f"model.pretrained={name}", env={"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stderr
     assert f"{name}; positions resized from 14x14 to 2x2; new head for 2 classes" in done.stdout
-    assert "as they were: data.mean=[0.5,0.5,0.5] data.std=[0.5,0.5,0.5]\n" in done.stderr
+    assert "to use it: data.mean=[0.5,0.5,0.5] data.std=[0.5,0.5,0.5]\n" in done.stderr
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
     assert facts["pretrained"] == [name, "positions resized from 14x14 to 2x2", "new head for 2 classes"]
 
@@ -484,7 +484,7 @@ def test_images_that_were_normalised_otherwise_are_reported(tmp_path, stored, ov
     torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(old), "data": stored}}, path)
     data = compose(["data=cifar10", "data.mean=[0.5,0.5,0.5]", "data.std=[0.25]"]).data
     note = Pretrained.prepare(ViTConfig(**SIZES, pretrained=str(path))).other_statistics(data)
-    assert note.partition("as they were: ")[2] == overrides
+    assert note.partition("to use it: ")[2] == overrides
 
 
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, saved):

@@ -238,7 +238,7 @@ def missing_weights(source: str) -> str:
     try:
         if path.is_dir():
             has_weights = weights_file(source).is_file()
-            return "" if has_weights else f"has no {BEST}: it is no run, or one without a finished epoch"
+            return "" if has_weights else f"has no {BEST}: it is not a run, or no epoch of it has finished"
         if path.suffix in WEIGHT_FILES:
             return "" if path.is_file() else "there is no such file"
         if path.name != source:

@@ -59,7 +59,7 @@ def target_faults(data: str, targets: Sequence[str]) -> Iterator[Fault]:
     elif len(set(targets)) < len(targets):
         yield Fault("data.targets", given, "names a target twice")
     elif data == "csv" and (other := next((name for name in targets if name in OTHER_COLUMNS), "")):
-        yield Fault("data.targets", given, f"{other} is no target: that column is the {OTHER_COLUMNS[other]}")
+        yield Fault("data.targets", given, f"{other} is not a target: that column is the {OTHER_COLUMNS[other]}")
     elif known and (unknown := [name for name in targets if name not in known]):
         problem = f"{unknown[0]} is not one of the targets of data={data}: {', '.join(known)}"
         yield Fault("data.targets", given, problem, nearest(unknown[0], known))

@@ -215,7 +215,7 @@ def _metrics(config: TrainConfig) -> Iterator[Fault]:
         name = (metric or "").removeprefix("val/")
         if name in EXTRA and name not in known:
             allowed = ", ".join(f"val/{one}" for one in ("acc", "loss", *known))
-            yield Fault(f"callbacks.{key}", f"val/{name}", f"is no metric of {labels}; these are: {allowed}")
+            yield Fault(f"callbacks.{key}", f"val/{name}", f"is not a metric of {labels}; these are: {allowed}")
     if "top5_acc" in config.callbacks.measured and "top5_acc" in known and config.data.num_classes <= 5:
         problem = f"is 1 with data.num_classes={config.data.num_classes}: an image's class is always among five"
         yield Fault("callbacks.metrics", "top5_acc", problem)
@@ -275,7 +275,7 @@ def _multi_label(config: TrainConfig) -> Iterator[Fault]:
 def _targets(config: TrainConfig) -> Iterator[Fault]:
     data, loss, model = config.data, config.loss, config.model
     if data.targets and data.multi_label:
-        problem = "is for one target, whose images have several labels; leave data.targets away, or set it to false"
+        problem = "is for one target, whose images have several labels; leave data.targets out, or set it to false"
         yield Fault("data.multi_label", "true", problem)
     if len(data.targets) < 2:
         return

@@ -139,7 +139,7 @@ class HubDataset:
         elif (root / "dataset_info.json").is_file():
             names = [""]
         else:
-            raise DataError(f"{root} has no dataset_dict.json: it is no Hugging Face data set on disk; {SAVE}")
+            raise DataError(f"{root} has no dataset_dict.json: it is not a saved Hugging Face data set; {SAVE}")
         splits, classes = {}, {}
         for name in names:
             if name and name not in SPLITS:

@@ -124,7 +124,7 @@ def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> Iterator[tup
                     hint = f"; for an image with none, {SEPARATOR}" if multi_label and column != "path" else ""
                     raise DataError(f"{file}, line {rows.line_num}: there is no {column}{hint}")
                 if "\n" in row[column]:
-                    problem = f"{column} goes on over a line's end; is a quote not closed?"
+                    problem = f"{column} continues past the line's end; is a quote missing?"
                     raise DataError(f"{file}, line {rows.line_num}: {problem}")
             split = (row["split"] or "").strip() if "split" in row else "train"
             if split not in SPLITS:

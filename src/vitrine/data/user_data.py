@@ -35,7 +35,7 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
         )
     splits = {name: _split(part.name, name, given[name], config) for name in SPLITS if given.get(name) is not None}
     names = given.get("classes")
-    with as_part_error(part.name, "classes are no list of names"):
+    with as_part_error(part.name, "classes are not a list of names"):
         classes = [str(name) for name in (range(config.num_classes) if names is None else names)]
     if len(classes) != config.num_classes:
         raise DataError(f"data={part.name} names {len(classes)} classes, not data.num_classes={config.num_classes}")

@@ -89,7 +89,7 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
         text = f"{plural(mistakes, 'mistake')} in {plural(len(predictions.labels), 'test image')}."
         text += f" Most often: {listed(most)}." if most else ""
     if outside := int((predictions.predicted >= len(names)).sum()):
-        text += f" {plural(outside, 'image was', 'images were')} taken for an output that is no class."
+        text += f" {plural(outside, 'image was', 'images were')} taken for an output without a class."
         to_hundred = ""
     table = [
         ["true \\ predicted", *names],

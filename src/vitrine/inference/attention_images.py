@@ -96,7 +96,9 @@ class AttentionImages:
             raise ConfigError([Fault("attention", str(self.folder), problem)])
         try:
             if _is_other_file(image):
-                problem = f"the image of {path} would replace {image}, which is no attention map; give another folder"
+                problem = (
+                    f"the image of {path} would replace {image}, which is not an attention map; give another folder"
+                )
                 raise ConfigError([Fault("attention", str(self.folder), problem)])
         except OSError as error:
             raise RunError(f"cannot write {image}: {error.strerror or error}") from None

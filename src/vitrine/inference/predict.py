@@ -177,7 +177,7 @@ def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, s
         if len(unknown) < len(pictures.folders):  # some are
             folders = f"{plural(len(unknown), 'folder')} in {pictures.source}"
             hint = did_you_mean(nearest(unknown[0], classes))
-            note = f"no metrics: {listed(unknown, 3)}, {folders}, are no classes of the run{hint}"
+            note = f"no metrics: {listed(unknown, 3)}, {folders}, are not classes of the run{hint}"
             notes.print(f"vitrine: {one_line(note)}")
         return ((path, "") for path, _ in pictures)
     known = frozenset(classes)
@@ -191,7 +191,7 @@ def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], several: 
         for name in split_labels(label) if several else [label]:
             if name and name not in known:
                 hint = did_you_mean(nearest(name, known))
-                raise DataError(f"{path} has the label {name}, which is no class of the run{hint}")
+                raise DataError(f"{path} has the label {name}, which is not a class of the run{hint}")
         yield path, label
 
 

@@ -65,7 +65,7 @@ def _check_exempted(name: str, module: nn.Module) -> None:
         return
     known = [parameter for parameter, _ in module.named_parameters(remove_duplicate=False)]
     for unknown in sorted(exempted - theirs - {*known}):
-        problem = f"exempts {unknown} from weight decay, which is none of its parameters"
+        problem = f"exempts {unknown} from weight decay, which is not one of its parameters"
         raise PartError(name, problem + did_you_mean(nearest(unknown, known)))
 
 

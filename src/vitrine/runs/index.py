@@ -98,7 +98,7 @@ def _read(path: Path, signature: Signature) -> IndexedRun | None:
         brief = json.dumps([kept, record.metrics], default=str)
         return IndexedRun(signature, brief, json.dumps(config, default=str))
     except (RunError, TypeError, ValueError, ArithmeticError) as error:  # values that JSON has not
-        problem = str(error) if isinstance(error, RunError) else f"{path} holds a value of no use: {first_line(error)}"
+        problem = str(error) if isinstance(error, RunError) else f"{path} holds an unusable value: {first_line(error)}"
         return IndexedRun(signature, "", problem=problem) if path.is_dir() else None
 
 

@@ -51,7 +51,7 @@ class RunEntry:
         with suppress(ValueError, TypeError, RecursionError):
             if isinstance(values := json.loads(self.read_config()), dict):
                 return values
-        raise RunError(f"{self.path}: {INDEX} has no configuration that can be read; delete it, and it is made anew")
+        raise RunError(f"{self.path}: {INDEX} has no configuration that can be read; delete it; it will be rebuilt")
 
     @cached_property
     def status(self) -> str:
@@ -125,7 +125,9 @@ class RunList:
         known = {*STATUSES, *(str(run.value(name)) for run in self.entries)}  # other versions may have others
         for value in allowed if name == "status" else ():
             if value not in known:
-                raise RunError(f"status={value} is none of {listed(STATUSES)}{did_you_mean(nearest(value, STATUSES))}")
+                raise RunError(
+                    f"status={value} is not one of {listed(STATUSES)}{did_you_mean(nearest(value, STATUSES))}"
+                )
         return RunList([run for run in self.entries if _matches(run.value(name), allowed)], self.unreadable)
 
     def since(self, text: str) -> "RunList":
@@ -160,7 +162,7 @@ def find_runs(folders: Iterable[str | Path]) -> RunList:
                 except (ValueError, TypeError, AttributeError, RecursionError):
                     problem = "it has a row that cannot be read"
                 if problem:
-                    problem = f"{folder / INDEX}: {problem}; delete it, and it is made anew"
+                    problem = f"{folder / INDEX}: {problem}; delete it; it will be rebuilt"
                     runs[path] = UnreadableRun(folder / name, problem)
                     continue
                 runs[path] = RunEntry(folder / name, facts, metrics, read_config)

@@ -240,4 +240,4 @@ def check_class_names(config: LossConfig, classes: Sequence[str]) -> None:
     for name in map(str, config.class_weights):
         if name not in classes:
             hint = did_you_mean(nearest(name, classes)) or f"; its classes are {listed(classes, most=20)}"
-            raise DataError(f"loss.class_weights has a weight for {name}, which is no class of the data{hint}")
+            raise DataError(f"loss.class_weights has a weight for {name}, which is not a class of the data{hint}")

@@ -116,7 +116,7 @@ class Pretrained:
             ours, channels = getattr(data, name), data.in_channels
             if len(theirs) in (1, channels) and theirs * (channels // len(theirs)) != ours * (channels // len(ours)):
                 overrides.append(f"data.{name}={theirs}".replace(" ", ""))
-        what = f"model.pretrained={self.source}: the weights' images were normalised otherwise; as they were"
+        what = f"model.pretrained={self.source}: the weights were trained with another normalisation; to use it"
         return f"{what}: {' '.join(overrides)}" if overrides else ""
 
     def copy_to(self, model: nn.Module) -> None:

@@ -120,7 +120,7 @@ def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: 
         parts.append(f"Counts are sums over {plural(len(runs), 'run')}." if len(runs) > 1 else "")
         parts.append("Mistakes are coloured by their share of the true class.")
     if outside := sum(int((run.predicted >= len(names)).sum()) for run in runs):
-        parts.append(f"{plural(outside, 'image was', 'images were')} taken for an output that is no class.")
+        parts.append(f"{plural(outside, 'image was', 'images were')} taken for an output without a class.")
     caption = " ".join(filter(None, parts)) or f"{name} classifies every test image correctly."
     numbers = [["true \\ predicted", *names]] if len(names) <= MAX_TABLE_CLASSES else []
     numbers += [[label, *map(str, line)] for label, line in zip(names, counts.tolist(), strict=True)] if numbers else []
