@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile(
 def printable(text: object) -> str:
     r"""Return a text in which what a terminal would obey is shown instead: ESC as ``\x1b``, a stray byte as ``\xff``.
 
-    Escaped are control characters but newlines and tabs, marks that reorder text, and what is not valid Unicode. For
+    Escaped are control characters except newlines and tabs, marks that reorder text, and what is not valid Unicode. For
     every text that may come from a file or a name that another person wrote.
     """
     return _UNPRINTABLE.sub(_escaped, str(text))
@@ -105,7 +105,7 @@ def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """The allowed name most similar to ``given``, whatever its case, or an empty string if none is similar.
 
-    The only one that begins with it is the most similar: 32-true to 32, although tf32 has fewer other letters.
+    If exactly one name begins with ``given``, it is returned: 32 gives 32-true, although tf32 is more similar.
     """
     names = {name.lower(): name for name in allowed}
     given = given.lower()

@@ -62,10 +62,11 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
             found += _unused_settings(composer, fixed_overrides(overrides))
         count = len(found)
         asked = (runs_of_multirun if multirun else single_run)(composer, overrides, found)
-        found[count:] = [fault for fault in found[count:] if fault.key not in refused]  # they are of other values
+        # A refused key has its default here: further faults of it would be of that value.
+        found[count:] = [fault for fault in found[count:] if fault.key not in refused]
     on_gpus = [point.config for point in asked if command == "train" and point.config.trainer.accelerator == "gpu"]
     checked = check_devices and on_gpus and not found
-    if checked and not (multirun and launcher(arguments) == "slurm"):  # which has other machines
+    if checked and not (multirun and launcher(arguments) == "slurm"):  # its jobs run on other machines
         found += _missing_devices(on_gpus)
     if found:
         raise ConfigError(found)

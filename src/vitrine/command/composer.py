@@ -66,8 +66,8 @@ class Composer:
         self._records: dict[str, RunRecord] = {}
         self._parsed: dict[str, tuple[Override, bool]] = {}  # and whether it chooses a file
         self._plain: dict[str, dict[str, Any] | None] = {}  # values of keys that each override sets
-        self._independent: dict[tuple[str, ...], frozenset[str]] = {}  # which are, by the rest
-        self._siblings: dict[tuple[str, ...], tuple[Any, bool]] = {}  # by the rest: one, and whether it has no faults
+        self._independent: dict[tuple[str, ...], frozenset[str]] = {}  # the independent overrides, by shape
+        self._siblings: dict[tuple[str, ...], tuple[Any, bool]] = {}  # by what they share: one, and if it is sound
         self._count = cache(count_classes)  # once for all trials of a multirun
         self._check_writable = cache(lambda folder: check_writable(Path(folder)))
 
@@ -104,7 +104,7 @@ class Composer:
         Of configurations that differ only in values from which no other value is computed, one is composed. The others
         are copies of it with their values set, and checked as it is.
         """
-        is_first = not self._parsed  # and may be the only one
+        is_first = not self._parsed  # it may be the only one: nothing to share yet
         values, shared = ({}, ()) if is_first else self._split(overrides)
         found: list[Fault] = []
         sibling, sound = self._siblings.get(shared, (None, False))

@@ -75,7 +75,7 @@ def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fa
         if is_of_multirun(override.key_or_group) and not override.key_or_group.startswith("hydra.")
     ]
     if any(override.key_or_group in NEEDED for override in swept):
-        return []  # it would be said to be missing
+        return []  # without its value, a needed key would be reported as missing
     return _grid(composer, [override for override in overrides if override not in swept], found)
 
 

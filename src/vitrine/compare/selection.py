@@ -54,7 +54,7 @@ def corrected_over_seeds(groups: Sequence[Mapping[Hashable, float]], chosen: int
 
 
 def own_variance(groups: Sequence[Mapping[Hashable, float]]) -> float | None:
-    """Return the variance of a run beside configuration and seed; ``None`` with less than two degrees of freedom.
+    """Return a run's variance apart from configuration and seed; ``None`` with less than two degrees of freedom.
 
     A lucky seed that all configurations share lifts all of their means, and so selects none of them. What is left by an
     additive model of configurations and of seeds in several of them does: with equal seeds, the residual variance of a

@@ -116,7 +116,7 @@ def _none_above(bound: float, freedom: float, comparisons: int, one_sided: bool)
 
 @dataclass(frozen=True)
 class PooledVariance:
-    """What varies from run to run beside the row and the seed, over all rows.
+    """What varies from run to run apart from the row and the seed, over all rows.
 
     Attributes:
         variance: of a run.

@@ -213,7 +213,7 @@ def _partly_paired(x: np.ndarray, y: np.ndarray, both: int, overlap: float) -> t
     welch = float(welch_freedom(parts, (len(x) - 1, len(y) - 1)))
     if not both:
         return sum(parts), welch
-    correlation = max(0.0, _correlation(x[:both], y[:both]))  # a seed has no opposite effects
+    correlation = max(0.0, _correlation(x[:both], y[:both]))  # below 0 is noise: a seed has no opposite effects
     variance = sum(parts) - 2 * correlation * math.sqrt(parts[0] * parts[1] / (counts[0] * counts[1])) * both
     alone = sum(counts) - 2 * both
     return variance, both - 1 + (welch - both + 1) / sum(counts) * alone

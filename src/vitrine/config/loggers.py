@@ -1,4 +1,4 @@
-"""The configuration of loggers beside the run folder."""
+"""The configuration of loggers in addition to the run folder."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ class TensorBoardConfig:
 
 @dataclass
 class LoggerConfig:
-    """Loggers beside the run folder, which always has everything.
+    """Loggers in addition to the run folder, which always has everything.
 
     Attributes:
         parts: loggers of your own, by dotted name.

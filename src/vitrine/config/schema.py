@@ -293,7 +293,7 @@ class CallbacksConfig:
 
     @property
     def measured(self) -> list[str]:
-        """Metrics to measure on the validation split beside accuracy and loss."""
+        """Metrics to measure on the validation split in addition to accuracy and loss."""
         monitored = [self.monitor, *([] if self.early_stopping is None else [self.early_stopping.monitor])]
         names = {*self.metrics, *(name.removeprefix("val/") for name in monitored)}
         return [name for name in EXTRA if name in names]

@@ -1,4 +1,4 @@
-"""Keys of ``train.py`` beside a run's configuration: which runs ``-m`` makes, and how they are launched."""
+"""Keys of ``train.py`` that are not a run's configuration: which runs ``-m`` makes, and how they are launched."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -42,7 +42,7 @@ HYDRA = Facts(affects_result=False, shared_by_trials=True)
 
 @dataclass
 class SweepConfig:
-    """Which runs a multirun consists of, beside those of overrides with several values.
+    """Which runs a multirun consists of, in addition to those of overrides with several values.
 
     Attributes:
         name: folder under ``sweeps/``; null is a name made from the overrides.

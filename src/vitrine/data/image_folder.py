@@ -23,13 +23,13 @@ Identity = tuple[int, int]  # of a folder: device and inode
 
 
 class Content(NamedTuple):
-    """What is directly in a folder, but hidden files and folders: previews of file managers, copies of notebooks.
+    """What is directly in a folder, except hidden files and folders: previews of file managers, copies of notebooks.
 
     Attributes:
         identity: the same by whichever link the folder was reached.
         pictures: names of files with an image's suffix, sorted.
         folders: names of folders, sorted.
-        others: suffixes of the other files, but those of text.
+        others: suffixes of the other files, except those of text.
     """
 
     identity: Identity
@@ -120,7 +120,7 @@ def pictures_in(folder: str, read: set[Identity], others: list[str] | None = Non
     Args:
         folder: its path.
         read: folders that were read already; links to these end here. Those that are read join it.
-        others: receives the suffixes of the other files, but those of text.
+        others: receives the suffixes of the other files, except those of text.
 
     Raises:
         DataError: a folder cannot be read.

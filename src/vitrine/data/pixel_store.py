@@ -29,7 +29,7 @@ FIRST = 0.25  # seconds in which this process decodes a few files, to see how lo
 ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
 PART, MOST_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
 SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
-MAX_LISTED = 9  # beside the first
+MAX_LISTED = 9  # after the first
 
 
 class PixelStore:

@@ -53,7 +53,7 @@ class Ensemble:
         return sum(math.prod(preparation.decoder.shape) for preparation in self.preparations)
 
     def identity(self, runs: Sequence[LoadedRun]) -> dict[str, Any]:
-        """Return what results depend on, beside the pictures, as plain values."""
+        """Return what results depend on, apart from the pictures, as plain values."""
         temperatures = [round(predictor.temperature, 4) for predictor in self.predictors]
         given = {"top_k": self.top_k} if self.threshold is None else {"confidence": self.threshold}
         target = {"target": runs[0].target} if runs[0].target else {}

@@ -33,7 +33,7 @@ STORED = (
     *("started", "ended", "group", "varies", "like", "tags", "error", "host", "device", "processes", "precision"),
     *("parameters", "flops_per_image", "epochs", "validation"),
 )
-KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts in the index, beside the status
+KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts in the index, in addition to the status
 
 Signature = tuple[int, ...]
 

@@ -16,7 +16,7 @@ class TrialListener(Protocol):
     """Is notified of the trials of a sweep."""
 
     def trial_started(self, trial: Trial) -> None:
-        """Take note that a trial was started."""
+        """Record that a trial was started."""
 
     def trial_ended(self, trial: Trial, result: TrialResult) -> None:
         """Take the result of a trial that ended, in this process or another one."""
@@ -51,7 +51,7 @@ class TrialQueue(ABC):
         """Return the next trial to train, or ``None`` if there is none at present."""
 
     def started(self, trial: Trial) -> None:
-        """Take note that a trial from :meth:`ask` was started: at once, or after it waited in a cluster's queue."""
+        """Record that a trial from :meth:`ask` was started: at once, or after it waited in a cluster's queue."""
         for listener in self._listeners:
             listener.trial_started(trial)
 

@@ -8,7 +8,7 @@
         patch-2_seed-0_8c6f2d1e/     a run folder (runs/record.py)
         patch-2_seed-1_...
 
-sweep.json is derived from the trials' folders and can be deleted, but for that of ``sweep=decide``: it holds what was
+sweep.json is derived from the trials' folders and can be deleted, except that of ``sweep=decide``: it holds what was
 announced before the first run.
 """
 

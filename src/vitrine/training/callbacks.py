@@ -76,7 +76,7 @@ def stopped_before(trainer: pl.Trainer) -> str:
 
 
 class Pruning(Callback):
-    """Raises :class:`Pruned` after an epoch if ``rule`` says so; rank 0 asks it.
+    """Raises :class:`Pruned` after an epoch if ``rule`` returns True; rank 0 asks it.
 
     A signal or the end of ``trainer.max_time`` in the same epoch takes precedence: it stops the whole command.
     """

@@ -3,8 +3,8 @@
 The gain can't be known beforehand, so ``trainer.compile=auto`` measures: a few uncompiled steps tell whether training
 is long enough, then a few compiled ones whether they are faster. This trial is abandoned when it takes longer than a
 share of the training that it might shorten. Measuring changes neither weights nor statistics.
-Dropout draws the same masks as without the compiler, so results differ by rounding only; but for PyTorch 2.11, where a
-model compiled as a whole, also as CUDA graphs, draws others.
+Dropout draws the same masks as without the compiler, so results differ by rounding only, except in PyTorch 2.11, where
+a model compiled as a whole, also as CUDA graphs, draws different ones.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Console output of a run, beside the progress bar: its settings at the start and its results at the end."""
+"""Console output of a run, apart from the progress bar: its settings at the start and its results at the end."""
 
 import logging
 import time
@@ -86,7 +86,7 @@ def _precision(hardware: Hardware) -> str:
 
 
 def _loggers(config: LoggerConfig, record: RunRecord) -> dict[str, str]:
-    """Return a row with where the run is logged beside its folder, if anywhere."""
+    """Return a row with where the run is logged in addition to its folder, if anywhere."""
     wandb, places = None if config.wandb is None else completed(config.wandb, record), []
     if wandb is not None and wandb.mode != "disabled":
         project = wandb.project if wandb.entity is None else f"{wandb.entity}/{wandb.project}"
@@ -202,7 +202,7 @@ def show_result(
 
 
 def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Metrics beside accuracy and loss in one row, and those of each class in another.
+    """Metrics other than accuracy and loss in one row, and those of each class in another.
 
     These are accuracies with their intervals; average precisions, where images have several labels.
     """

@@ -86,7 +86,7 @@ def fit(
         group: name shared by the runs of a sweep.
         varies: the overrides in which the run differs from others of its group.
         facts: further entries of run.json.
-        callbacks: Lightning callbacks beside the configured ones. If vitrine starts the ranks itself
+        callbacks: Lightning callbacks in addition to the configured ones. If vitrine starts the ranks itself
             (``trainer.devices`` above 1), they are pickled.
         began: when the command began, as ``time.time()`` gives it; now if ``None``. Start-up time counts from here.
         time_from: when ``trainer.max_time`` began; ``began`` if ``None``. All trials of a sweep share it.
@@ -280,7 +280,7 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     """Return the model that training starts from or resumes with, and the optimiser steps and epochs done before."""
     config, labels = run.config, data.train.first_labels
     torch.manual_seed(derive_seed(config.seed))  # for draws outside of the model
-    # A new head must not begin as the head of a run with this seed did, which the given features grew up with.
+    # A new head must differ from that of a run with this seed, in which the pretrained features may have been trained.
     seed = config.seed if run.pretrained is None else derive_seed(config.seed, "pretrained")
     with_kernel = replace(config.model, attention_kernel=run.hardware.attention_kernel)
     model = drawn_by_name(partial(build_model, with_kernel), seed)

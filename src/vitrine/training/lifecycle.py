@@ -57,7 +57,7 @@ def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[
         if ranks.rank == 0:
             record.check_claim()
             status = record.facts.get("status") if (record.path / "run.json").exists() else None
-            # All is written; something failed after that, or a tracker was not waited for.
+            # Everything had been written before this error.
             if status == "finished" or (status in ENDED and isinstance(error, KeyboardInterrupt)):
                 raise
             record.end_with(error)

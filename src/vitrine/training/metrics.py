@@ -1,4 +1,4 @@
-"""Metrics of logits and labels beside accuracy and loss, by torchmetrics, computed once for all images of a split."""
+"""Metrics in addition to accuracy and loss, by torchmetrics, computed once from the logits of all images of a split."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -21,7 +21,7 @@ STEPS_ON_GRAM = 3
 
 
 class Muon(torch.optim.Muon):
-    """PyTorch's Muon, batched: the same groups, state and updates, but for rounding."""
+    """PyTorch's Muon, batched: the same groups, state and updates, up to rounding."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -92,7 +92,7 @@ def _factor(gram: Tensor, coefficients: Sequence[float], steps: int) -> Tensor:
 
 
 def product_dtype(matrix: Tensor) -> torch.dtype:
-    """Return the data type of products: bfloat16, as PyTorch's Muon, but for float64 and CPUs that are slow in it."""
+    """Return the dtype of products: bfloat16, as PyTorch's Muon, except for float64 and CPUs that are slow in it."""
     if matrix.dtype is torch.float64 or (matrix.device.type == "cpu" and not cpu_supports_bf16()):
         return matrix.dtype
     return torch.bfloat16

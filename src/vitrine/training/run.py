@@ -96,7 +96,7 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
 
 
 def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
-    """Raise RunError on a rank whose configuration or hardware is not that of rank 0; machines may have own folders."""
+    """Raise RunError on a rank whose configuration or hardware differs from rank 0's; paths may differ."""
     chosen = {f"hardware.{name}": value for name, value in asdict(hardware).items() if name != "name"}
     own = json.loads(json.dumps(flatten(to_plain(config)) | chosen))
     shared = ranks.share(lambda: own)
@@ -120,7 +120,7 @@ def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
 
 
 def check_effects(config: TrainConfig, data: ImageDataModule) -> None:
-    """Raise DataError where a key of a new run chooses validation images that the data has itself.
+    """Raise DataError where a key chooses validation images although the data has a validation split.
 
     ``data.hold_out`` is not checked: reproductions set it for every data set.
     """
@@ -134,7 +134,7 @@ def check_effects(config: TrainConfig, data: ImageDataModule) -> None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Where a call of ``fit`` writes, which after a restart by torchrun is where the attempt before it wrote.
+    """The run folder of a call of ``fit``; after a restart by torchrun, that of the previous attempt.
 
     Attributes:
         path: the run folder.

@@ -86,7 +86,7 @@ def train(
         module: the model, initialised.
         launch: this rank's place among several; ``None`` if it trains alone.
         logger: takes metrics, on rank 0.
-        callbacks: Lightning callbacks beside the configured ones.
+        callbacks: Lightning callbacks in addition to the configured ones.
         on_compiled: called once with the compiler's result, before the first step.
         showing: makes the context manager entered while compiling; see :class:`Compilation`.
 
