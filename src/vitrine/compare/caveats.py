@@ -1,7 +1,7 @@
 """Reasons why a comparison is refused, or why its findings are weaker than they look."""
 
 import json
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 from vitrine.compare.failures import failed_configurations
@@ -56,23 +56,37 @@ def caveats(
 ) -> list[str]:
     """Return a sentence for each reason to doubt the findings."""
     runs = [run for row in table.rows for run in row.runs.values()]
-    sentences = []
-    few = [row.label for row in table.rows if row.seeds < FEW_SEEDS]
-    if few:
+    return [
+        *_few_seeds(table),
+        *_different_data(table, runs),
+        *_different_conditions(runs),
+        *_confounded_or_selected(table, metric, runs),
+        *_left_out(table, unfinished, damaged),
+    ]
+
+
+def _few_seeds(table: Table) -> Iterator[str]:
+    if few := [row.label for row in table.rows if row.seeds < FEW_SEEDS]:
         which = "every row" if len(few) == len(table.rows) else listed(few, MAX_LISTED)
-        sentences.append(f"fewer than {FEW_SEEDS} seeds, too few to estimate a mean: {which}")
+        yield f"fewer than {FEW_SEEDS} seeds, too few to estimate a mean: {which}"
+
+
+def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
+    """Yield how training and validation images differ between the runs."""
     folds = by_fold(runs)
     counts = () if len(folds) > 1 or _varies_in_size(table) else (lambda run: _image_count(run, "train"),)
     if len(groups := _finest_groups(runs, _data_name, _data_source, *counts)) > 1:
-        sentences.append(f"runs were trained on different data: {_sizes(groups)}")
+        yield f"runs were trained on different data: {_sizes(groups)}"
     elif differ := _difference(_groups(runs, _images_of(runs, lambda run: "train")), "train"):
-        sentences.append(f"runs were trained on different images: {differ}")
-    if len(folds) == 1:
-        validation = _groups(runs, lambda run: run.facts.get("validation"))
-        if len(validation) > 1:
-            sentences.append(f"runs selected their checkpoints on different validation splits: {_sizes(validation)}")
-    else:
-        sentences.append(_fold_caveat(table))
+        yield f"runs were trained on different images: {differ}"
+    if len(folds) > 1:
+        yield _fold_caveat(table)
+    elif len(groups := _groups(runs, lambda run: run.facts.get("validation"))) > 1:
+        yield f"runs selected their checkpoints on different validation splits: {_sizes(groups)}"
+
+
+def _different_conditions(runs: Sequence[RunResult]) -> Iterator[str]:
+    """Yield how epochs, code, versions and hardware differ between the runs."""
     checks: list[tuple[str, Property]] = [
         ("trained for different numbers of epochs", _epochs),
         ("used different versions of the code", _commit),
@@ -81,46 +95,49 @@ def caveats(
     ]
     for problem, property_of in checks:
         if len(groups := _groups(runs, property_of)) > 1:
-            sentences.append(f"runs {problem}: {_sizes(groups)}")
+            yield f"runs {problem}: {_sizes(groups)}"
     hardware: list[tuple[str, Property]] = [
         ("devices", lambda run: run.facts.get("device")),
         ("machines", lambda run: _nested_fact(run, "machine", "processor")),
     ]
     for what, property_of in hardware:
         if any(run.images_per_second for run in runs) and len(groups := _groups(runs, property_of)) > 1:
-            sentences.append(f"images/s and times were measured on different {what}: {_sizes(groups)}")
+            yield f"images/s and times were measured on different {what}: {_sizes(groups)}"
             break
     if changed := sum(bool(_nested_fact(run, "code", "changed")) for run in runs):
-        sentences.append(
-            f"{changed} of {plural(len(runs), 'run')} used uncommitted code; see code.diff in their folders"
-        )
+        yield f"{changed} of {plural(len(runs), 'run')} used uncommitted code; see code.diff in their folders"
+
+
+def _confounded_or_selected(table: Table, metric: Metric, runs: Sequence[RunResult]) -> Iterator[str]:
+    """Yield what other keys may explain a difference, and where the metric was selected on."""
     for key, values in table.confounded.items():
         values_listed = listed(values, MAX_LISTED)
-        sentences.append(f"{key} changes along with {listed(table.columns)}, so it is confounded: {values_listed}")
+        yield f"{key} changes along with {listed(table.columns)}, so it is confounded: {values_listed}"
     if selected := best_epoch_caveat(metric, [run.config.get("callbacks.monitor") for run in runs]):
-        sentences.append(selected)
+        yield selected
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
-        sentences.append(
+        yield (
             f"the best of {len(table.rows)} rows is selected on the test set, which makes its score optimistic; "
             "--metric val/acc selects on the validation split"
         )
+
+
+def _left_out(table: Table, unfinished: Sequence[RunResult], damaged: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield which runs the means are without, and why."""
     if table.superseded:
         names = listed([run.name for run in table.superseded], MAX_LISTED)
-        sentences.append(f"left out, since the same configuration and seed ran again later: {names}")
+        yield f"left out, since the same configuration and seed ran again later: {names}"
     if diverged := [run.name for run in unfinished if run.status == "diverged"]:
         names = listed(diverged, MAX_LISTED)
-        sentences.append(
-            f"{plural(len(diverged), 'run')} diverged; the means are of the others, and thus too good: {names}"
-        )
+        yield f"{plural(len(diverged), 'run')} diverged; the means are of the others, and thus too good: {names}"
     if failed := failed_configurations(table, unfinished):
-        sentences.append(listed(failed, MAX_LISTED, "; "))
+        yield listed(failed, MAX_LISTED, "; ")
     if others := [run for run in unfinished if run.status != "diverged"]:
-        sentences.append(_unfinished(others))
+        yield _unfinished(others)
     if damaged:
         are = "record is damaged and" if len(damaged) == 1 else "records are damaged and"
         problems = listed([problem for _, problem in damaged], MAX_LISTED)
-        sentences.append(f"{len(damaged)} {are} left out: {problems}")
-    return sentences
+        yield f"{len(damaged)} {are} left out: {problems}"
 
 
 def best_epoch_caveat(metric: Metric, monitored: Collection[Any]) -> str:
